@@ -125,8 +125,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
             at_s=constant("IMPORT_S") + 20.0 if isinstance(error, LateError) else constant("IMPORT_S"), error=error
         )
         return Start(steps=(step,), capacity=None, model=None, card=card)
-    launch = _Launch(arguments=arguments, environment=environment, card=card, weights=weights, planned=planned)
-    steps = _steps(launch)
+    steps = _Startup(arguments, environment, card, weights, planned).steps()
     # vLLM loads adapters when the engine is up.
     refused = None if steps[-1].error else adapters.load(arguments, environment)
     if refused is not None:
@@ -161,231 +160,208 @@ def _check_drafter(arguments: Arguments, release: tuple[int, ...]) -> None:
         raise EngineStartError(message)
 
 
-class _Timeline:
-    """The steps of a start, in the order of simulated time."""
+class _Startup:
+    """The start of a server whose weights were found and fit. Each stage adds steps, in the order of simulated time."""
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.steps: list[StartupStep] = []
+    def __init__(
+        self,
+        arguments: Arguments,
+        environment: RuntimeEnvironment,
+        card: SimulatedCard,
+        weights: Weights,
+        planned: KvCacheSize,
+    ) -> None:
+        self._arguments = arguments
+        self._environment = environment
+        self._card = card
+        self._weights = weights
+        self._planned = planned
+        self._is_tiny = weights.model.name == "tiny"
+        self._is_tpu = card.kind == "tpu" and not self._is_tiny
+        self._cache = self._cache_file()
+        self._now_s = 0.0
+        self._steps: list[StartupStep] = []
 
-    @property
-    def has_failed(self) -> bool:
-        """Return whether the last step failed."""
-        return bool(self.steps) and self.steps[-1].error is not None
+    def steps(self) -> tuple[StartupStep, ...]:
+        """Return the steps; a failing one is the last."""
+        stages = (self._before_the_server, self._imports, self._download, self._load, self._compile, self._warm_up)
+        for stage in stages:
+            stage()
+            if self._steps and self._steps[-1].error is not None:
+                break
+        return tuple(self._steps)
 
-    def log(self, *lines: str, is_of_engine: bool = False, cache_file: Path | None = None) -> None:
-        """Log lines now."""
-        self.steps += [
-            StartupStep(at_s=self.now_s, line=line, is_of_engine=is_of_engine, cache_file=cache_file) for line in lines
+    def _log(self, *lines: str, is_of_engine: bool = False, cache_file: Path | None = None) -> None:
+        self._steps += [
+            StartupStep(at_s=self._now_s, line=line, is_of_engine=is_of_engine, cache_file=cache_file) for line in lines
         ]
 
-    def wait(self, seconds: float, what: str = "", name: str = "", *, size_bytes: int = 0) -> None:
+    def _wait(self, seconds: float, what: str = "", name: str = "", *, size_bytes: int = 0) -> None:
         """Wait, and charge the wait if it has a kind."""
-        self.now_s += seconds
+        self._now_s += seconds
         if what:
             charge = Charge(what=what, name=name, seconds=seconds, bytes=size_bytes)
-            self.steps.append(StartupStep(at_s=self.now_s, charge=charge))
+            self._steps.append(StartupStep(at_s=self._now_s, charge=charge))
 
-    def fail(self, error: EngineStartError | KilledError, after_s: float = 0.0) -> None:
-        """Fail after some seconds."""
-        self.steps.append(StartupStep(at_s=self.now_s + after_s, error=error))
+    def _fail(self, error: KilledError, after_s: float) -> None:
+        self._steps.append(StartupStep(at_s=self._now_s + after_s, error=error))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launch:
-    """A server that is about to start."""
-
-    arguments: Arguments
-    environment: RuntimeEnvironment
-    card: SimulatedCard
-    weights: Weights
-    planned: KvCacheSize
-
-    @property
-    def is_tiny(self) -> bool:
-        return self.weights.model.name == "tiny"
-
-    @property
-    def is_tpu(self) -> bool:
-        return self.card.kind == "tpu" and not self.is_tiny
-
-    def cache_file(self) -> Path | None:
+    def _cache_file(self) -> Path | None:
         """Return the file that marks a compiled graph. Its key covers everything that may change the graph: all arguments but _NEUTRAL."""
-        root = self.environment.cache_root
-        folder = None if root is None else self.environment.folder(root)
+        root = self._environment.cache_root
+        folder = None if root is None else self._environment.folder(root)
         if folder is None:
             return None
-        given = {name: value for name, value in asdict(self.arguments).items() if name not in _NEUTRAL}
-        unused = {name: value for name, value in self.arguments.unused.items() if name not in _NEUTRAL}
-        gap = self.environment.padding_gap
+        given = {name: value for name, value in asdict(self._arguments).items() if name not in _NEUTRAL}
+        unused = {name: value for name, value in self._arguments.unused.items() if name not in _NEUTRAL}
+        gap = self._environment.padding_gap
         key = json.dumps(
-            [VERSION, self.weights.model.name, self.card.name, gap, {**given, "unused": unused}], sort_keys=True
+            [VERSION, self._weights.model.name, self._card.name, gap, {**given, "unused": unused}], sort_keys=True
         )
         return folder / f"simulated-{hashlib.sha256(key.encode()).hexdigest()[:16]}.graph"
 
+    def _before_the_server(self) -> None:
+        """Plan a program before the server: it unpacks an archive of graphs, then copies the weights into memory.
 
-def _steps(launch: _Launch) -> tuple[StartupStep, ...]:
-    """Return the steps of a server whose weights were found and fit."""
-    timeline = _Timeline()
-    for stage in (_before_the_server, _imports, _download, _load, _compile, _warm_up):
-        stage(launch, timeline)
-        if timeline.has_failed:
-            break
-    return tuple(timeline.steps)
-
-
-def _before_the_server(launch: _Launch, timeline: _Timeline) -> None:
-    """Plan a program before the server: it unpacks an archive of graphs, then copies the weights into memory.
-
-    The program itself has moved placeholders of a few bytes, so its own time is meaningless.
-    """
-    environment, weights = launch.environment, launch.weights
-    cache = launch.cache_file()
-    in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
-    if cache is not None and in_volume and cache.is_file():
-        timeline.wait(constant("GRAPHS_MB") / min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s))
-        timeline.log(f"[simulated] restoring compiled graphs took {timeline.now_s:.2f} seconds")
-    if weights.copied_mb_per_s is None:
-        return
-    copy_s = weights.size_bytes / (weights.copied_mb_per_s * 1e6)
-    killed = _killed(environment, (constant("COPY_HELD_GIB"), weights.size_bytes / 2**30))
-    if killed is not None:
-        timeline.fail(killed[1], copy_s * killed[0])
-        return
-    timeline.wait(copy_s)
-    timeline.log(f"[simulated] copying the weights into memory took {copy_s:.2f} seconds")
-
-
-def _imports(launch: _Launch, timeline: _Timeline) -> None:
-    arguments, planned = launch.arguments, launch.planned
-    timeline.log(
-        f"[api_server.py:1] vLLM API server version {VERSION}",
-        f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({launch.weights.model.name})",
-        f"[model.py:1] Using max model len {planned.max_model_len}",
-        f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
-    )
-    if arguments.enforce_eager:
-        timeline.log("[vllm.py:1] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.")
-    if arguments.data_parallel_size > 1:
-        timeline.log(
-            f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
-        )
-    import_s = 0.5 if launch.is_tiny else constant("TPU_IMPORT_S") if launch.is_tpu else constant("IMPORT_S")
-    timeline.wait(import_s, "process", "imports and configuration")
-    timeline.log(
-        f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {launch.card.name}",
-        f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
-        is_of_engine=True,
-    )
-
-
-def _download(launch: _Launch, timeline: _Timeline) -> None:
-    """Plan the download of a hub model that is not in the cache."""
-    name, weights = launch.arguments.model, launch.weights
-    if weights.download_s:
-        timeline.wait(weights.download_s, "hub", name, size_bytes=weights.model.disk_bytes)
-        line = f"[weight_utils.py:1] Time spent downloading weights for {name}: {weights.download_s:.6f} seconds"
-        timeline.log(line, cache_file=weights.downloaded)
-
-
-def _load(launch: _Launch, timeline: _Timeline) -> None:
-    """Plan the load, shard by shard. The kernel kills the container if it exceeds its memory."""
-    weights = launch.weights
-    load_s = weights.size_bytes / (_load_mb_per_s(launch) * 1e6)
-    killed = _killed(launch.environment, weights.load_gib)
-    shards, began_s = weights.model.shards, timeline.now_s
-    for shard in range(1, shards + 1):
-        done = shard / shards
-        if killed is not None and killed[0] <= done:
-            timeline.now_s = began_s
-            timeline.fail(killed[1], load_s * killed[0])
+        The program itself has moved placeholders of a few bytes, so its own time is meaningless.
+        """
+        environment, weights, cache = self._environment, self._weights, self._cache
+        in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
+        if cache is not None and in_volume and cache.is_file():
+            self._wait(constant("GRAPHS_MB") / min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s))
+            self._log(f"[simulated] restoring compiled graphs took {self._now_s:.2f} seconds")
+        if weights.copied_mb_per_s is None:
             return
-        timeline.now_s = began_s + load_s * done
-        timeline.log(f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{shards}")
-    timeline.now_s = began_s
-    if weights.streamed:
-        timeline.wait(load_s, "bucket", launch.arguments.model, size_bytes=weights.size_bytes)
-    else:
-        timeline.wait(load_s, "load", launch.arguments.model)
-    timeline.log(
-        f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
-        f"[gpu_model_runner.py:1] Model loading took {launch.planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
-        is_of_engine=True,
-    )
+        copy_s = weights.size_bytes / (weights.copied_mb_per_s * 1e6)
+        killed = _killed(environment, (constant("COPY_HELD_GIB"), weights.size_bytes / 2**30))
+        if killed is not None:
+            self._fail(killed[1], copy_s * killed[0])
+            return
+        self._wait(copy_s)
+        self._log(f"[simulated] copying the weights into memory took {copy_s:.2f} seconds")
 
+    def _imports(self) -> None:
+        arguments, planned = self._arguments, self._planned
+        self._log(
+            f"[api_server.py:1] vLLM API server version {VERSION}",
+            f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({self._weights.model.name})",
+            f"[model.py:1] Using max model len {planned.max_model_len}",
+            f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
+        )
+        if arguments.enforce_eager:
+            self._log("[vllm.py:1] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.")
+        if arguments.data_parallel_size > 1:
+            self._log(
+                f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
+            )
+        import_s = 0.5 if self._is_tiny else constant("TPU_IMPORT_S") if self._is_tpu else constant("IMPORT_S")
+        self._wait(import_s, "process", "imports and configuration")
+        self._log(
+            f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {self._card.name}",
+            f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
+            is_of_engine=True,
+        )
 
-def _load_mb_per_s(launch: _Launch) -> float:
-    """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
-    weights = launch.weights
-    if not launch.is_tpu:
-        return weights.mb_per_s
-    if weights.streamed:
-        return min(constant("TPU_BUCKET_MB_PER_S"), weights.mb_per_s)
-    return min(tpu_read_mb_per_s(weights.model, launch.card), weights.mb_per_s)
+    def _download(self) -> None:
+        """Plan the download of a hub model that is not in the cache."""
+        name, weights = self._arguments.model, self._weights
+        if weights.download_s:
+            self._wait(weights.download_s, "hub", name, size_bytes=weights.model.disk_bytes)
+            line = f"[weight_utils.py:1] Time spent downloading weights for {name}: {weights.download_s:.6f} seconds"
+            self._log(line, cache_file=weights.downloaded)
 
+    def _load(self) -> None:
+        """Plan the load, shard by shard. The kernel kills the container if it exceeds its memory."""
+        weights = self._weights
+        load_s = weights.size_bytes / (self._load_mb_per_s() * 1e6)
+        killed = _killed(self._environment, weights.load_gib)
+        shards, began_s = weights.model.shards, self._now_s
+        for shard in range(1, shards + 1):
+            done = shard / shards
+            if killed is not None and killed[0] <= done:
+                self._now_s = began_s
+                self._fail(killed[1], load_s * killed[0])
+                return
+            self._now_s = began_s + load_s * done
+            self._log(f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{shards}")
+        self._now_s = began_s
+        if weights.streamed:
+            self._wait(load_s, "bucket", self._arguments.model, size_bytes=weights.size_bytes)
+        else:
+            self._wait(load_s, "load", self._arguments.model)
+        self._log(
+            f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
+            f"[gpu_model_runner.py:1] Model loading took {self._planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
+            is_of_engine=True,
+        )
 
-def _compile(launch: _Launch, timeline: _Timeline) -> None:
-    """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
-    if launch.arguments.enforce_eager:
-        return
-    cache = launch.cache_file()
-    full_s = _full_compile_s(launch)
-    if cache is not None and cache.is_file():
-        took_s = min(_cached_s(launch), full_s)
-        timeline.wait(took_s, "cached", cache.name)
-        timeline.log(f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took_s:.3f} s")
-        return
-    timeline.log("[backends.py:1] Compiling a graph for dynamic shape")
-    timeline.wait(full_s, "compile", cache.name if cache is not None else "")
-    timeline.log(f"[monitor.py:1] torch.compile takes {full_s:.2f} s in total", cache_file=cache)
+    def _load_mb_per_s(self) -> float:
+        """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
+        weights = self._weights
+        if not self._is_tpu:
+            return weights.mb_per_s
+        if weights.streamed:
+            return min(constant("TPU_BUCKET_MB_PER_S"), weights.mb_per_s)
+        return min(tpu_read_mb_per_s(weights.model, self._card), weights.mb_per_s)
 
+    def _compile(self) -> None:
+        """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
+        if self._arguments.enforce_eager:
+            return
+        cache = self._cache
+        full_s = self._full_compile_s()
+        if cache is not None and cache.is_file():
+            took_s = min(self._cached_s(), full_s)
+            self._wait(took_s, "cached", cache.name)
+            self._log(f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took_s:.3f} s")
+            return
+        self._log("[backends.py:1] Compiling a graph for dynamic shape")
+        self._wait(full_s, "compile", cache.name if cache is not None else "")
+        self._log(f"[monitor.py:1] torch.compile takes {full_s:.2f} s in total", cache_file=cache)
 
-def _full_compile_s(launch: _Launch) -> float:
-    """Return the seconds of a compilation without a cache."""
-    if launch.is_tiny:
-        return _COMPILE_TINY_S
-    seconds = compile_s(launch.weights.model, launch.card, _programs(launch))
-    if not launch.is_tpu:
-        return seconds - constant("GPU_WARM_UP_S")
-    return seconds * (constant("SPECULATION_COMPILES") if launch.arguments.speculative_config else 1.0)
+    def _full_compile_s(self) -> float:
+        """Return the seconds of a compilation without a cache."""
+        if self._is_tiny:
+            return _COMPILE_TINY_S
+        seconds = compile_s(self._weights.model, self._card, self._programs())
+        if not self._is_tpu:
+            return seconds - constant("GPU_WARM_UP_S")
+        return seconds * (constant("SPECULATION_COMPILES") if self._arguments.speculative_config else 1.0)
 
+    def _cached_s(self) -> float:
+        """Return the seconds to load compiled programs from a cache."""
+        if not self._is_tpu:
+            return constant("GPU_CACHED_S")
+        share = "TPU_W4A16_CACHED_SHARE" if self._weights.model.is_w4a16 else "TPU_CACHED_SHARE"
+        return self._full_compile_s() * constant(share)
 
-def _cached_s(launch: _Launch) -> float:
-    """Return the seconds to load compiled programs from a cache."""
-    if not launch.is_tpu:
-        return constant("GPU_CACHED_S")
-    share = "TPU_W4A16_CACHED_SHARE" if launch.weights.model.is_w4a16 else "TPU_CACHED_SHARE"
-    return _full_compile_s(launch) * constant(share)
+    def _programs(self) -> int:
+        """Return the number of XLA programs: one per batch size, and another with embeddings as input for media.
 
+        The batch sizes are powers of two up to the gap, then multiples of it (VLLM_TPU_BUCKET_PADDING_GAP; 0 for powers alone).
+        """
+        most, gap = self._arguments.max_num_batched_tokens or _TPU_BATCH, self._environment.padding_gap
+        sizes, size = 1, _TPU_SMALLEST_BATCH
+        while size < most:
+            size = size + gap if 0 < gap <= size else size * 2
+            sizes += 1
+        return sizes * (2 if self._arguments.takes_media else 1)
 
-def _programs(launch: _Launch) -> int:
-    """Return the number of XLA programs: one per batch size, and another with embeddings as input for media.
-
-    The batch sizes are powers of two up to the gap, then multiples of it (VLLM_TPU_BUCKET_PADDING_GAP; 0 for powers alone).
-    """
-    most, gap = launch.arguments.max_num_batched_tokens or _TPU_BATCH, launch.environment.padding_gap
-    sizes, size = 1, _TPU_SMALLEST_BATCH
-    while size < most:
-        size = size + gap if 0 < gap <= size else size * 2
-        sizes += 1
-    return sizes * (2 if launch.arguments.takes_media else 1)
-
-
-def _warm_up(launch: _Launch, timeline: _Timeline) -> None:
-    planned = launch.planned
-    timeline.log(
-        f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB",
-        f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
-        f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
-        is_of_engine=True,
-    )
-    tpu_s = constant("TPU_SERVER_S") + (constant("TPU_PROCESSOR_S") if launch.arguments.takes_media else 0.0)
-    end_s = 0.5 if launch.is_tiny else tpu_s if launch.is_tpu else constant("GPU_WARM_UP_S")
-    timeline.wait(end_s, "process", "warm-up and HTTP server")
-    timeline.log(
-        f"[core.py:1] init engine (profile, create kv cache, warmup model) took {timeline.now_s:.2f} seconds",
-        is_of_engine=True,
-    )
+    def _warm_up(self) -> None:
+        planned = self._planned
+        self._log(
+            f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB",
+            f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
+            f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
+            is_of_engine=True,
+        )
+        tpu_s = constant("TPU_SERVER_S") + (constant("TPU_PROCESSOR_S") if self._arguments.takes_media else 0.0)
+        end_s = 0.5 if self._is_tiny else tpu_s if self._is_tpu else constant("GPU_WARM_UP_S")
+        self._wait(end_s, "process", "warm-up and HTTP server")
+        self._log(
+            f"[core.py:1] init engine (profile, create kv cache, warmup model) took {self._now_s:.2f} seconds",
+            is_of_engine=True,
+        )
 
 
 def _killed(environment: RuntimeEnvironment, host_gib: tuple[float, float]) -> tuple[float, KilledError] | None:

@@ -118,13 +118,8 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
         raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
     prefetch = arguments.safetensors_load_strategy == "prefetch"
     buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
-    rate = (
-        constant("FUSE_BUFFERED_MB_PER_S")
-        if buffered
-        else constant("FUSE_PREFETCH_MB_PER_S")
-        if prefetch
-        else constant("FUSE_MB_PER_S")
-    )
+    plain = "FUSE_PREFETCH_MB_PER_S" if prefetch else "FUSE_MB_PER_S"
+    rate = constant("FUSE_BUFFERED_MB_PER_S" if buffered else plain)
     fetched = constant("PREFETCH_READS") if prefetch and "cache-dir" not in mount.options else 1.0
     network = network_mb_per_s / fetched
     return _folder_weights(arguments.model, below, min(rate, network))
