@@ -26,7 +26,7 @@ from judges.real.docker_image import (
     empty_archive,
     pushed,
 )
-from judges.real.home import ROOT, RealHome, write_script
+from judges.real.home import ROOT, RealHome, wait_until, write_script
 from judges.real.project import ProjectInCloud, project_in_cloud
 from judges.real.registry import ImageRegistry, running_registry
 from judges.real.relay import BreakingRelay, breaking_relay
@@ -70,6 +70,14 @@ class RealMachines:
         """Return what `gemma status --json` says of a stack's machine."""
         found = self.project.gemma_json("status", stack, allowed=(ExitCode.DONE, ExitCode.FAILED, ExitCode.REFUSED))
         return cast("Mapping[str, Any]", found["stacks"][0]["cloud"])
+
+    def container(self) -> str:
+        """Return the id of the server's container, empty if there is none."""
+        return self.daemon.docker("inspect", "--format={{.Id}}", CONTAINER).stdout.strip()
+
+    def until_new_container(self, before: str) -> None:
+        """Wait until the server has another container than `before`."""
+        wait_until(lambda: self.container() not in ("", before), "a new container")
 
     def exit_codes(self, container: str, since_s: float) -> list[str]:
         """Return the exit codes with which a container has ended since a time of the clock."""

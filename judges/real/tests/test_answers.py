@@ -25,14 +25,15 @@ def vllm(home, judge):
     return found
 
 
-class TestBothServers:
-    @pytest.fixture(scope="class")
-    def servers(self, home, vllm):
-        """The real server and the simulated one."""
-        words = (*(word for word in stack_words() if word != ASYNCHRONOUS), SPECULATION)
-        with running(home, "simulated", words) as simulated, running(home, "real", words, vllm) as real:
-            yield real, simulated
+@pytest.fixture(scope="class")
+def servers(home, vllm):
+    """The real server and the simulated one."""
+    words = (*(word for word in stack_words() if word != ASYNCHRONOUS), SPECULATION)
+    with running(home, "simulated", words) as simulated, running(home, "real", words, vllm) as real:
+        yield real, simulated
 
+
+class TestBothServers:
     def test_answers(self, servers, notes):
         """All requests: status, type, keys, and the words of errors."""
         notes += [f"{len(TABLE['requests'])} requests", compare_answers(TABLE["requests"], *servers)]

@@ -58,19 +58,20 @@ def machines(home, judge):
         yield found
 
 
-class TestSimulatedDocker:
-    @pytest.fixture(scope="class")
-    def twins(self, home, machines):
-        """A real docker and the simulated one."""
-        folder, project = home.folder / "twin", machines.project.folder
-        options = [f"--volume={path}:{path}:ro" for path in needed_mounts(project)]
-        options += [f"--env={name}={value}" for name, value in server_variables(project).items()]
-        values, others = (values_of(machines.image, folder, free_port()) for _ in range(2))
-        real = Docker(program="docker", environment=machines.daemon.environment, values=values, of_run=options)
-        with simulated_docker(folder, others) as simulated:
-            yield real, simulated
-        real.said(("rm", "-f", NAME))
+@pytest.fixture(scope="class")
+def twins(home, machines):
+    """A real docker and the simulated one."""
+    folder, project = home.folder / "twin", machines.project.folder
+    options = [f"--volume={path}:{path}:ro" for path in needed_mounts(project)]
+    options += [f"--env={name}={value}" for name, value in server_variables(project).items()]
+    values, others = (values_of(machines.image, folder, free_port()) for _ in range(2))
+    real = Docker(program="docker", environment=machines.daemon.environment, values=values, of_run=options)
+    with simulated_docker(folder, others) as simulated:
+        yield real, simulated
+    real.said(("rm", "-f", NAME))
 
+
+class TestSimulatedDocker:
     @pytest.mark.parametrize("case", cases(), ids=lambda case: case.claim)
     def test_both_answer_the_same(self, twins, case):
         """Simulated docker."""
@@ -105,14 +106,6 @@ class DockerLife:
     def until_phase(self, phase, limit_s=WAIT_LIMIT_S):
         """Wait until the machine publishes a phase, and return the seconds."""
         return wait_until(lambda: self.status().get("phase") == phase, f"phase {phase}", limit_s)
-
-    def container(self):
-        """Return the id of the server's container, empty if there is none."""
-        return self.daemon.docker("inspect", "--format={{.Id}}", CONTAINER).stdout.strip()
-
-    def until_new_container(self, before):
-        """Wait for another container than `before`."""
-        wait_until(lambda: self.container() not in ("", before), "a new container")
 
     def inspected(self):
         """Return docker's description of the server's container."""
@@ -295,9 +288,9 @@ def test_secrets(stack, notes):
 
 def test_killed_server(stack, notes):
     """A killed server: exit code 137, and it is ready again."""
-    before, began_s = stack.container(), time.time()
+    before, began_s = stack.machines.container(), time.time()
     stack.daemon.docker("kill", CONTAINER)
-    stack.until_new_container(before)
+    stack.machines.until_new_container(before)
     codes = stack.machines.exit_codes(before, began_s)
     assert codes == [KILLED], f"the container ended with {codes}"
     notes.append(f"ready after {stack.until_phase(READY):.0f} s")
@@ -305,7 +298,7 @@ def test_killed_server(stack, notes):
 
 def test_warning(stack, notes):
     """A warning of the client is ignored: the server continues."""
-    before, folder = stack.container(), client_folder(stack.machines.program)
+    before, folder = stack.machines.container(), client_folder(stack.machines.program)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{broken", encoding="utf-8")
     try:
@@ -315,7 +308,7 @@ def test_warning(stack, notes):
         time.sleep(AWAY_S)  # several looks of the agent
     finally:
         shutil.rmtree(folder)
-    assert (stack.container(), stack.status()["phase"]) == (before, READY), f"{stack.status()}"
+    assert (stack.machines.container(), stack.status()["phase"]) == (before, READY), f"{stack.status()}"
     notes.append(warned.splitlines()[0][:120])
 
 
@@ -370,14 +363,14 @@ def test_restarting_daemon(stack, notes):
 
 def test_killed_daemon(stack, notes):
     """A daemon that is killed: the server continues, and the next daemon ends it."""
-    before, health = stack.container(), f"{stack.address()}/health"
+    before, health = stack.machines.container(), f"{stack.address()}/health"
     stack.daemon.kill()
     time.sleep(AWAY_S)
     with DIRECT.open(health, timeout=ANSWER_LIMIT_S) as answer:
         assert answer.status == HTTPStatus.OK, f"/health answers {answer.status}"
     assert stack.status()["phase"] == READY, f"the phase of a server that answers is {stack.status()['phase']}"
     stack.daemon.start()
-    stack.until_new_container(before)
+    stack.machines.until_new_container(before)
     notes.append(f"ready {stack.until_phase(READY):.0f} s after it")
 
 

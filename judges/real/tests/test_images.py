@@ -69,9 +69,10 @@ def python(home, judge):
         pytest.skip(str(reason))
 
 
-def modules_in(home, name, python):
-    """Return an empty folder for an image's packages."""
-    folder = home.folder / "images" / name
+@pytest.fixture(scope="class")
+def modules(request, home, python):
+    """An empty folder for the packages of the class's image."""
+    folder = home.folder / "images" / request.cls.folder.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return Modules(python=python, folder=folder)
@@ -81,10 +82,6 @@ class TestLinear:
     """The folder that installs a release over the base."""
 
     folder = ROOT / "images" / LINEAR
-
-    @pytest.fixture(scope="class")
-    def modules(self, home, python):
-        return modules_in(home, LINEAR, python)
 
     def test_packages(self, modules, notes):
         """vllm-tpu-w4a16: the index has each package by its hash."""
@@ -113,10 +110,6 @@ class TestExperts:
     """The folder that replaces a package with the one of an upstream commit."""
 
     folder = ROOT / "images" / EXPERTS
-
-    @pytest.fixture(scope="class")
-    def modules(self, home, python):
-        return modules_in(home, EXPERTS, python)
 
     def test_packages(self, modules, notes):
         """vllm-tpu-w4a16-experts: the index has each nightly of tokamax by its hash."""

@@ -54,10 +54,6 @@ class TpuServerLife:
         """Return what `gemma status --json` says of the machine."""
         return self.machines.cloud_facts(STACK)
 
-    def container(self):
-        """Return the id of the server's container, empty if there is none."""
-        return self.machines.daemon.docker("inspect", "--format={{.Id}}", CONTAINER).stdout.strip()
-
     def log(self):
         """Return the server's log, as docker has it."""
         found = self.machines.daemon.docker("logs", CONTAINER)
@@ -124,10 +120,10 @@ def test_bench(deployed, notes):
 
 def test_change(deployed, notes):
     """A changed flag: a new container on the same machine, vLLM ends in order."""
-    before, began_s = deployed.container(), time.time()
+    before, began_s = deployed.machines.container(), time.time()
     deployed.project.configure(STACK, vllm__maxNumSeqs=str(SEQUENCES))
     deployed.project.gemma("up", STACK, "--yes")
-    assert deployed.container() != before, "the container is the old one"
+    assert deployed.machines.container() != before, "the container is the old one"
     assert f"'max_num_seqs': {SEQUENCES}," in deployed.log(), f"the new server has no max_num_seqs {SEQUENCES}"
     deployed.served = str(deployed.facts()["running"])
     codes = deployed.machines.exit_codes(before, began_s)
@@ -146,13 +142,13 @@ def test_refused(deployed, notes):
 
 def test_killed_engine(deployed, notes):
     """An engine that is killed: the agent starts the server again."""
-    before = deployed.container()
+    before = deployed.machines.container()
     listed = deployed.machines.daemon.docker("top", CONTAINER, "-eo", "pid,args").stdout.splitlines()
     engines = [int(line.split()[0]) for line in listed if ENGINE in line]
     assert engines, f"no process of an engine was found: {listed}"
     for process_id in engines:
         os.kill(process_id, signal.SIGKILL)
-    wait_until(lambda: deployed.container() not in ("", before), "a new container")
+    deployed.machines.until_new_container(before)
     wait_until(lambda: deployed.facts().get("phase") == READY, "a server that is ready again")
     reasons = re.findall(r"agent +(Document \w+: retrying[^\n]*)", deployed.lines())
     notes.append(reasons[-1][:200] if reasons else "no reason was published")
