@@ -85,7 +85,7 @@ def test_one_difference_fails_the_run_and_the_other_claims_are_judged(run):
 
 
 def test_a_signal_ends_what_a_fixture_started(run, tmp_path):
-    code, _ = run(
+    code, report = run(
         f"""
         import os
         import signal
@@ -104,6 +104,7 @@ def test_a_signal_ends_what_a_fixture_started(run, tmp_path):
         """
     )
     assert code == pytest.ExitCode.INTERRUPTED
+    assert "| small-part | A claim | not judged | interrupted |" in report
     assert (tmp_path / "ended").exists()
 
 

@@ -23,8 +23,8 @@ class Claim:
 
     part: str
     words: str
-    result: str = AGREES
-    note: str = ""
+    result: str = NOT_JUDGED
+    note: str = "interrupted"
     took_s: float = 0.0
 
 
@@ -78,6 +78,8 @@ def pytest_runtest_makereport(item, call):
         claim.result, claim.note = DIFFERS, (str(call.excinfo.value) or repr(call.excinfo.value)).partition("\n")[0]
     elif report.skipped:
         claim.result, claim.note = NOT_JUDGED, str(call.excinfo.value)
+    elif report.when == "call":
+        claim.result, claim.note = AGREES, ""
     elif report.when == "teardown" and claim.result == AGREES:
         claim.note = dict(item.user_properties).get("note", "")
     return report

@@ -107,6 +107,7 @@ def test_up(life, notes):
     assert '"GET /health HTTP/1.1" 200' in log, "the startup probe's request is not in vLLM's log"
     assert "--port=8000 -> " in notes[-1], "the container's port was not 8000"
     life.serving = frozenset(life.servers())
+    assert life.serving, "no process of vLLM was found"
 
 
 def test_smoke(deployed, notes):
