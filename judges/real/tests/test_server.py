@@ -65,13 +65,12 @@ class StackLife:
 
     def logs(self):
         """Return the logs of all revisions, by name."""
-        found = sorted((self.project.state / "logs").glob(f"gemma-{STACK}-*.log"))
-        assert found, "no revision has a log"
-        return found
+        return sorted((self.project.state / "logs").glob(f"gemma-{STACK}-*.log"))
 
     def log(self):
-        """Return the log of the newest revision."""
-        return self.logs()[-1].read_text(encoding="utf-8", errors="replace")
+        """Return the log of the newest revision, empty if there is none."""
+        found = self.logs()
+        return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""
 
 
 @pytest.fixture(scope="module")
