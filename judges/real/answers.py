@@ -23,11 +23,10 @@ from typing import Any, Final, cast
 from contracts.fields import as_mapping
 from judges.real.agent_reading import reading_of
 from judges.real.home import ROOT, RealHome, run
-from judges.real.rows import DifferenceError, JudgeReport, Row, print_progress, require
-from judges.real.server import END_LIMIT_S, STACK
 from judges.real.service import Service
 from judges.real.vllm_here import MODEL, OFFLINE
-from judges.real.vllm_life import installed, launcher, version
+from judges.real.vllm_life import CLOUD_RUN_STACK as STACK
+from judges.real.vllm_life import END_LIMIT_S, launcher
 from judges.real_vllm.environment import RealVllmHome
 from judges.real_vllm.server import HOST, free_port
 from loadtest.client import metrics as loadtest_metrics
@@ -39,7 +38,9 @@ from stacks.hooks.failure_hints import known_causes
 from stacks.planned import to_deployment
 from stacks.server_command import server_arguments, with_served_name
 
-HERE: Final = Path(__file__).resolve().parent
+TABLE: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = tomllib.loads(
+    Path(__file__).with_name("answers.toml").read_text(encoding="utf-8")
+)
 KEY: Final = "key-of-the-real-server"
 SPECULATION: Final = '--speculative-config={"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":3}'
 """Added to the stack's words, for the metrics of speculative decoding."""
@@ -101,36 +102,6 @@ class RunningVllm:
         return self.service.log.read_text(encoding="utf-8", errors="replace")
 
 
-def judge_answers(home: RealHome) -> Sequence[Row]:
-    """Return the rows of the comparison."""
-    vllm = installed(home)
-    report = JudgeReport("vLLM and the simulated server", version(vllm))
-    table = tomllib.loads((HERE / "answers.toml").read_text(encoding="utf-8"))
-    words = (*(word for word in stack_words() if word != ASYNCHRONOUS), SPECULATION)
-    with running(home, "simulated", words) as simulated, running(home, "real", words, vllm) as real:
-        print_progress("comparing answers")
-        with report.judging(f"{len(table['requests'])} requests: status, type, keys, and the words of errors") as notes:
-            notes.append(compare_answers(table["requests"], real, simulated))
-        with report.judging("metrics: names, types and labels") as notes:
-            notes.append(compare_metrics(real, simulated))
-        with report.judging("log: the phases that the agent reads"):
-            found = [reading_of(server.log()).phases for server in (real, simulated)]
-            require(found[0] == found[1], f"real: {' > '.join(found[0])}; simulated: {' > '.join(found[1])}")
-        with report.judging(
-            "SIGTERM with a running request: no new connection, exit code 0 or SIGKILL after 10 s"
-        ) as notes:
-            found = [answer_to_sigterm(server) for server in (real, simulated)]
-            notes.extend(f"{server.name}: {text}" for server, text in zip((real, simulated), found, strict=True))
-            require(found[1].startswith("abort"), f"the simulated server: {found[1]}")
-    with report.judging("flags: the simulated server accepts none that no release has") as notes:
-        notes.append(compare_flags(home, vllm))
-    for start in table["starts"]:
-        print_progress(f"failed start: {start['name']}")
-        with report.judging(f"start that fails: {start['name']}: exit code {start['exit']}, known cause") as notes:
-            notes.append(compare_start(start, home, vllm))
-    return report.rows
-
-
 def stack_words() -> Sequence[str]:
     """Return the words after the model in the stack's command line."""
     settings = stack_settings(STACK, project="local-project", folder=ROOT)
@@ -186,7 +157,7 @@ def _is_ready(server: RunningVllm) -> bool:
 
 
 def compare_answers(requests: Sequence[Mapping[str, Any]], real: RunningVllm, simulated: RunningVllm) -> str:
-    """Send each request to both. Return how many are the same. Raises DifferenceError with each difference."""
+    """Send each request to both. Return how many are the same. Fails with each difference."""
     faults = list[str]()
     own = list[str]()
     for request in requests:
@@ -199,7 +170,7 @@ def compare_answers(requests: Sequence[Mapping[str, Any]], real: RunningVllm, si
             own.append(str(request["own"]))
         if differences:
             faults.append(f"{request['path']} {json.dumps(body)[:90] if body else ''}: {'; '.join(differences)}")
-    require(not faults, f"{len(faults)} differ: " + " || ".join(faults))
+    assert not faults, f"{len(faults)} differ: " + " || ".join(faults)
     return f"the simulated words are its own in {len(own)}: {'; '.join(own)}"
 
 
@@ -333,11 +304,11 @@ def exposition(text: str) -> Exposition:
 
 
 def compare_metrics(real: RunningVllm, simulated: RunningVllm) -> str:
-    """Compare what the code reads, and what the simulated server has. Raises DifferenceError."""
+    """Compare what the code reads, and what the simulated server has. Fails."""
     left = exposition(real.ask("GET", "/metrics").text)
     right = exposition(simulated.ask("GET", "/metrics").text)
     faults = list(metric_faults(left, right, read_metrics()))
-    require(not faults, "; ".join(faults))
+    assert not faults, "; ".join(faults)
     return (
         f"{len(read_metrics())} are read, the simulated server has {len(right.labels)}, the real one {len(left.labels)}"
     )
@@ -362,7 +333,7 @@ def metric_faults(real: Exposition, simulated: Exposition, read: Sequence[tuple[
 
 
 def answer_to_sigterm(server: RunningVllm) -> str:
-    """Send SIGTERM while a request runs, and return what its client got and the seconds. Raises DifferenceError."""
+    """Send SIGTERM while a request runs, and return what its client got and the seconds. Fails."""
     body = {"model": server.model, "prompt": "Hello.", "max_tokens": 4000, "ignore_eos": True}
     got = list[str]()
     client = threading.Thread(target=lambda: got.append(_last_words(server, body)), daemon=True)
@@ -380,12 +351,12 @@ def answer_to_sigterm(server: RunningVllm) -> str:
     while server.service.runs and time.monotonic() - began_s < END_LIMIT_S:
         time.sleep(0.05)
     took_s = time.monotonic() - began_s
-    require(refused, f"{server.name} answered a new connection after SIGTERM")
+    assert refused, f"{server.name} answered a new connection after SIGTERM"
     if server.service.runs:
         server.service.kill()  # as Cloud Run does
         client.join(_ANSWER_LIMIT_S)
         return f"still ran after {END_LIMIT_S:.0f} s, then killed: {got[0]}"
-    require(server.service.exit_code == 0, f"{server.name} exited with {server.service.exit_code}")
+    assert server.service.exit_code == 0, f"{server.name} exited with {server.service.exit_code}"
     client.join(_ANSWER_LIMIT_S)
     return f"{got[0]}, {took_s:.1f} s"
 
@@ -399,9 +370,9 @@ def _last_words(server: RunningVllm, body: Mapping[str, object]) -> str:
 
 
 def compare_flags(home: RealHome, vllm: RealVllmHome) -> str:
-    """Return how many flags both have. Raises DifferenceError with each flag of the simulated server that no release has."""
+    """Return how many flags both have. Fails with each flag of the simulated server that no release has."""
     done = run([str(vllm.programs / "vllm"), "serve", "--help=all"], environment=OFFLINE, folder=home.results)
-    require(done.returncode == 0, f"`vllm serve --help=all` ended with {done.returncode}")
+    assert done.returncode == 0, f"`vllm serve --help=all` ended with {done.returncode}"
     real = set(re.findall(r"(?<![\w-])--[a-z0-9][\w-]*", done.stdout))
     older = {line.split()[0] for table in FLAGS.glob("*.json") for line in json.loads(table.read_text())["flags"]}
     simulated = {
@@ -411,18 +382,18 @@ def compare_flags(home: RealHome, vllm: RealVllmHome) -> str:
         if flag.startswith("--")
     }
     invented = simulated - real - older
-    require(not invented, f"only the simulated server has {', '.join(sorted(invented))}")
+    assert not invented, f"only the simulated server has {', '.join(sorted(invented))}"
     return f"{len(simulated & real)} flags of this release, {len(simulated - real)} of earlier ones"
 
 
 def compare_start(start: Mapping[str, Any], home: RealHome, vllm: RealVllmHome) -> str:
-    """Start both with words that fail. Return the real server's words. Raises DifferenceError."""
+    """Start both with words that fail. Return the real server's words. Fails."""
     simulated_model = stack_settings(STACK, project="local-project", folder=ROOT).model
     left = _failed(start, home, [str(vllm.programs / "vllm")], str(vllm.folder / MODEL), "real")
     right = _failed(start, home, SIMULATED, simulated_model, "simulated")
     for name, (code, cause, words) in (("real", left), ("simulated", right)):
-        require(code == start["exit"], f"{name}: exit code {code}: {words}")
-        require(cause == start["cause"], f"{name}: the cause is {cause or 'unknown'}: {words}")
+        assert code == start["exit"], f"{name}: exit code {code}: {words}"
+        assert cause == start["cause"], f"{name}: the cause is {cause or 'unknown'}: {words}"
     return left[2]
 
 
@@ -450,7 +421,7 @@ def _failed(
         try:
             code = process.wait(timeout=_FAILED_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise DifferenceError(f"{name} did not exit within {_FAILED_LIMIT_S:.0f} s. Log: {log}") from None
+            raise AssertionError(f"{name} did not exit within {_FAILED_LIMIT_S:.0f} s. Log: {log}") from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

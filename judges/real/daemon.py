@@ -12,8 +12,9 @@ from pathlib import Path
 from subprocess import CompletedProcess, SubprocessError
 from typing import Final
 
+import pytest
+
 from judges.real.home import Need, RealHome, debian_packages, run
-from judges.real.rows import NotJudgedError
 from judges.real.service import Service
 
 PACKAGES: Final = ("docker.io",)
@@ -63,18 +64,18 @@ class DockerDaemon:
         return run(["docker", *arguments], limit_s=limit_s, environment=self.environment, given=given)
 
     def start(self) -> None:
-        """Start the daemon and wait until it responds. The first start chooses the storage driver. Raises NotJudgedError."""
+        """Start the daemon and wait until it responds. The first start chooses the storage driver. Skips the test."""
         refused: list[str] = []
         for driver in (self.driver,) if self.driver else DRIVERS:
             self._service = Service([*self.entering(), *self._command(driver)], self.log)
             try:
                 self._service.start(self.responds)
-            except NotJudgedError as reason:
+            except pytest.skip.Exception as reason:
                 refused.append(f"{driver}: {reason}")
                 continue
             self.driver = driver
             return
-        raise NotJudgedError("; ".join(refused))
+        pytest.skip("; ".join(refused))
 
     def stop(self) -> None:
         """Stop the daemon as the system does: SIGTERM. Docker then stops the containers."""
@@ -153,7 +154,7 @@ def running_daemon(
     runtime: Path | None = None,
     arguments: Sequence[str] = (),
 ) -> Generator[DockerDaemon]:
-    """Start a daemon, and end it with its containers and all data at the end. Raises NotJudgedError if this machine cannot run one.
+    """Start a daemon, and end it with its containers and all data at the end. Skips the test if this machine cannot run one.
 
     `bridge`: containers and builds get a network of their own, without a way out of the machine. `hosts`: names and the addresses that the
     daemon resolves them to. `runtime`: a program that replaces runc. `arguments`: further options of dockerd.
@@ -162,10 +163,10 @@ def running_daemon(
     if shutil.which("dockerd") is None:  # a machine with Docker of another source keeps it
         debian_packages(home, need, PACKAGES)
     if os.geteuid() != 0:
-        raise NotJudgedError("only root can start a Docker daemon")
+        pytest.skip("only root can start a Docker daemon")
     folder = home.folder / "daemons" / name
     if len(str(folder / "exec/containerd/containerd.sock.ttrpc")) > _SOCKET_LIMIT:
-        raise NotJudgedError(f"the path of a socket in {folder} is too long. Pass --folder with a shorter one.")
+        pytest.skip(f"the path of a socket in {folder} is too long. Use a checkout whose path is shorter.")
     _prepare(folder)
     home.results.mkdir(parents=True, exist_ok=True)
     log = home.results / f"dockerd-{name}.log"
@@ -184,9 +185,9 @@ def running_daemon(
 
 
 def _prepare(folder: Path) -> None:
-    """Empty the daemon's folder. Raises NotJudgedError if processes of an earlier run still use it."""
+    """Empty the daemon's folder. Skips the test if processes of an earlier run still use it."""
     if left := processes_of(f"{folder}/exec/"):
-        raise NotJudgedError(f"a daemon of another run uses {folder}: process {min(left)}")
+        pytest.skip(f"a daemon of another run uses {folder}: process {min(left)}")
     for mount in _mounts_below(folder):
         run(["umount", "--lazy", str(mount)])
     shutil.rmtree(folder, ignore_errors=True)
@@ -222,7 +223,7 @@ def _network(name: str, *, wanted: bool) -> Generator[str]:
         ):
             done = run(step)
             if done.returncode:
-                raise NotJudgedError(f"{' '.join(step)}: {done.stderr.strip()}")
+                pytest.skip(f"{' '.join(step)}: {done.stderr.strip()}")
         yield link
     finally:
         run(["ip", "link", "delete", link])

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pytest
+
 from contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
@@ -24,11 +26,10 @@ from judges.real.docker_image import (
     empty_archive,
     pushed,
 )
-from judges.real.home import ROOT, RealHome, write_script
+from judges.real.home import ROOT, RealHome, wait_until, write_script
 from judges.real.project import ProjectInCloud, project_in_cloud
 from judges.real.registry import ImageRegistry, running_registry
 from judges.real.relay import BreakingRelay, breaking_relay
-from judges.real.rows import NotJudgedError
 from localcloud.running.shims import DOCKER_PROGRAM
 from planning.data.images import IMAGES
 
@@ -70,6 +71,14 @@ class RealMachines:
         found = self.project.gemma_json("status", stack, allowed=(ExitCode.DONE, ExitCode.FAILED, ExitCode.REFUSED))
         return cast("Mapping[str, Any]", found["stacks"][0]["cloud"])
 
+    def container(self) -> str:
+        """Return the id of the server's container, empty if there is none."""
+        return self.daemon.docker("inspect", "--format={{.Id}}", CONTAINER).stdout.strip()
+
+    def until_new_container(self, before: str) -> None:
+        """Wait until the server has another container than `before`."""
+        wait_until(lambda: self.container() not in ("", before), "a new container")
+
     def exit_codes(self, container: str, since_s: float) -> list[str]:
         """Return the exit codes with which a container has ended since a time of the clock."""
         window = (f"--since={int(since_s)}", f"--until={int(time.time()) + 1}")
@@ -109,7 +118,7 @@ def real_machines(
     of_cloud: Mapping[str, str] | None = None,
     archive: Path | None = None,
 ) -> Generator[RealMachines]:
-    """Start everything for the machines of one TPU stack, and end it. Raises NotJudgedError.
+    """Start everything for the machines of one TPU stack, and end it. Skips the test.
 
     `variables` and `mounts`: of each container. `of_cloud`: variables of the cloud's process. `archive`: files of the server's image.
     """
@@ -119,7 +128,7 @@ def real_machines(
         try:
             relay = ends.enter_context(breaking_relay((_HOST_ADDRESS, 80), (host, int(port))))
         except OSError as error:
-            raise NotJudgedError(f"cannot listen on {_HOST_ADDRESS}:80: {error.strerror}") from None
+            pytest.skip(f"cannot listen on {_HOST_ADDRESS}:80: {error.strerror}")
         daemon = ends.enter_context(real_daemon(home, name))
         repository = f"{_REGION}-docker.pkg.dev/local-project/gemma-{stack}/vllm/vllm-tpu"
         base = base_archive(home)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,18 +17,16 @@ from pathlib import Path
 from typing import Final
 
 from contracts.guest_attributes import DOCKER_HINT
-from judges.real.rows import JudgeReport, require
 from localcloud.json_values import JsonObject
 from localcloud.running.shims import MACHINE_COMMANDS, install
 from localcloud.running.shims.machine import FOLDER_VARIABLE, write_json
 
+CASES_FILE: Final = Path(__file__).with_name("docker_cases.toml")
 NAME: Final = "twin"
 """Name of the container of every case."""
-PORT: Final = "{port}"
-"""In a word: the port of the server, another one for each docker, because both use the machine's network."""
-KILL: Final = "kill the process of"
+KILL: Final = "@kill"
 """In place of a docker command: send SIGKILL to the container's process, as the kernel does without memory."""
-READY: Final = "wait for the server of"
+READY: Final = "@ready"
 """In place of a docker command: wait until the container's server is ready. As process 1 it ignores SIGTERM until it handles it."""
 _READY_LINE: Final = "Application startup complete"
 _LIMIT_S: Final = 120
@@ -45,12 +44,33 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwinCase:
-    """One claim: a command, those that run before it, and the fields of `Said` that must agree."""
+    """One claim: a command, those that run before it, and the fields of `Said` that must agree. Words have their placeholders."""
 
     claim: str
-    argv: tuple[str, ...]
-    before: tuple[tuple[str, ...], ...] = ()
-    compared: tuple[str, ...] = ("code", "errors")
+    argv: Sequence[str]
+    before: Sequence[Sequence[str]]
+    compared: Sequence[str]
+
+
+def cases() -> Sequence[TwinCase]:
+    """Return the cases of docker_cases.toml."""
+    found = tomllib.loads(CASES_FILE.read_text(encoding="utf-8"))
+    lists: Mapping[str, Sequence[str]] = found["words"]
+
+    def full(words: Sequence[str]) -> list[str]:
+        """Return the words with each @NAME replaced by its list."""
+        parts = (full(lists[word[1:]]) if word[1:] in lists and word[0] == "@" else [word] for word in words)
+        return [word for part in parts for word in part]
+
+    return [
+        TwinCase(
+            claim=case["claim"],
+            argv=full(case["argv"]),
+            before=[full(words) for words in case.get("before", ())],
+            compared=case.get("compared", ("code", "errors")),
+        )
+        for case in found["cases"]
+    ]
 
 
 def normalized(text: str) -> str:
@@ -61,23 +81,24 @@ def normalized(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docker:
-    """A docker program with its variables. `of_run`: options that it adds to each `run`; `port`: the port of its containers' server."""
+    """A docker program with its variables. `of_run`: options that it adds to each `run`; `values`: of the placeholders."""
 
     program: str
     environment: Mapping[str, str]
-    port: int
-    of_run: tuple[str, ...] = ()
+    values: Mapping[str, str]
+    of_run: Sequence[str] = ()
 
     def said(self, argv: Sequence[str]) -> Said:
         """Run a command, kill a container's process, or wait for its server."""
         if argv[0] == READY:
-            return self._ready(argv[1])
+            return self._ready()
         if argv[0] == KILL:
-            state = self.said(("inspect", "--format={{.State.Pid}}", argv[1]))
+            state = self.said(("inspect", "--format={{.State.Pid}}", NAME))
             os.kill(int(state.output), signal.SIGKILL)
             return state
-        words = [word.replace(PORT, str(self.port)) for word in argv]
-        words = [*words[:1], *self.of_run, *words[1:]] if argv[0] == "run" else words
+        words = [*argv[:1], *self.of_run, *argv[1:]] if argv[0] == "run" else [*argv]
+        for name, value in self.values.items():
+            words = [word.replace(name, value) for word in words]
         done = subprocess.run(
             [self.program, *words],
             capture_output=True,
@@ -89,31 +110,30 @@ class Docker:
         )
         return Said(code=done.returncode, output=normalized(done.stdout), errors=normalized(done.stderr))
 
-    def _ready(self, name: str) -> Said:
+    def _ready(self) -> Said:
         until_s = time.monotonic() + _LIMIT_S
-        while _READY_LINE not in (logs := self.said(("logs", name))).output + logs.errors:
-            require(time.monotonic() < until_s, f"the server of {self.program} is not ready: {logs.errors[-300:]}")
+        while _READY_LINE not in (logs := self.said(("logs", NAME))).output + logs.errors:
+            assert time.monotonic() < until_s, f"the server of {self.program} is not ready: {logs.errors[-300:]}"
             time.sleep(0.2)
         return logs
 
 
-def judge_twins(report: JudgeReport, cases: Sequence[TwinCase], real: Docker, simulated: Docker) -> None:
-    """Run each case with both, one after the other, and add its row."""
-    for case in cases:
-        with report.judging(f"simulated docker: {case.claim}"):
-            for words in case.before:
-                real.said(words)
-                simulated.said(words)
-            ours, theirs = simulated.said(case.argv), real.said(case.argv)
-            for field in case.compared:
-                found, wanted = getattr(ours, field), getattr(theirs, field)
-                require(found == wanted, f"{field}: docker gives {wanted!r}, the simulated one {found!r}")
+def values_of(image: str, folder: Path, port: int) -> Mapping[str, str]:
+    """Return the values of the placeholders of one docker. Both use the machine's network, so each needs a port of its own."""
+    repository = image.partition("@")[0]
+    return {
+        "{image}": image,
+        "{absent}": f"{repository}@sha256:{'0' * 64}",
+        "{host}": image.partition("/")[0],
+        "{folder}": str(folder),
+        "{port}": str(port),
+    }
 
 
 @contextmanager
-def simulated_docker(folder: Path, image: str, port: int) -> Generator[Docker]:
+def simulated_docker(folder: Path, values: Mapping[str, str]) -> Generator[Docker]:
     """Yield the simulated docker of a machine whose registry has one image, by digest. Its containers end with it."""
-    name, _, digest = image.partition("@")
+    name, _, digest = values["{image}"].partition("@")
     manifest = f"/{name.partition('/')[2]}/manifests/{digest}"
 
     class Manifests(BaseHTTPRequestHandler):
@@ -138,7 +158,7 @@ def simulated_docker(folder: Path, image: str, port: int) -> Generator[Docker]:
     write_json(folder / "machine.json", {**machine, "baseUrl": registry, "initPid": os.getpid(), "paths": {}})
     commands = {"docker": MACHINE_COMMANDS["docker"]}
     program = install(folder / "bin", commands, {FOLDER_VARIABLE: str(folder)}) / "docker"
-    simulated = Docker(program=str(program), environment={"DOCKER_CONFIG": str(folder / "client")}, port=port)
+    simulated = Docker(program=str(program), environment={"DOCKER_CONFIG": str(folder / "client")}, values=values)
     try:
         yield simulated
     finally:

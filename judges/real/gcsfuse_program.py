@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from judges.real.home import Need, RealHome, run
-from judges.real.rows import NotJudgedError
 from judges.real_vllm.server import HOST
 from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, compiler, locked, new_folder
 
@@ -45,14 +46,14 @@ class MountFailedError(Exception):
 
 
 def ensure(home: RealHome) -> Path:
-    """Return the program, after building it if necessary. Raises NotJudgedError without Go or if the build fails."""
+    """Return the program, after building it if necessary. Skips the test without Go or if the build fails."""
     root = cache_folder("gcsfuse")
     program = root / _key() / _NAME
     if program.is_file():
         return program
     go = compiler()
     if go is None:
-        raise NotJudgedError("`go`, needed to build gcsfuse, is not on PATH. Install Go 1.26 or newer")
+        pytest.skip("`go`, needed to build gcsfuse, is not on PATH. Install Go 1.26 or newer")
     home.get(Need(what=f"gcsfuse {VERSION} and its Go modules", where=str(root), disk_gib=1.0, takes_s=120))
     with locked(root):
         if not program.is_file():
@@ -60,14 +61,14 @@ def ensure(home: RealHome) -> Path:
                 with new_folder(program.parent, _SOURCES) as folder:
                     compile_program(go, _PROGRAM, folder.module, folder.result / _NAME, modules=folder.modules)
             except GoBuildError as error:
-                raise NotJudgedError(str(error)) from error
+                pytest.skip(str(error))
     return program
 
 
 def require_fuse() -> None:
-    """Raise NotJudgedError unless this machine and user can mount with FUSE."""
+    """Skip the test unless this machine and user can mount with FUSE."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise NotJudgedError("no access to /dev/fuse")
+        pytest.skip("no access to /dev/fuse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,40 @@
-"""The folder of the real parts, the free disk that they need, and the programs that a run starts and ends."""
+"""The folder of the real parts, the free disk that they need, and what every part does: run a command, wait, print progress."""
 
 import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from judges.real.rows import NotJudgedError, print_progress
+import pytest
+
 from judges.real_vllm.environment import DEFAULT_FOLDER as REAL_VLLM_FOLDER
 from judges.real_vllm.environment import RealVllmHome
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_FOLDER: Final = ROOT / ".real"
+WAIT_LIMIT_S: Final = 300.0
 _GIB: Final = 2**30
+_POLL_S: Final = 0.5
+
+
+def print_progress(text: str) -> None:
+    """Print a line of progress."""
+    print(f"real: {text}", file=sys.stderr, flush=True)
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_LIMIT_S) -> float:
+    """Wait for a condition and return the seconds. Fails after the limit."""
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s <= limit_s, f"{what} did not happen within {limit_s:.0f} s"
+        time.sleep(_POLL_S)
+    return time.monotonic() - began_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +63,17 @@ class RealHome:
         """Folder of logs and results of the last run."""
         return self.folder / "results"
 
+    def empty_results(self) -> None:
+        """Delete the results of an earlier run."""
+        shutil.rmtree(self.results, ignore_errors=True)
+        self.results.mkdir(parents=True)
+
     def get(self, need: Need) -> None:
-        """Say what is fetched, and check the free disk for it. Raises NotJudgedError if there is too little."""
+        """Say what is fetched, and check the free disk for it. Skips the test if there is too little."""
         self.folder.mkdir(parents=True, exist_ok=True)
         free_gib = shutil.disk_usage(self.folder).free / _GIB
         if free_gib < need.disk_gib + 1:
-            raise NotJudgedError(
+            pytest.skip(
                 f"{need.what} needs {need.disk_gib:g} GiB and 1 GiB of reserve in {self.folder}, but {free_gib:.1f} GiB are free"
             )
         print_progress(f"getting {need.what}: {need.disk_gib:g} GiB into {need.where}, about {need.takes_s} s")
@@ -86,11 +110,11 @@ def debian_version(package: str) -> str | None:
 
 
 def debian_packages(home: RealHome, need: Need, packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of Debian packages, and install missing ones. Raises NotJudgedError if that is not possible."""
+    """Return the versions of Debian packages, and install missing ones. Skips the test if that is not possible."""
     missing = [package for package in packages if debian_version(package) is None]
     if missing:
         if shutil.which("apt-get") is None or os.geteuid() != 0:
-            raise NotJudgedError(f"not installed, and only root on Debian can install: {' '.join(missing)}")
+            pytest.skip(f"not installed, and only root on Debian can install: {' '.join(missing)}")
         home.get(need)
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
         run(["apt-get", "update", "-qq"], limit_s=600, environment=quiet)
@@ -99,7 +123,7 @@ def debian_packages(home: RealHome, need: Need, packages: Sequence[str]) -> dict
         )
         if done.returncode:
             lines = done.stderr.strip().splitlines()
-            raise NotJudgedError(f"apt-get install {' '.join(missing)}: {lines[-1] if lines else done.returncode}")
+            pytest.skip(f"apt-get install {' '.join(missing)}: {lines[-1] if lines else done.returncode}")
     return {package: debian_version(package) or "" for package in packages}
 
 

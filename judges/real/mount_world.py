@@ -12,7 +12,6 @@ from contracts.fields import json_object
 from judges.real.gcsfuse_program import Gcsfuse, StoreEndpoint
 from judges.real.home import RealHome, run
 from judges.real.project import ProjectInCloud
-from judges.real.rows import DifferenceError
 from judges.real_vllm.environment import MODEL
 from judges.real_vllm.server import tools_environment
 from localcloud.running.shims import OPERATOR_TOKEN
@@ -75,13 +74,13 @@ class MountWorld:
     def loaded(
         self, loader: str, files: Sequence[str], variables: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
-        """Return what vLLM's loader read: seconds, tensors, bytes, sha256. Raises DifferenceError if it fails."""
+        """Return what vLLM's loader read: seconds, tensors, bytes, sha256. Fails if it fails."""
         environment = {**tools_environment(self.home.real_vllm, {}), "VLLM_LOGGING_LEVEL": "ERROR", **(variables or {})}
         command = [str(self.home.real_vllm.programs / "python"), str(_READER), loader, *files]
         done = run(command, limit_s=_LOADER_LIMIT_S, environment=environment)
         lines = (done.stderr.strip().splitlines() or ["no output"]) if done.returncode else done.stdout.splitlines()
         if done.returncode:
-            raise DifferenceError(f"vLLM's loader {loader} ended with {done.returncode}: {lines[-1]}")
+            raise AssertionError(f"vLLM's loader {loader} ended with {done.returncode}: {lines[-1]}")
         return cast("Mapping[str, Any]", json_object(lines[-1]))
 
 

@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 from authors.in_local_cloud import copy_project
 from judges.real.home import ROOT, RealHome
 from judges.real.local_cloud import running_cloud
-from judges.real.rows import DifferenceError
 from judges.real_vllm.server import DIRECT
 from localcloud.running.shims import OPERATOR_TOKEN
 
@@ -51,7 +50,7 @@ class ProjectInCloud:
         try:
             text, _ = process.communicate(given, timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise DifferenceError(f"`{' '.join(command)}` did not end within {limit_s:.0f} s") from None
+            raise AssertionError(f"`{' '.join(command)}` did not end within {limit_s:.0f} s") from None
         finally:
             _end(process)
             self.running.remove(process)
@@ -62,24 +61,24 @@ class ProjectInCloud:
     def gemma(
         self, *words: str, allowed: Sequence[int] = (0,), given: str = "", limit_s: float = _COMMAND_LIMIT_S
     ) -> str:
-        """Run a command of the project and return its outputs. Raises DifferenceError for another exit code."""
+        """Run a command of the project and return its outputs. Raises AssertionError for another exit code."""
         code, text = self.run([str(self.folder / "gemma"), *words], given=given, limit_s=limit_s)
         if code not in allowed:
             last = "; ".join(line.strip() for line in text.strip().splitlines()[-4:])
-            raise DifferenceError(f"`gemma {' '.join(words)}` ended with {code}: {last}. Log: {self.log}")
+            raise AssertionError(f"`gemma {' '.join(words)}` ended with {code}: {last}. Log: {self.log}")
         return text
 
     def gemma_json(self, *words: str, allowed: Sequence[int] = (0,)) -> Mapping[str, Any]:
-        """Run a command with `--json` and return its object. Raises DifferenceError for another exit code, or without an object."""
+        """Run a command with `--json` and return its object. Raises AssertionError for another exit code, or without an object."""
         text = self.gemma(*words, "--json", allowed=allowed)
         printed = next((line for line in text.splitlines() if line.startswith("{")), None)
         if printed is None:
-            raise DifferenceError(f"`gemma {' '.join(words)}` printed no JSON: {text.strip()[-200:]}")
+            raise AssertionError(f"`gemma {' '.join(words)}` printed no JSON: {text.strip()[-200:]}")
         return cast("Mapping[str, Any]", json.loads(printed))
 
     @contextmanager
     def in_background(self, *words: str, allowed: Sequence[int] = (0,)) -> Generator["Future[str]"]:
-        """Run a command of the project beside the body, and wait for its end. The future has its outputs, or its DifferenceError."""
+        """Run a command of the project beside the body, and wait for its end. The future has its outputs, or its AssertionError."""
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(lambda: self.gemma(*words, allowed=allowed))
             try:
@@ -96,10 +95,10 @@ class ProjectInCloud:
             self.pulumi("config", "set", "--path", path, value, "--stack", stack)
 
     def pulumi(self, *words: str, given: str = "") -> str:
-        """Run Pulumi's command line and return its outputs. Raises DifferenceError if it fails."""
+        """Run Pulumi's command line and return its outputs. Raises AssertionError if it fails."""
         code, text = self.run(["pulumi", "--non-interactive", *words], given=given)
         if code:
-            raise DifferenceError(f"`pulumi {' '.join(words)}` ended with {code}: {text.strip()[-300:]}")
+            raise AssertionError(f"`pulumi {' '.join(words)}` ended with {code}: {text.strip()[-300:]}")
         return text
 
     def get(self, path: str) -> Mapping[str, Any]:

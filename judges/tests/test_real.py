@@ -1,43 +1,126 @@
 """The frame of `make -C judges real`: results, what a machine's docker adds to a command, and the relay. No judge is installed here."""
 
+import ast
 import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
-from judges.real import __main__ as real
 from judges.real.docker_here import run_arguments
-from judges.real.docker_twins import normalized
+from judges.real.docker_twins import cases, normalized
 from judges.real.home import Need, RealHome
 from judges.real.relay import Link, breaking_relay
-from judges.real.rows import JudgeReport, NotJudgedError, RowVerdict, markdown, require
 from judges.real.runtime_here import drop_rights
+from judges.real.tests import conftest
 from localcloud.running.shims.machine import Machine
 
-
-def test_a_judge_that_is_missing_is_not_judged_and_no_success(tmp_path, monkeypatch):
-    def missing(home):
-        raise NotJudgedError("no such package")
-
-    monkeypatch.setattr(real, "PARTS", {"docker": missing})
-    rows = real.run_part("docker", RealHome(folder=tmp_path))
-    assert [(row.verdict, row.note) for row in rows] == [(RowVerdict.NOT_JUDGED, "no such package")]
-    assert real.exit_code(rows) == 2
+CLAIMS = Path(conftest.__file__).parent
 
 
-def test_one_difference_fails_the_run_and_the_other_claims_are_judged():
-    report = JudgeReport("Docker", "20.10")
-    for holds in (True, False, True):
-        with report.judging("a claim"):
-            require(holds, "docker gives 1 | 2")
-    assert [row.verdict for row in report.rows] == [RowVerdict.PASSED, RowVerdict.FAILED, RowVerdict.PASSED]
-    assert real.exit_code(report.rows) == 1
-    assert "| FAILED | docker gives 1 \\| 2 |" in markdown(report.rows)
+@pytest.fixture
+def run(pytester, tmp_path, monkeypatch):
+    """Return a function that runs claims as `make -C judges real` does, and returns pytest's exit code and the report."""
+
+    def run(text):
+        home = RealHome(folder=tmp_path / "real")
+        monkeypatch.setattr(conftest, "HOME", home)
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+        pytester.makepyfile(test_small_part=text)
+        plugins = ("-p", conftest.__name__, "-p", "no:cacheprovider")
+        result = pytester.runpytest_inprocess(*plugins, no_reraise_ctrlc=True)
+        report = (home.results / conftest.REPORT).read_text(encoding="utf-8")
+        assert (tmp_path / "summary").read_text(encoding="utf-8") == report
+        return result.ret, report
+
+    return run
+
+
+def test_a_judge_that_is_missing_is_not_judged_and_no_success(run):
+    code, report = run(
+        """
+        import pytest
+        from judges.real.service import Service
+
+        @pytest.fixture(scope="module")
+        def daemon(home, judge):
+            judge("Docker 20.10")
+            Service(["false"], home.results / "log").start(lambda: False)
+
+        def test_one(daemon):
+            '''A claim.'''
+
+        @pytest.mark.skip(reason="no TPU")
+        def test_two():
+            '''Another one.'''
+        """
+    )
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "| small-part | Docker 20.10 | 0 | 0 | 2 |" in report
+    assert "| small-part | A claim | not judged | false exited with 1: no output |" in report
+    assert "| small-part | Another one | not judged | no TPU |" in report
+
+
+def test_one_difference_fails_the_run_and_the_other_claims_are_judged(run):
+    code, report = run(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("holds", [True, False], ids=["first", "second"])
+        def test_one(holds, notes):
+            '''A claim.'''
+            notes += ["1 | 2", "3"]
+            assert holds, f"docker gives {holds}"
+
+        def test_two():
+            '''The last one.'''
+        """
+    )
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert "| small-part |  | 2 | 1 | 0 |" in report
+    assert "| small-part | A claim: first | agrees | 1 \\| 2; 3 | 0 |" in report
+    assert "| small-part | A claim: second | DIFFERS | docker gives False | 0 |" in report
+    assert "| small-part | The last one | agrees |  | 0 |" in report
+
+
+def test_a_signal_ends_what_a_fixture_started(run, tmp_path):
+    code, report = run(
+        f"""
+        import os
+        import signal
+        from pathlib import Path
+
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def daemon(home):
+            yield
+            Path({str(tmp_path / "ended")!r}).touch()
+
+        def test_one(daemon):
+            '''A claim.'''
+            os.kill(os.getpid(), signal.SIGTERM)
+        """
+    )
+    assert code == pytest.ExitCode.INTERRUPTED
+    assert "| small-part | A claim | not judged | interrupted |" in report
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize("path", sorted(CLAIMS.glob("test_*.py")), ids=lambda path: path.stem)
+def test_each_claim_is_a_sentence_of_its_own(path):
+    tests = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
+    ]
+    claims = [ast.get_docstring(node) or "" for node in tests if node.name.startswith("test_")]
+    assert claims
+    assert all(claim.endswith(".") for claim in claims)
+    assert len({*claims}) == len(claims)
 
 
 def test_a_need_is_refused_before_the_disk_is_full(tmp_path):
-    with pytest.raises(NotJudgedError, match="needs 1e\\+06 GiB and 1 GiB of reserve"):
+    with pytest.raises(pytest.skip.Exception, match="needs 1e\\+06 GiB and 1 GiB of reserve"):
         RealHome(folder=tmp_path).get(Need(what="a judge", where="here", disk_gib=1e6, takes_s=1))
 
 
@@ -82,6 +165,12 @@ def test_rights_that_this_machine_lacks_are_dropped_and_no_others():
         "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 2}],
         "capabilities": {"bounding": ["CAP_IPC_LOCK"]},
     }
+
+
+def test_a_case_has_the_words_of_its_lists():
+    (case,) = [case for case in cases() if case.claim == "a killed server: 137"]
+    assert [words[0] for words in case.before] == ["run", "@kill", "wait"]
+    assert case.before[0][-4:] == ["serve", "google/gemma-4-E2B-it", "--port={port}", "--host=127.0.0.1"]
 
 
 def test_ids_and_the_hints_of_each_release_are_no_difference():

@@ -160,8 +160,7 @@ def test_the_metrics_that_the_code_reads_are_found_in_its_files():
 
 
 def test_every_failed_start_expects_a_known_cause():
-    table = answers.tomllib.loads((answers.HERE / "answers.toml").read_text(encoding="utf-8"))
-    assert {start["cause"] for start in table["starts"]} <= answers.known_causes().keys()
+    assert {start["cause"] for start in answers.TABLE["starts"]} <= answers.known_causes().keys()
 
 
 def test_a_check_with_another_verdict_and_a_new_check_are_faults():

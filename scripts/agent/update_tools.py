@@ -32,7 +32,7 @@ from scripts.agent.runs import report
 from scripts.agent.spending import usd_per_hour_of
 from scripts.cli.command import print_progress
 from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
-from scripts.preview.face import headline
+from scripts.preview.api import headline
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
@@ -156,7 +156,7 @@ def _known_usd_per_hour(state: StackState) -> float | None:
 
 def _may_be_gone(state: StackState) -> bool:
     """Return whether the server in the state is gone, or may be."""
-    from scripts.status.face import read_served  # noqa: PLC0415 - loads Google's packages
+    from scripts.status.api import read_served  # noqa: PLC0415 - loads Google's packages
 
     return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
 

@@ -6,7 +6,7 @@ from contracts.fields import as_mapping, as_sequence
 from engine.state import StackState
 from planning.cost.provisioning import PROVISIONING_MODELS
 from scripts.capacity.places import ExistingRequest
-from scripts.status.face import serving
+from scripts.status.api import serving
 
 
 def recorded_answer(state: StackState) -> ExistingRequest | None:

@@ -139,7 +139,7 @@ def _deployed(stack: str) -> "StackOutputs":
     """
     from engine.deployment import read_deployment
     from engine.state import of_deployment, outputs_in
-    from scripts.status.face import read_served, up_command
+    from scripts.status.api import read_served, up_command
 
     deployment = read_deployment(stack)
     outputs = outputs_in(stack, deployment.resources)

@@ -17,7 +17,7 @@ from planning.machine.hardware import (
     machines_at_once,
 )
 from planning.settings.tpu import TpuSettings
-from scripts.capacity.face import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
+from scripts.capacity.api import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
 from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 from stacks.settings import Settings
 

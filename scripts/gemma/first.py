@@ -66,7 +66,7 @@ def _backend() -> str:
 def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     """Return what a stack serves with its price and time left, as of its last `up`."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
-    from scripts.status.face import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
+    from scripts.status.api import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
     serves = serves_now(state)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from planning.data.checkpoints import Checkpoint
     from planning.solve.search import ServiceLimits, Solution, SolutionSet
     from scripts.new.profiles import UsageProfile
-    from scripts.plan.face import StackFile
+    from scripts.plan.api import StackFile
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
@@ -118,7 +118,7 @@ def _new(options: NewOptions) -> ExitCode:
     from planning.data.checkpoints import checkpoint_of
     from planning.planner import plan
     from scripts.cli.settings import NO_PROJECT
-    from scripts.plan.face import new_file
+    from scripts.plan.api import new_file
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
     from stacks.wording import StackWording
@@ -169,7 +169,7 @@ def _copied(options: NewOptions, path: Path) -> tuple[Sequence[str], Sequence[st
     """Write a copy of another stack's settings file without its secrets. Return no unmet requirements and no image."""
     from contracts.settings_files import no_settings_file, settings_file
     from engine.trial import without_secrets
-    from scripts.plan.face import given_options
+    from scripts.plan.api import given_options
 
     others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json"}]
     if others:
@@ -188,7 +188,7 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequen
     Raises PlanningError.
     """
     from planning.data.images import image_words
-    from scripts.plan.face import write_stack
+    from scripts.plan.api import write_stack
 
     file, unmet = _file(options, provider, root)
     write_stack(file)
@@ -198,7 +198,7 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequen
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
     """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
     from scripts.new.profiles import USAGE_PROFILES, with_profile
-    from scripts.plan.face import StackFile
+    from scripts.plan.api import StackFile
 
     profile = USAGE_PROFILES.get(options.profile or "")
     limits = _limits(options)
@@ -250,7 +250,7 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rentable_accelerators
     from planning.solve.search import solve
-    from scripts.plan.face import nothing_is_enough
+    from scripts.plan.api import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
     goal = profile.goal if profile else "cost"

@@ -5,7 +5,7 @@ from contracts.errors import ScriptError
 from contracts.guest_attributes import FAILED
 from contracts.masking import masked
 from engine import state as states
-from scripts.status.face import CAPACITY, DeployedServer, cloud_facts, serving
+from scripts.status.api import CAPACITY, DeployedServer, cloud_facts, serving
 
 
 class ServerFailure:

@@ -31,8 +31,8 @@ from scripts.cli.price_in_use import usd_per_hour_in_use
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console
-from scripts.preview.face import upcoming
-from scripts.status.face import read_served
+from scripts.preview.api import upcoming
+from scripts.status.api import read_served
 from stacks.planned import notes_line
 from stacks.settings import Settings
 

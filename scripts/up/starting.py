@@ -20,8 +20,8 @@ from planning.errors import PlanningError
 from planning.solve.wording import with_callers_keys
 from scripts.cli.command import print_progress
 from scripts.cli.settings import gateway_settings, stack_settings
-from scripts.doctor.face import blocking_checks, report_entries, width_of
-from scripts.status.face import CAPACITY, CloudFacts, facts_within, serving
+from scripts.doctor.api import blocking_checks, report_entries, width_of
+from scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from stacks.deployed.home_region import home_region
 from stacks.loading import read_yaml
 from stacks.planned import require_unblocked, to_deployment, today
@@ -124,7 +124,7 @@ def exists_now(stack: str) -> str:
 
 def _fix(state: StackState, facts: CloudFacts) -> str:
     """Return how to fix a machine's server that failed, with the command to run then; empty if the cause is unknown."""
-    from scripts.logs.face import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
+    from scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
 
     if facts.phase != FAILED:
         return ""

@@ -192,7 +192,7 @@ def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():
 
 
 def test_a_mount_with_buffered_reads_has_no_second_reader():
-    """With `prefetch`, vLLM's thread and its loader each fetch the bytes (judges.real.mount_reads)."""
+    """With `prefetch`, vLLM's thread and its loader each fetch the bytes (judges/real/tests/test_mount.py)."""
     asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", weights_mode="fuse-buffered")
     assert plan(asked).vllm.safetensors_load_strategy is None
     assert plan(replace(asked, weights_mode="fuse")).vllm.safetensors_load_strategy == "prefetch"

@@ -399,7 +399,7 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
     monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
     monkeypatch.setattr("engine.state.outputs_in", lambda *_: outputs)
-    monkeypatch.setattr("scripts.status.face.read_served", lambda *_, **__: ServesNow(word="ended", why=why))
+    monkeypatch.setattr("scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why=why))
     assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
     again = "gemma up x --refresh" if target == "gateway" else "gemma up x"
     name = "chat" if words else "connect"
@@ -411,7 +411,7 @@ def test_a_server_that_ended_in_an_order_of_forms_has_no_price_yet(capsys, monke
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
     monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
     monkeypatch.setattr("engine.state.outputs_in", lambda *_: from_json(StackOutputs, raw))
-    monkeypatch.setattr("scripts.status.face.read_served", lambda *_, **__: ServesNow(word="ended", why="It ended."))
+    monkeypatch.setattr("scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why="It ended."))
     assert main(["--stack", "x"]) == 2
     again = "To serve again, run `gemma up x`, which first shows the price of each form of capacity."
     assert capsys.readouterr().err == f"connect: It ended. {again}\n"

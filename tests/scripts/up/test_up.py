@@ -24,7 +24,7 @@ from scripts.doctor.diagnosis import missing, unknown
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.upcoming import upcoming
 from scripts.status import cloud as status_cloud
-from scripts.status.face import CloudFacts
+from scripts.status.api import CloudFacts
 from scripts.status.report import ServesNow
 from scripts.up import __main__ as command
 from scripts.up import deploying as up

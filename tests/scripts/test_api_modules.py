@@ -1,4 +1,4 @@
-"""No command imports another one's inside: what others may use is in its `face.py`, and `cli/` is what all share."""
+"""No command imports another one's inside: what others may use is in its `api.py`, and `cli/` is what all share."""
 
 import ast
 from collections.abc import Iterator
@@ -24,19 +24,19 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def inside_imports(root: Path) -> list[str]:
-    """Return each import of another command that is not of its face, and each relative one, which would hide it."""
+    """Return each import of another command that is not of its api, and each relative one, which would hide it."""
     found: list[str] = []
     for room in rooms_of(root):
         for path in sorted(room.rglob("*.py")):
             for name in imported(path):
                 parts = name.split(".")
                 is_other = parts[0] == "scripts" and parts[1:2] not in ([room.name], *([one] for one in SHARED))
-                if is_other and parts[2:3] != ["face"]:
+                if is_other and parts[2:3] != ["api"]:
                     found.append(f"{path.relative_to(root)}: {name}")
     return found
 
 
-def test_a_command_knows_others_by_their_faces_only():
+def test_a_command_knows_others_by_their_api_only():
     assert inside_imports(ROOT) == []
 
 
@@ -51,17 +51,17 @@ def test_what_commands_share_knows_no_command():
     assert [name for name in found if not name.startswith(known)] == []
 
 
-def test_every_name_of_a_face_is_used_by_another_command():
+def test_every_name_of_an_api_is_used_by_another_command():
     used = {name for room in rooms_of(ROOT) for path in room.rglob("*.py") for name in imported(path)}
     for room in rooms_of(ROOT):
-        face = room / "face.py"
-        if face.is_file():
-            names = {f"scripts.{room.name}.face.{name.rpartition('.')[2]}" for name in imported(face)}
-            assert names - used == set(), face
+        api = room / "api.py"
+        if api.is_file():
+            names = {f"scripts.{room.name}.api.{name.rpartition('.')[2]}" for name in imported(api)}
+            assert names - used == set(), api
 
 
 def test_the_rule_sees_each_way_into_a_command(tmp_path):
-    """Planted: a module, a name, a lazy import, a relative one and the command itself; a face and the own inside are allowed."""
+    """Planted: a module, a name, a lazy import, a relative one and the command itself; an api and its own modules are allowed."""
     for room in ("ours", "other", "cli"):
         (tmp_path / "scripts" / room).mkdir(parents=True)
         (tmp_path / "scripts" / room / "__init__.py").touch()
@@ -76,6 +76,6 @@ def test_the_rule_sees_each_way_into_a_command(tmp_path):
     for line in lines:
         (tmp_path / "scripts" / "ours" / "run.py").write_text(f"{line}\n")
         assert len(inside_imports(tmp_path)) == 1, line
-    allowed = ("scripts.other.face import work", "scripts.ours.deep import work", "scripts.cli.settings import work")
+    allowed = ("scripts.other.api import work", "scripts.ours.deep import work", "scripts.cli.settings import work")
     (tmp_path / "scripts" / "ours" / "run.py").write_text("".join(f"from {line}\n" for line in allowed))
     assert inside_imports(tmp_path) == []

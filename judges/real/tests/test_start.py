@@ -1,4 +1,4 @@
-"""The start of a TPU VM whose image and weights share one network and one disk: what the agent saves by fetching them side by side.
+"""Part `start`: the start of a TPU VM whose image and weights share one network and one disk: what the agent saves by fetching them side by side.
 
 A slow registry, Cloud Storage, network or disk takes as long for each alone as planned, at 1:SCALE, and the simulated server's clock is SCALE
 times as fast. Times are those of the agent's lines in Cloud Logging.
@@ -9,47 +9,46 @@ import shutil
 import tarfile
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 from urllib.parse import quote
+
+import pytest
 
 from contracts.guest_attributes import FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY
 from contracts.settings_files import settings_file
 from judges.real.docker_image import base_archive
 from judges.real.docker_machine import CONTAINER, RealMachines, real_machines
-from judges.real.home import ROOT, RealHome
+from judges.real.home import ROOT, RealHome, wait_until
 from judges.real.relay import Link
-from judges.real.rows import JudgeReport, NotJudgedError, Row, require, wait_until
 from judges.real.shared_disk import SharedDisk, shared_disk
 from judges.real.throttled_store import store
 from judges.real_vllm.server import DIRECT
 from localcloud.running.shims import STORAGE_ADDRESS
 from planning.planner import plan
-from planning.question.types import StartupPlan
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 
-STACK: Final = "tpu-v6e4-31b"
-SCALE: Final = 20.0
+STACK = "tpu-v6e4-31b"
+SCALE = 20.0
 """Planned seconds per second of this machine."""
-SOONER: Final = 0.2
+SOONER = 0.2
 """Share of the sequential time that must be saved where no shared resource is used up."""
-NOTHING: Final = 0.12
+NOTHING = 0.12
 """Share that may be saved where one is: the server's image is unpacked by a processor, in 1 of 14 s."""
-_SPREAD: Final = 0.1
+SPREAD = 0.1
 """Share by which a stage alone may miss its planned seconds. A machine that is too busy for that judges nothing."""
-_BUCKET: Final = f"local-project-gemma-{STACK}-models"
-_SIZE: Final = 32 * 2**20
+BUCKET = f"local-project-gemma-{STACK}-models"
+SIZE = 32 * 2**20
 """Staged weights of the first case: at the plan's rate, the image needs a larger share of the network than on a machine."""
-_PADDING: Final = "padding.bin"
-_DONE: Final = "Done after "
+PADDING = "padding.bin"
+DONE = "Done after "
 """Start of the agent's line about the seconds of a part (vm_agent.together)."""
-_FETCHES: Final = (PULLING_IMAGE, FETCHING_WEIGHTS)
+FETCHES = (PULLING_IMAGE, FETCHING_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +78,10 @@ class SharedStart:
 
     def pad(self, size: int) -> None:
         """Make the staged weights as large as this."""
-        stored = self.machines.project.get(f"storage/storage/v1/b/{_BUCKET}/o")["items"]
+        stored = self.machines.project.get(f"storage/storage/v1/b/{BUCKET}/o")["items"]
         config = next(str(one["name"]) for one in stored if str(one["name"]).endswith("/config.json"))
-        name = quote(f"{config.rpartition('/')[0]}/{_PADDING}", safe="")
-        self.machines.project.send("POST", f"upload/storage/v1/b/{_BUCKET}/o?uploadType=media&name={name}", bytes(size))
+        name = quote(f"{config.rpartition('/')[0]}/{PADDING}", safe="")
+        self.machines.project.send("POST", f"upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}", bytes(size))
 
     def used_bytes(self, resource: str) -> int:
         """Return the bytes that a resource has carried."""
@@ -107,8 +106,8 @@ class SharedStart:
             first = None
             for one in (one for one in lines if one["source"] == "agent"):
                 at, text = datetime.fromisoformat(str(one["time"])), str(one["text"])
-                phase = text if text.startswith(_DONE) else text.partition(": ")[2].partition(".")[0]
-                if at >= since and (first is not None or phase in _FETCHES):
+                phase = text if text.startswith(DONE) else text.partition(": ")[2].partition(".")[0]
+                if at >= since and (first is not None or phase in FETCHES):
                     first = first or at
                     found.setdefault(phase, (at - first).total_seconds())
             return until in found
@@ -130,7 +129,7 @@ class SharedStart:
         self.machines.project.gemma("restart", STACK, "--yes")  # the agent would wait before a third restart of its own
         return self.phases(since, READY)
 
-    def judge(
+    def compare(
         self, planned: Sequence[float], notes: list[str], *, least: float = -1.0, most: float = 1.0, shared: str = ""
     ) -> None:
         """Judge the share that is saved. `planned`: of image and weights. `shared`: the resource that is used up, network or disk."""
@@ -143,91 +142,59 @@ class SharedStart:
             phases = min(phases, self.together(), key=lambda one: one[LOADING])
         for name, took_s in (("image alone", image_s), ("weights alone", weights_s), ("together", phases[LOADING])):
             notes.append(f"{name} {took_s:.1f} s, scaled {took_s * SCALE:.0f} s")
-        notes += [line.rstrip(".") for line in phases if line.startswith(_DONE)]
+        notes += [line.rstrip(".") for line in phases if line.startswith(DONE)]
         share = 1 - phases[LOADING] / (image_s + weights_s)
         ready_s, in_turn_s = phases[READY] * SCALE, (phases[READY] - phases[LOADING] + image_s + weights_s) * SCALE
         notes.append(f"{share:.0%} sooner; ready after {ready_s:.0f} s, in turn {in_turn_s:.0f} s")
         for took_s, stage_s in zip((image_s, weights_s), planned, strict=True):
-            if abs(took_s - stage_s) > _SPREAD * stage_s:
-                raise NotJudgedError(
-                    f"{'; '.join(notes)}; a stage alone takes {stage_s:.1f} s as planned, but not here"
-                )
+            if abs(took_s - stage_s) > SPREAD * stage_s:
+                pytest.skip(f"{'; '.join(notes)}; a stage alone takes {stage_s:.1f} s as planned, but not here")
         if shared:
             limit = self.network.bytes_per_s if shared == "network" else self.disk.bytes_per_s()
             notes.append(f"the {shared} carried {used / 1e6:.2f} of {limit / 1e6:.2f} MB/s until both were there")
-        require(least <= share <= most, f"{'; '.join(notes)}, which is not between {least:.0%} and {most:.0%}")
+        assert least <= share <= most, f"{'; '.join(notes)}, which is not between {least:.0%} and {most:.0%}"
 
 
-def judge_start(home: RealHome, cases: Sequence[str] = ()) -> Sequence[Row]:
-    """Return the rows of the start. `cases`: only the ones with these names."""
-    planned = plan(to_deployment(from_file(settings_file(STACK, ROOT), project="local-project"), ROOT)).startup
-    with _shared_start(home) as start:
-        report = JudgeReport("Docker", start.machines.daemon.version)
-        for name in cases or CASES:
-            with report.judging(f"image and weights side by side: {name}") as notes:
-                CASES[name](start, planned, notes)
-            start.limit()
-        start.machines.project.gemma("teardown", STACK, "--yes")
-        return report.rows
-
-
-def _as_planned(start: SharedStart, planned: StartupPlan, notes: list[str]) -> None:
-    image_s, weights_s = (stage.takes_s / SCALE for stage in planned.stages[:2])
-    start.pad(_SIZE)
-    start.limit(registry=start.image_rate(image_s), network=_SIZE / weights_s)
-    # The image needs 60 % of this network, and 6 % of a machine's as planned, so the weights' streams delay it here: 19 to 28 % were saved.
-    start.judge((image_s, weights_s), notes, least=SOONER / 2)
-
-
-def _own_limits(start: SharedStart, planned: StartupPlan, notes: list[str]) -> None:
-    image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
-    rate = start.image_rate(image_s)
-    start.pad(int(rate * weights_s))
-    start.limit(registry=rate, bucket=rate)
-    start.judge((image_s, weights_s), notes, least=SOONER)
-
-
-def _one_network(start: SharedStart, planned: StartupPlan, notes: list[str]) -> None:
-    image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
-    rate = start.image_rate(image_s)
-    start.pad(int(rate * weights_s))
-    start.limit(network=rate)
-    start.judge((image_s, weights_s), notes, most=NOTHING, shared="network")
-
-
-def _one_disk(start: SharedStart, planned: StartupPlan, notes: list[str]) -> None:
-    image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
-    rate = start.image_on_disk_bytes / image_s
-    start.limit(disk=rate)
-    start.pad(int(rate * weights_s))
-    start.judge((image_s, weights_s), notes, most=NOTHING, shared="disk")
-
-
-CASES: Final[Mapping[str, Callable[[SharedStart, StartupPlan, list[str]], None]]] = {
-    "as planned, on a network that the weights alone use up": _as_planned,
-    "as if no part of either stage needed the server, each limited by its source": _own_limits,
-    "as if no part of either stage needed the server, both limited by one network": _one_network,
-    "as if no part of either stage needed the server, both limited by one disk": _one_disk,
-}
-"""The first has the plan's stages `image` and `weights`. The others have the plan's image and process (273 s for 31B) and all of its seconds of
-weights (271 s), most of which are the server's and never run beside a pull: the most that fetching side by side could save."""
-
-
-def _pulled_s(machines: RealMachines) -> float:
+def pulled_s(machines: RealMachines) -> float:
     """Pull the image without the agent, remove it, and return the seconds."""
     machines.daemon.docker("rm", "--force", CONTAINER)
     machines.daemon.docker("rmi", machines.image)
     began_s = time.monotonic()
     done = machines.daemon.docker("pull", machines.image)
     took_s = time.monotonic() - began_s
-    require(done.returncode == 0, f"`docker pull`: {done.stderr.strip()}")
+    assert done.returncode == 0, f"`docker pull`: {done.stderr.strip()}"
     machines.daemon.docker("rmi", machines.image)
     return took_s
 
 
-@contextmanager
-def _shared_start(home: RealHome) -> Generator[SharedStart]:
-    """Start the cloud, the daemon and the disk, stage the weights, and end all."""
+def own_archive(home: RealHome) -> Path:
+    """Return the archive of the server's image, whose only layer is no other image's, so its pull downloads all of it."""
+    archive = home.folder / "start.tar"
+    shutil.copyfile(base_archive(home), archive)
+    with tarfile.open(archive, "a") as tar:
+        tar.addfile(tarfile.TarInfo("own"), BytesIO())
+    return archive
+
+
+def image_bytes(machines: RealMachines) -> int:
+    """Return the compressed size of the image's layers."""
+    name, _, digest = machines.image.partition("/")[2].partition("@")
+    kind = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
+    asked = urllib.request.Request(f"http://{machines.registry.address}/v2/{name}/manifests/{digest}", headers=kind)
+    with DIRECT.open(asked, timeout=10) as answer:
+        manifest = cast("Mapping[str, Any]", json.loads(answer.read()))
+    return sum(int(layer["size"]) for layer in manifest["layers"])
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """The planned start."""
+    return plan(to_deployment(from_file(settings_file(STACK, ROOT), project="local-project"), ROOT)).startup
+
+
+@pytest.fixture(scope="module")
+def shared(home, judge):
+    """The cloud, the daemon and the disk, with staged weights and a server that was deployed."""
     registry, bucket, network = Link(), Link(), Link()
     with (
         store("") as proxy,
@@ -241,6 +208,7 @@ def _shared_start(home: RealHome) -> Generator[SharedStart]:
             archive=own_archive(home),
         ) as machines,
     ):
+        judge(f"Docker {machines.daemon.version}")
         project = machines.project
         proxy.cloud = project.variables["LOCALCLOUD_URL"]
         proxy.links, machines.relay.links = (bucket, network), (registry, network)
@@ -248,11 +216,11 @@ def _shared_start(home: RealHome) -> Generator[SharedStart]:
         project.pulumi("stack", "init", STACK)
         project.configure(STACK, weights="bucket", tpu__compileCache="off")  # each start compiles, as a first one
         project.gemma("stage_model", STACK, "--yes")
-        _pulled_s(machines)
+        pulled_s(machines)
         before = disk.written()
-        unpack_s = _pulled_s(machines)
+        unpack_s = pulled_s(machines)
         image_on_disk_bytes = disk.written() - before
-        unpack_s = min(unpack_s, _pulled_s(machines))
+        unpack_s = min(unpack_s, pulled_s(machines))
         project.gemma("up", STACK, "--yes")
         yield SharedStart(
             machines=machines,
@@ -261,25 +229,52 @@ def _shared_start(home: RealHome) -> Generator[SharedStart]:
             bucket=bucket,
             network=network,
             unpack_s=unpack_s,
-            image_bytes=_image_bytes(machines),
+            image_bytes=image_bytes(machines),
             image_on_disk_bytes=image_on_disk_bytes,
         )
+        project.gemma("teardown", STACK, "--yes")
 
 
-def own_archive(home: RealHome) -> Path:
-    """Return the archive of the server's image, whose only layer is no other image's, so its pull downloads all of it."""
-    archive = home.folder / "start.tar"
-    shutil.copyfile(base_archive(home), archive)
-    with tarfile.open(archive, "a") as tar:
-        tar.addfile(tarfile.TarInfo("own"), BytesIO())
-    return archive
+@pytest.fixture
+def start(shared):
+    """Everything that can slow the start down. The next test finds no limit."""
+    yield shared
+    shared.limit()
 
 
-def _image_bytes(machines: RealMachines) -> int:
-    """Return the compressed size of the image's layers."""
-    name, _, digest = machines.image.partition("/")[2].partition("@")
-    kind = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
-    asked = urllib.request.Request(f"http://{machines.registry.address}/v2/{name}/manifests/{digest}", headers=kind)
-    with DIRECT.open(asked, timeout=10) as answer:
-        manifest = cast("Mapping[str, Any]", json.loads(answer.read()))
-    return sum(int(layer["size"]) for layer in manifest["layers"])
+def test_as_planned(start, planned, notes):
+    """Image and weights side by side: as planned, on a network that the weights alone use up."""
+    image_s, weights_s = (stage.takes_s / SCALE for stage in planned.stages[:2])
+    start.pad(SIZE)
+    start.limit(registry=start.image_rate(image_s), network=SIZE / weights_s)
+    # The image needs 60 % of this network, and 6 % of a machine's as planned, so the weights' streams delay it here: 19 to 28 % were saved.
+    start.compare((image_s, weights_s), notes, least=SOONER / 2)
+
+
+# The plan's image and process (273 s for 31B) and all of its seconds of weights (271 s), most of which are the server's and never run beside a pull:
+# the most that fetching side by side could save.
+def test_own_limits(start, planned, notes):
+    """Image and weights side by side: as if no part of either stage needed the server, each limited by its source."""
+    image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
+    rate = start.image_rate(image_s)
+    start.pad(int(rate * weights_s))
+    start.limit(registry=rate, bucket=rate)
+    start.compare((image_s, weights_s), notes, least=SOONER)
+
+
+def test_one_network(start, planned, notes):
+    """Image and weights side by side: as if no part of either stage needed the server, both limited by one network."""
+    image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
+    rate = start.image_rate(image_s)
+    start.pad(int(rate * weights_s))
+    start.limit(network=rate)
+    start.compare((image_s, weights_s), notes, most=NOTHING, shared="network")
+
+
+def test_one_disk(start, planned, notes):
+    """Image and weights side by side: as if no part of either stage needed the server, both limited by one disk."""
+    image_s, weights_s = planned.pull_s / SCALE, planned.load_s / SCALE
+    rate = start.image_on_disk_bytes / image_s
+    start.limit(disk=rate)
+    start.pad(int(rate * weights_s))
+    start.compare((image_s, weights_s), notes, most=NOTHING, shared="disk")
