@@ -11,7 +11,7 @@ EXAMPLES: Final = "examples/stacks"
 
 
 def shipped_files(folder: Path) -> Sequence[Path]:
-    """Return the settings files in a project's folder and those of its examples, sorted by stack."""
+    """Return the settings files in a project's folder and those of its examples, sorted by file name."""
     found = {path.name: path for place in (folder / EXAMPLES, folder) for path in place.glob("Pulumi.*.yaml")}
     return [found[name] for name in sorted(found)]
 

@@ -37,7 +37,7 @@ class JudgedRow:
 
 
 def _stacks() -> tuple[JudgedRow, ...]:
-    names = [path.name.split(".")[1] for path in shipped_files(_ROOT) if path.name.startswith("Pulumi.tpu-")]
+    names = sorted(path.name.split(".")[1] for path in shipped_files(_ROOT) if path.name.startswith("Pulumi.tpu-"))
     return tuple(
         JudgedRow(name=name, group="stack", question=Question(stack=name), programs="default") for name in names
     )
