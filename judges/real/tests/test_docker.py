@@ -355,7 +355,7 @@ def test_restarting_daemon(stack, notes):
     stack.until_phase(WAITING_FOR_DOCKER, 60)
     facts = stack.status()
     assert not facts.get("running"), f"status says that {facts.get('running')} is served while docker is off"
-    time.sleep(AWAY_S)
+    time.sleep(AWAY_S)  # as long as the agent polls several times
     stack.daemon.start()
     notes.append(f"ready {stack.until_phase(READY):.0f} s after the daemon's start")
     assert stack.restarts() == restarts, f"{stack.restarts() - restarts} restarts were used up"
@@ -365,7 +365,7 @@ def test_killed_daemon(stack, notes):
     """A daemon that is killed: the server continues, and the next daemon ends it."""
     before, health = stack.machines.container(), f"{stack.address()}/health"
     stack.daemon.kill()
-    time.sleep(AWAY_S)
+    time.sleep(AWAY_S)  # as long as the agent polls several times
     with DIRECT.open(health, timeout=ANSWER_LIMIT_S) as answer:
         assert answer.status == HTTPStatus.OK, f"/health answers {answer.status}"
     assert stack.status()["phase"] == READY, f"the phase of a server that answers is {stack.status()['phase']}"
