@@ -199,7 +199,10 @@ def color_of(data: bytes) -> str | None:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            color = image.convert("RGB").resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
+            colored = image.convert("RGB")
+            # Pillow's types name one of numpy, which this project does not install.
+            mean = colored.resize((1, 1), Image.Resampling.BOX)  # pyright: ignore[reportUnknownMemberType]
+            color = mean.getpixel((0, 0))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
     if not isinstance(color, tuple):
