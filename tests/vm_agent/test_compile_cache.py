@@ -354,9 +354,11 @@ class TestBesideTheServer:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
             monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
-            one = programs(tmp_path, said, limit_s=0.2)
-            one.wait_for(one.restore_beside(SERVED), lambda: False)
+            one = programs(tmp_path, said, machine.requests, limit_s=0.2)
+            restore = one.restore_beside(SERVED)
+            one.wait_for(restore, lambda: False)
             assert said == ["Compiled programs: no archive was restored within 0.2 s. The server starts without one."]
+        restore.join(60)  # it writes that the bucket is gone, and not into another test
 
     def test_a_change_that_is_cancelled_waits_for_no_archive(
         self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
@@ -364,11 +366,12 @@ class TestBesideTheServer:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/storage/v1/"
             monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
-            one = programs(tmp_path, said, limit_s=float("inf"))
+            one = programs(tmp_path, said, machine.requests, limit_s=float("inf"))
             restore = one.restore_beside(SERVED)
             one.wait_for(restore, lambda: True)
             assert restore.is_alive()
             assert said == []
+        restore.join(60)  # as above
 
     @pytest.mark.parametrize(
         "text", ["not json", '{"uri": 3}', '{"uri": "gs://b-b-b/x", "accelerator": "v6e-4", "more": 1}']
