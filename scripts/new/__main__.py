@@ -127,7 +127,12 @@ def _new(options: NewOptions) -> ExitCode:
         raise CommandRefusedError("No model. Pass --model ID, or --like STACK to copy a settings file.")
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
-    unmet, image = _copied(options, path) if options.like else _solved_file(options, provider, path.parent)
+    unmet: Sequence[str] = ()
+    image: Sequence[str] = ()
+    if options.like:
+        _copy(options, options.like, path)
+    else:
+        unmet, image = _solved_file(options, provider, path.parent)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
     planned = plan(deployment)
@@ -165,21 +170,18 @@ def _new(options: NewOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _copied(options: NewOptions, path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Write a copy of another stack's settings file without its secrets. Return no unmet requirements and no image."""
+def _copy(options: NewOptions, like: str, path: Path) -> None:
+    """Write a copy of another stack's settings file. Raises CommandRefusedError."""
     from contracts.settings_files import no_settings_file, settings_file
-    from engine.trial import without_secrets
-    from scripts.plan.api import given_options
+    from scripts.plan.api import given_options, write_copy
 
     others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json"}]
     if others:
         raise CommandRefusedError(f"--like copies a file as it is. Remove --{others[0]}, and change the copy.")
-    source = settings_file(options.like or "", path.parent)
+    source = settings_file(like, path.parent)
     if not source.is_file():
-        raise CommandRefusedError(no_settings_file(options.like or "", path.parent))
-    text = without_secrets(source.read_text(encoding="utf-8")).replace("$schema=../../docs/", "$schema=docs/")
-    path.write_text(text, encoding="utf-8")
-    return (), ()
+        raise CommandRefusedError(no_settings_file(like, path.parent))
+    write_copy(source, path)
 
 
 def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], Sequence[str]]:

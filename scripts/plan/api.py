@@ -2,6 +2,6 @@
 
 from scripts.plan.options import given_options
 from scripts.plan.solve import nothing_is_enough
-from scripts.plan.stack_text import StackFile, new_file, write_stack
+from scripts.plan.stack_text import StackFile, new_file, write_copy, write_stack
 
-__all__ = ["StackFile", "given_options", "new_file", "nothing_is_enough", "write_stack"]
+__all__ = ["StackFile", "given_options", "new_file", "nothing_is_enough", "write_copy", "write_stack"]

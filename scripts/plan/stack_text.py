@@ -8,10 +8,11 @@ from typing import Final, cast
 
 import yaml
 
-from contracts.fields import camel_case
+from contracts.fields import as_mapping, camel_case
 from contracts.labels import PRODUCT
 from contracts.naming import Names, NamingError
 from engine.atomic_file import replace_file
+from engine.trial import without_secrets
 from planning.data.images import IMAGES
 from planning.errors import PlanningError
 from planning.question.recommendation import FUSE_MODES
@@ -85,22 +86,38 @@ def write_stack(file: StackFile) -> Path:
     """
     path = stack_file(file.name)
     provider = f"secretsprovider: {file.secrets_provider}\n" if file.secrets_provider else ""
-    try:
-        replace_file(path, stack_text(file) + (_kept(path) if path.exists() else provider))
-    except yaml.YAMLError as error:
-        raise PlanningError(not_yaml(path.name, error)) from None
+    _replace(path, stack_text(file), provider)
     return path
 
 
-def _kept(path: Path) -> str:
-    """Return the kept parts of an existing file: other keys of the config block, and keys outside it."""
+def write_copy(source: Path, path: Path) -> None:
+    """Write a copy of a settings file without its salt and secrets. Keep what `write_stack` keeps of an existing file.
+
+    Raises PlanningError if the existing file cannot be read.
+    """
+    text = without_secrets(source.read_text(encoding="utf-8"))
+    _replace(path, text.replace("$schema=../../docs/", "$schema=docs/"), "")
+
+
+def _replace(path: Path, text: str, provider: str) -> None:
+    """Write a file with the kept parts of an existing one, or with the secrets provider. Raises PlanningError."""
+    try:
+        replace_file(path, text + (_kept(path, text) if path.exists() else provider))
+    except yaml.YAMLError as error:
+        raise PlanningError(not_yaml(path.name, error)) from None
+
+
+def _kept(path: Path, text: str) -> str:
+    """Return the kept parts of an existing file that the new text does not have: other keys of the config block, and keys outside it."""
     found = read_yaml(path.read_text(encoding="utf-8")) or cast("object", {})
     if not isinstance(found, dict):
         raise PlanningError(f"{path.name} is not a settings file. Remove it or choose another name.")
     document = cast("dict[str, object]", found)
     config = cast("dict[str, object]", document.pop("config", None) or {})
     secrets = {f"{PRODUCT}:{key}" for key in SECRET_KEYS}
-    inner = {key: value for key, value in config.items() if not key.startswith(f"{PRODUCT}:") or key in secrets}
+    written = as_mapping(as_mapping(read_yaml(text)).get("config"))
+    others = (key for key in config if not key.startswith(f"{PRODUCT}:") or key in secrets)
+    inner = {key: config[key] for key in others if key not in written}
     return "".join(f"  {line}" for line in _dumped(inner).splitlines(keepends=True)) + _dumped(document)
 
 

@@ -239,6 +239,21 @@ def test_a_copy_of_an_example_has_its_settings_and_no_secrets(new, tmp_path):
     assert (tmp_path / "Pulumi.theirs.yaml").read_text() == text
 
 
+def test_a_copy_over_a_file_keeps_its_salt_and_its_secrets(new, tmp_path):
+    shutil.copytree(SHIPPED, tmp_path / "examples" / "stacks")
+    own = "config:\n  gcp:project: my-own-project\n  gemma-serving:hfToken:\n    secure: v1:canary\nencryptionsalt: v1:salt\n"
+    (tmp_path / "Pulumi.mine.yaml").write_text(own)
+    assert new("mine", "--like", "tpu-v6e4-12b")[0] == 2
+    assert (tmp_path / "Pulumi.mine.yaml").read_text() == own
+    for _ in range(2):
+        assert new("mine", "--like", "tpu-v6e4-12b", "--force")[0] == 0
+    document = yaml.safe_load((tmp_path / "Pulumi.mine.yaml").read_text())
+    assert document["encryptionsalt"] == "v1:salt"
+    assert document["config"]["gcp:project"] == "my-own-project"
+    assert document["config"]["gemma-serving:hfToken"] == {"secure": "v1:canary"}
+    assert document["config"]["gemma-serving:model"] == "google/gemma-4-12B-it"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
