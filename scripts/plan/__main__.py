@@ -76,6 +76,13 @@ class PlanOptions:
 
 def _plan(options: PlanOptions) -> ExitCode:
     gc.disable()  # a plan ends within a second, and collections are 4% of it
+    try:
+        return _answered(options)
+    finally:
+        gc.enable()
+
+
+def _answered(options: PlanOptions) -> ExitCode:
     _check(options)
     if options.solving.solve:
         from scripts.plan.solve import solve_question  # imports all of the planner and, with --write, the settings

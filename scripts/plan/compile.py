@@ -1,4 +1,4 @@
-"""Google's compiler as judge of a plan: a child process, because judges are no part of the product."""
+"""Google's compiler as judge of a plan: a child process, because judges are not part of the product."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ _ROOT: Final = Path(__file__).parents[2]
 def run_judge() -> ExitCode:
     """Run this command again as the judge, which prints the plan and the compiler's answer, and return its exit code.
 
-    Raises CommandRefusedError where its folder is missing.
+    A judge that was killed has failed. Raises CommandRefusedError where its folder is missing.
     """
     if not Path(_ROOT, "judges", "plan.py").is_file():
         raise CommandRefusedError(
@@ -26,4 +26,4 @@ def run_judge() -> ExitCode:
     _program, _name, *arguments = last_command()
     folders = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     code = run_child([sys.executable, "-P", "-m", "judges.plan", *arguments], {"PYTHONPATH": os.pathsep.join(folders)})
-    return ExitCode(code)
+    return ExitCode(code) if code in {*ExitCode} else ExitCode.FAILED
