@@ -7,13 +7,11 @@ from typing import Final
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.question.types import Deployment
 from tests.planning.corpus.compared import ComparedFigure, JudgedBoot
-from tests.planning.corpus.measured import load
+from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
 from tests.planning.corpus.sweeps import ComparedPoint
 
 DEVICE_CLASSES: Final = ("TPU", "L4", "RTX PRO 6000", "others")
 """Classes of the page, in its order: TPUs of any size, the two cards that the project deploys, and every other card."""
-WHOLE_STARTS: Final = ("startup", "restart", "warm_restart")
-"""Figures of `start` from the container's start to the first response, with or without the pull of the image."""
 COMPARED: Final = (
     "KV cache",
     "weights",
@@ -28,7 +26,7 @@ COMPARED: Final = (
 """Columns of the first table. A part of a start is the loading of weights, or compilation and warm-up."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "decoding, one request": ("decode",),
-    "start": ("load", "compile", *WHOLE_STARTS),
+    "start": STARTS,
     "weights": ("checkpoint", "weights", "host_load_peak", "load_peak"),
     "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
     "output rate, 16 or 64 requests": ("decode_16", "decode_64"),

@@ -1,4 +1,4 @@
-"""What the lives of both stacks with the real vLLM share: its installation, and the checks by the shipped commands."""
+"""Shared by the life cycles of both stacks with the real vLLM: its installation, and the checks by the shipped commands."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Upstream's tests of the image folders, whose lacks are no pass, and programs that a run starts."""
+"""Upstream's tests of the image folders, which do not pass without their parts, and programs that a run starts."""
 
 import sys
 from collections import Counter

@@ -6,10 +6,7 @@ import pytest
 
 from planning.machine.hardware import ACCELERATORS
 from planning.speed.measured_starts import MEASURED_STARTS, behind_the_start
-from tests.planning.corpus.measured import load
-
-WHOLE_STARTS = ("startup", "restart", "warm_restart")
-STARTS = ("load", "compile", *WHOLE_STARTS)
+from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
 
 
 def starts_of_the_corpus() -> dict[str, tuple[int, int]]:

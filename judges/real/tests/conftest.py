@@ -86,7 +86,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """A run that judged nothing is no success."""
+    """A run that judged nothing fails."""
     claims = session.config.stash[CLAIMS].values()
     if exitstatus == pytest.ExitCode.OK and not any(claim.result == AGREES for claim in claims):
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

@@ -168,7 +168,7 @@ def pulled_s(machines: RealMachines) -> float:
 
 
 def own_archive(home: RealHome) -> Path:
-    """Return the archive of the server's image, whose only layer is no other image's, so its pull downloads all of it."""
+    """Return the archive of the server's image, whose only layer is in no other image, so its pull downloads all of it."""
     archive = home.folder / "start.tar"
     shutil.copyfile(base_archive(home), archive)
     with tarfile.open(archive, "a") as tar:

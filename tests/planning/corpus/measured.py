@@ -97,6 +97,10 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     ),
 }
 """Figures allowed in the corpus, by key."""
+WHOLE_STARTS: Final = ("startup", "restart", "warm_restart")
+"""Figures from the container's start to the first response, with or without the pull of the image."""
+STARTS: Final = ("load", "compile", *WHOLE_STARTS)
+"""Figures of a start: of its parts, and of the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
