@@ -5,6 +5,7 @@ that is busy, or reads from a socket, holds the time; so it must not wait for a 
 `wait` and `sleep` of this clock, or inside `elsewhere`.
 """
 
+import gc
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 CAP_S = 60.0
@@ -188,7 +190,7 @@ class ThreadClock:
 
     def holders(self) -> str:
         """Return which threads hold the time, and where they are."""
-        frames = sys._current_frames()
+        frames = _frames()
         busy = [thread for thread in self._threads - set(self._waits) if thread is not threading.current_thread()]
         places = {thread.name: traceback.extract_stack(frames.get(thread.ident or 0), limit=3) for thread in busy}
         said = [f"{name}: {' < '.join(f'{at.name}:{at.lineno}' for at in reversed(at))}" for name, at in places.items()]
@@ -254,6 +256,17 @@ class ThreadClock:
             with wait.condition:
                 wait.is_due = True
                 wait.condition.notify_all()
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return the frame of each thread. A collection meanwhile can deadlock Python before 3.11.9 (python/cpython#106883)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _is_waiting(condition: threading.Condition, waits: list[_Wait]) -> bool:
