@@ -278,7 +278,11 @@ class TestRun:
         assert "127.0.0.1" in environment["NO_PROXY"]
 
     def test_a_signal_goes_on_to_the_command(self):
-        script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(42)); print('up', flush=True); time.sleep(60)"
+        # Python acts on a signal between two sleeps.
+        script = (
+            "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(42)); print('up', flush=True)\n"
+            "for _ in range(600): time.sleep(0.1)"
+        )
         process = subprocess.Popen(
             [sys.executable, "-m", "localcloud", "run", "--", sys.executable, "-c", script],
             cwd=ROOT,
