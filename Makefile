@@ -70,7 +70,7 @@ AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip
 	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. Those of the real vLLM are excluded: its
-# vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
+# vLLM is one of the measured releases and listens on 127.0.0.1 (gemma_serving/planning/data/advisories.json covers the images).
 AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
 audit: setup  #m Check the locked packages for vulnerabilities.
 	@$(AUDITORS)

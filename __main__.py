@@ -6,7 +6,7 @@ from typing import Final
 
 import pulumi
 
-from stacks.program import UserError, run
+from gemma_serving.stacks.program import UserError, run
 
 _REPORTED: Final = 32
 """Exit status of a program whose error is logged, so the engine does not add one (pulumi, sdk/go/common/constant/exec_kind.go, ExitStatusLoggedError)."""

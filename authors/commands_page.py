@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from authors.tables import table
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command
+from gemma_serving.scripts.cli.options import usage_words
 from loadtest.command_line import DescribedOption, described_options
-from scripts.cli.command import Command
-from scripts.cli.options import usage_words
 
 _Row = tuple[str, str, str]
 """Syntax, meaning and default of an option, as Markdown."""
@@ -40,7 +40,7 @@ _SHARED_BY: Final = 2
 
 def all_commands() -> Sequence[Command[Any]]:
     """Return the command of each module below `scripts` that has one, by name."""
-    names = [f"scripts.{path.parent.name}.__main__" for path in (_ROOT / "scripts").glob("*/__main__.py")]
+    names = [f"gemma_serving.scripts.{path.parent.name}.__main__" for path in (_ROOT / "scripts").glob("*/__main__.py")]
     modules = [importlib.import_module(name) for name in names]
     found: list[Command[Any]] = [module.COMMAND for module in modules if hasattr(module, "COMMAND")]
     return sorted(found, key=lambda command: command.name)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from authors.tables import table
-from contracts.fields import camel_case, documented
-from contracts.outputs import DETAILS, StackOutputs
+from gemma_serving.contracts.fields import camel_case, documented
+from gemma_serving.contracts.outputs import DETAILS, StackOutputs
 
 
 def tables() -> Mapping[str, str]:
@@ -30,7 +30,9 @@ def _keys(rows: Mapping[str, str]) -> str:
 
 def keys() -> Mapping[str, Mapping[str, str]]:
     """Return the meaning of labels, metadata keys, guest attributes and phases, by table."""
-    return tomllib.loads(Path(__file__).parents[1].joinpath("contracts", "keys.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).parents[1].joinpath("gemma_serving", "contracts", "keys.toml").read_text(encoding="utf-8")
+    )
 
 
 def _outputs() -> Iterator[str]:

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Final, cast
 
 from authors.in_local_cloud import copy_project, inside_folder, run_inside
-from contracts.exit_codes import ExitCode
-from engine import runner
-from engine.children import ended
-from engine.state import stack_outputs
-from scripts.cli.command import Command, run_command
-from scripts.cli.settings import stack_settings
-from stacks.apis import apis_of
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.engine import runner
+from gemma_serving.engine.children import ended
+from gemma_serving.engine.state import stack_outputs
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.stacks.apis import apis_of
 
 STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
@@ -307,7 +307,7 @@ def _change(demo: Demo) -> str:
 
 def _capacity(stack: str) -> tuple[str, str]:
     """Return the names and creation times of the queued resource and its node."""
-    from cloud import google_api
+    from gemma_serving.cloud import google_api
 
     settings = stack_settings(stack)
     api = google_api.connect(settings.project)
@@ -376,7 +376,7 @@ def _injected_failures() -> str:
 
 
 def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: bool) -> None:
-    from scripts.cli.tables import FittedTable, console, paragraph
+    from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 
     shown = FittedTable(
         "Demo results (simulated cloud)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from contracts.errors import ScriptError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import Option
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import Option
 
 ROOT: Final = Path(__file__).parents[1]
 COMMAND_LINE: Final = "make docs"
@@ -61,8 +61,8 @@ PAGES: Final[Mapping[str, str]] = {
     "docs/authors/assumptions.md": "localcloud.ledger.page",
     "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",
     "docs/reference/commands.md": "authors.commands_page:commands_page",
-    "docs/reference/settings.md": "stacks.reference:page",
-    "docs/settings.schema.json": "stacks.reference:schema_text",
+    "docs/reference/settings.md": "gemma_serving.stacks.reference:page",
+    "docs/settings.schema.json": "gemma_serving.stacks.reference:schema_text",
     "packages/gcp-tpu/gcp_tpu_provider/machines.json": "authors.planning_tables:provider_machines",
     "packages/localcloud/world/data/catalog.json": "authors.planning_tables:local_cloud_catalog",
 }

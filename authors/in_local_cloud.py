@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
 
 INSIDE: Final = "GEMMA_SERVING_INSIDE_FOLDER"
 """Folder of the run. Set in the process that `localcloud run` starts."""
@@ -30,7 +30,9 @@ def copy_project(root: Path, target: Path) -> None:
             shutil.copy2(path, target / path.name)
     for room in root.iterdir():
         if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
-            shutil.copytree(room, target / room.name)  # including compiled modules, whose times and sizes still match
+            shutil.copytree(
+                room, target / room.name, symlinks=True
+            )  # including compiled modules, whose times and sizes still match
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 

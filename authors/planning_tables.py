@@ -9,32 +9,38 @@ from typing import Final
 from msgspec.structs import replace
 
 from authors.tables import csv_text, table
-from contracts.settings_files import shipped_files
-from planning import plan
-from planning.cost.subject import examine, is_out_of_memory
-from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
-from planning.data.images import IMAGES
-from planning.data.overheads import Constant
-from planning.data.prices import PRICES
-from planning.data.quantization import FULL_BYTES
-from planning.data.tables import data_file, row_of
-from planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
-from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, api_accelerator_type, host_of, machine_types
-from planning.model.catalog import spec_of
-from planning.model.spec import tensors
-from planning.model.support import Support, support_of, support_rows
-from planning.question.types import Deployment
-from planning.question.workload import parse_workload
-from planning.rules.crashes import CRASHES, Crash
-from planning.rules.findings import RULES, detected_findings
-from planning.rules.gateway import GATEWAY_RULES
-from planning.rules.security.advisories import ADVISORIES
-from planning.settings.image import image_of_version
-from planning.solve.candidates import checkpoints_of, rentable_accelerators
-from planning.solve.search import ServiceLimits, solve
-from planning.units import duration, to_gib
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning import plan
+from gemma_serving.planning.cost.subject import examine, is_out_of_memory
+from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.data.overheads import Constant
+from gemma_serving.planning.data.prices import PRICES
+from gemma_serving.planning.data.quantization import FULL_BYTES
+from gemma_serving.planning.data.tables import data_file, row_of
+from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
+from gemma_serving.planning.machine.hardware import (
+    ACCELERATORS,
+    CLOUD_RUN_GPUS,
+    api_accelerator_type,
+    host_of,
+    machine_types,
+)
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.model.spec import tensors
+from gemma_serving.planning.model.support import Support, support_of, support_rows
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.rules.findings import RULES, detected_findings
+from gemma_serving.planning.rules.gateway import GATEWAY_RULES
+from gemma_serving.planning.rules.security.advisories import ADVISORIES
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.search import ServiceLimits, solve
+from gemma_serving.planning.units import duration, to_gib
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 
 ROOT: Final = Path(__file__).parents[1]
 STACKS: Final = shipped_files(ROOT)
@@ -233,7 +239,7 @@ def local_cloud_catalog() -> str:
             "quota_units": gpu.quota_units,
         }
     prices = {key: {region: row.usd for region, row in price.regions.items()} for key, price in PRICES.items()}
-    about = "Written by `make docs` from planning/data: edit machines.json and prices.json there."
+    about = "Written by `make docs` from gemma_serving/planning/data: edit machines.json and prices.json there."
     tpus = {offer.api_name: _offered(family, offer) for family, offer in _created()}
     return json.dumps({"about": about, "gpus": gpus, "tpus": tpus, "prices": prices}, indent=1) + "\n"
 
@@ -298,7 +304,7 @@ def provider_machines() -> str:
         if (offer := family.tpu) is not None and "cloud-tpu" not in offer.apis
     }
     inside = [one.tpu.api_name for one in FAMILIES.values() if one.tpu is not None and "cloud-tpu" in one.tpu.apis]
-    about = "Written by `make docs` from planning/data/machines.json: edit that file."
+    about = "Written by `make docs` from gemma_serving/planning/data/machines.json: edit that file."
     document = {
         "about": about,
         "generations": inside,

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError
 
-FOLDER: Final = Path(__file__).resolve().parents[1] / "planning" / "data" / "flags"
+FOLDER: Final = Path(__file__).resolve().parents[1] / "gemma_serving" / "planning" / "data" / "flags"
 _READ: Final = re.compile(r"/(vllm/(?:engine|config|entrypoints)/.*\.py)$")
 
 

@@ -5,9 +5,9 @@ from dataclasses import MISSING, fields, is_dataclass
 
 import pulumi
 
-from planning.errors import PlanningError
-from planning.settings.fields import check_block
-from planning.settings.marks import HasProblems
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.settings.marks import HasProblems
 
 
 class InvalidArgumentError(PlanningError, pulumi.RunError):

@@ -8,18 +8,18 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from components.checks import require_valid
-from components.defaults import program_ownership
-from components.model_bucket import ModelBucket
-from components.stored_secret import ExistingSecret, StoredSecret
-from components.vllm_server import VllmServer
-from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
-from contracts.labels import Ownership
-from contracts.staged_weights import MODELS_FOLDER
-from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
-from planning.question.vllm_args import cuda_compatibility, vllm_environment
-from planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
-from planning.settings.google_limits import (
+from gemma_serving.components.checks import require_valid
+from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.model_bucket import ModelBucket
+from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.staged_weights import MODELS_FOLDER
+from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
+from gemma_serving.planning.question.vllm_args import cuda_compatibility, vllm_environment
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
+from gemma_serving.planning.settings.google_limits import (
     PROMPT_PROBE,
     instance_problems,
     mount_owner_problems,

@@ -6,26 +6,26 @@ vLLM's image has Python but not our code. So the program is an argument of the c
 from functools import cache
 from typing import Final
 
-from components.startup_script import joined_program, packed
+from gemma_serving.components.startup_script import joined_program, packed
 
 ARGUMENT_LIMIT_BYTES: Final = 32 * 1024
 """Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,
 assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 
 STARTER_SECTIONS: Final = (
-    "contracts.guest_attributes",
-    "contracts.serving_document",
-    "contracts.compile_cache",
-    "contracts.container_start",
-    "contracts.path_guard",
-    "vm_agent.base",
-    "vm_agent.clock",
-    "vm_agent.cloud",
-    "vm_agent.weights",
-    "vm_agent.mounted",
-    "vm_agent.archives",
-    "vm_agent.guard_file",
-    "vm_agent.starter",
+    "gemma_serving.contracts.guest_attributes",
+    "gemma_serving.contracts.serving_document",
+    "gemma_serving.contracts.compile_cache",
+    "gemma_serving.contracts.container_start",
+    "gemma_serving.contracts.path_guard",
+    "gemma_serving.vm_agent.base",
+    "gemma_serving.vm_agent.clock",
+    "gemma_serving.vm_agent.cloud",
+    "gemma_serving.vm_agent.weights",
+    "gemma_serving.vm_agent.mounted",
+    "gemma_serving.vm_agent.archives",
+    "gemma_serving.vm_agent.guard_file",
+    "gemma_serving.vm_agent.starter",
 )
 """Modules in dependency order. The last one starts the program."""
 

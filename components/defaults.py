@@ -5,8 +5,8 @@ from typing import Final
 
 import pulumi
 
-from components.checks import InvalidArgumentError
-from contracts.labels import Ownership
+from gemma_serving.components.checks import InvalidArgumentError
+from gemma_serving.contracts.labels import Ownership
 
 _LABEL_VALUE: Final = re.compile(r"[a-z0-9_-]{1,63}")
 
@@ -20,6 +20,6 @@ def program_ownership() -> Ownership:
         if not _LABEL_VALUE.fullmatch(name):
             raise InvalidArgumentError(
                 f'The Pulumi {kind} is "{name}", which cannot be the value of a label: up to 63 lower-case letters, digits, '
-                "hyphens and underscores. Pass `ownership=Ownership(project=..., stack=...)` (contracts.labels)."
+                "hyphens and underscores. Pass `ownership=Ownership(project=..., stack=...)` (gemma_serving.contracts.labels)."
             )
     return Ownership(project=pulumi.get_project(), stack=pulumi.get_stack())

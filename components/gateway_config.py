@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, LONGEST_REQUEST_S, OUTSIDE_HEAP_MIB, backend_path
+from gemma_serving.contracts.gateway import (
+    BUFFER_KIB,
+    CONCURRENCY,
+    GATEWAY_MIB,
+    LONGEST_REQUEST_S,
+    OUTSIDE_HEAP_MIB,
+    backend_path,
+)
 
 GATEWAY_PORT: Final = 8080
 READY_PATH: Final = "/ready"

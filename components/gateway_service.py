@@ -6,10 +6,17 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from components.cloud_run_gpu_service import allow_callers
-from components.gateway_config import GATEWAY_PORT, READY_PATH
-from contracts.gateway import CONCURRENCY, ENVOY_COMMAND, GATEWAY_MIB, GATEWAY_START_S, GATEWAY_VCPU, LONGEST_REQUEST_S
-from contracts.labels import Ownership
+from gemma_serving.components.cloud_run_gpu_service import allow_callers
+from gemma_serving.components.gateway_config import GATEWAY_PORT, READY_PATH
+from gemma_serving.contracts.gateway import (
+    CONCURRENCY,
+    ENVOY_COMMAND,
+    GATEWAY_MIB,
+    GATEWAY_START_S,
+    GATEWAY_VCPU,
+    LONGEST_REQUEST_S,
+)
+from gemma_serving.contracts.labels import Ownership
 
 _PROBE_PERIOD_S = 10
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_gcp as gcp
 
-from components.defaults import program_ownership
-from contracts.compile_cache import ARCHIVE_PREFIX
-from contracts.labels import RETAINED, RETAINED_LABEL, Ownership
+from gemma_serving.components.defaults import program_ownership
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
+from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL, Ownership
 
 _ABORT_UPLOAD_AFTER_DAYS = 1
 

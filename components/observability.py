@@ -8,10 +8,10 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from components.dashboard import dashboard_json
-from contracts.alerts import LOG_RATE_LIMIT_S, RUNBOOK, Alert, AlertValues, MetricCondition, Severity
-from contracts.collector import SHORTEST_INTERVAL_S
-from contracts.labels import Ownership
+from gemma_serving.components.dashboard import dashboard_json
+from gemma_serving.contracts.alerts import LOG_RATE_LIMIT_S, RUNBOOK, Alert, AlertValues, MetricCondition, Severity
+from gemma_serving.contracts.collector import SHORTEST_INTERVAL_S
+from gemma_serving.contracts.labels import Ownership
 
 _SEVERITIES: Final[Mapping[Severity, str]] = {"page": "CRITICAL", "ticket": "WARNING"}
 _AUTO_CLOSE_S: Final = 1800

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_gcp as gcp
 
-from components.defaults import program_ownership
-from contracts.labels import Ownership
+from gemma_serving.components.defaults import program_ownership
+from gemma_serving.contracts.labels import Ownership
 
 IAP_RANGE = "35.235.240.0/20"
 """Source addresses of Identity-Aware Proxy's TCP forwarding (Google Cloud, IAP documentation)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from contracts.labels import Ownership
+from gemma_serving.contracts.labels import Ownership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

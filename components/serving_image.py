@@ -7,8 +7,8 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from components.checks import InvalidArgumentError
-from contracts.labels import Ownership
+from gemma_serving.components.checks import InvalidArgumentError
+from gemma_serving.contracts.labels import Ownership
 
 _DOCKER_HUB: Final = "docker.io"
 

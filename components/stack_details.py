@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pulumi
 
-from contracts.outputs import DETAILS_TYPE
+from gemma_serving.contracts.outputs import DETAILS_TYPE
 
 
 class StackDetails(pulumi.ComponentResource):

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
-from contracts.serving_document import DOCUMENT_METADATA_KEY
+from gemma_serving.contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 
 _LINE: Final = 120
 _UNPACKING: Final = '''import base64, bz2, os
@@ -37,37 +37,37 @@ PLAIN_FILE: Final = {"name": "agent.py", "folder": "/var/lib/gemma-serving", "va
 """The program in plain text, for inspection on the TPU VM. `variable` is the environment variable with another folder."""
 
 SECTIONS = (
-    "contracts.final_failures",
-    "contracts.guest_attributes",
-    "contracts.machine_log",
-    "contracts.masking",
-    "contracts.rollout",
-    "contracts.path_guard",
-    "contracts.serving_document",
-    "contracts.compile_cache",
-    "contracts.collector",
-    "vm_agent.base",
-    "vm_agent.clock",
-    "vm_agent.cloud",
-    "vm_agent.weights",
-    "vm_agent.mounted",
-    "vm_agent.archives",
-    "vm_agent.publishing",
-    "vm_agent.stored_state",
-    "vm_agent.compile_cache",
-    "vm_agent.confinement",
-    "vm_agent.guard_file",
-    "vm_agent.bounded",
-    "vm_agent.containers",
-    "vm_agent.together",
-    "vm_agent.metadata_guard",
-    "vm_agent.prefetch",
-    "vm_agent.shipping",
-    "vm_agent.follow",
-    "vm_agent.running_server",
-    "vm_agent.serving",
-    "vm_agent.observe",
-    "vm_agent.entry",
+    "gemma_serving.contracts.final_failures",
+    "gemma_serving.contracts.guest_attributes",
+    "gemma_serving.contracts.machine_log",
+    "gemma_serving.contracts.masking",
+    "gemma_serving.contracts.rollout",
+    "gemma_serving.contracts.path_guard",
+    "gemma_serving.contracts.serving_document",
+    "gemma_serving.contracts.compile_cache",
+    "gemma_serving.contracts.collector",
+    "gemma_serving.vm_agent.base",
+    "gemma_serving.vm_agent.clock",
+    "gemma_serving.vm_agent.cloud",
+    "gemma_serving.vm_agent.weights",
+    "gemma_serving.vm_agent.mounted",
+    "gemma_serving.vm_agent.archives",
+    "gemma_serving.vm_agent.publishing",
+    "gemma_serving.vm_agent.stored_state",
+    "gemma_serving.vm_agent.compile_cache",
+    "gemma_serving.vm_agent.confinement",
+    "gemma_serving.vm_agent.guard_file",
+    "gemma_serving.vm_agent.bounded",
+    "gemma_serving.vm_agent.containers",
+    "gemma_serving.vm_agent.together",
+    "gemma_serving.vm_agent.metadata_guard",
+    "gemma_serving.vm_agent.prefetch",
+    "gemma_serving.vm_agent.shipping",
+    "gemma_serving.vm_agent.follow",
+    "gemma_serving.vm_agent.running_server",
+    "gemma_serving.vm_agent.serving",
+    "gemma_serving.vm_agent.observe",
+    "gemma_serving.vm_agent.entry",
 )
 """Modules in dependency order. The last one starts the program."""
 
@@ -135,14 +135,14 @@ def joined_program(header: str, sections: Sequence[str]) -> str:
             named.setdefault(node.module, set()).update(map(ast.unparse, node.names))
     imports = [f"import {name}" for name in sorted(plain)]
     imports += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(named.items())]
-    guard = f"PATH_GUARD_TEXT = {_source('vm_agent.path_guard')!r}"
+    guard = f"PATH_GUARD_TEXT = {_source('gemma_serving.vm_agent.path_guard')!r}"
     return (
         "\n\n".join([header.rstrip("\n"), "\n".join(imports), guard, *map(_section, sections, sources, trees)]) + "\n"
     )
 
 
 def _source(module: str) -> str:
-    package, _, name = module.partition(".")
+    package, _, name = module.rpartition(".")
     return files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
 
 
@@ -154,4 +154,4 @@ def _section(module: str, source: str, tree: ast.Module) -> str:
             left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kept = [line for number, line in enumerate(source.splitlines(), start=1) if number not in left_out]
     heading = (ast.get_docstring(tree) or "").splitlines()[0]
-    return f"# --- {module}: {heading}\n" + "\n".join(kept).strip("\n")
+    return f"# --- {module.partition('.')[2]}: {heading}\n" + "\n".join(kept).strip("\n")

@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 import pulumi
 import pulumi_gcp as gcp
 
-from components.defaults import program_ownership
-from contracts.labels import Ownership
+from gemma_serving.components.defaults import program_ownership
+from gemma_serving.contracts.labels import Ownership
 
 _ACCESSOR: Final = "roles/secretmanager.secretAccessor"
 

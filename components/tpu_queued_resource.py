@@ -6,30 +6,36 @@ from typing import Final
 
 import pulumi
 
-from components.checks import require_valid
-from components.defaults import program_ownership
-from components.gcp_tpu import CapacityFormArgs, QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
-from components.startup_script import startup_script
-from components.vllm_server import VllmServer
-from contracts.collector import COLLECTOR_METADATA_KEY
-from contracts.compile_cache import ARCHIVE_METADATA_KEY
-from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
-from contracts.labels import Ownership
-from contracts.resource_types import CAPACITY_COMPONENT
-from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
-from contracts.serving_document import (
+from gemma_serving.components.checks import require_valid
+from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.gcp_tpu import (
+    CapacityFormArgs,
+    QueuedResource,
+    QueuedResourceArgs,
+    ReadyArgs,
+    ServiceAccountArgs,
+)
+from gemma_serving.components.startup_script import startup_script
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.collector import COLLECTOR_METADATA_KEY
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY
+from gemma_serving.contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
+from gemma_serving.contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
     REPOSITORIES_METADATA_KEY,
     SCRIPT_METADATA_KEY,
     BucketWeights,
     ServingDocument,
 )
-from planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
-from planning.data.prices import LIST_PRICES, PriceBook
-from planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
-from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
-from planning.settings.google_limits import accelerator_problem, run_limit_problem
-from planning.settings.tpu import TpuSettings
+from gemma_serving.planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
+from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
+from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
+from gemma_serving.planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
+from gemma_serving.planning.settings.google_limits import accelerator_problem, run_limit_problem
+from gemma_serving.planning.settings.tpu import TpuSettings
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 

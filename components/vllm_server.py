@@ -7,8 +7,8 @@ from typing import Final
 
 import pulumi
 
-from components.stored_secret import ExistingSecret, StoredSecret
-from planning.question.vllm_args import DEFAULT_PORT
+from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
+from gemma_serving.planning.question.vllm_args import DEFAULT_PORT
 
 _DIGEST: Final = "@sha256:"
 _PORT_FLAG: Final = "--port"

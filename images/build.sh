@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build one image of this folder without a push, on the base that planning/data/images.json pins: `images/build.sh vllm-tpu-w4a16`.
+# Build one image of this folder without a push, on the base that gemma_serving/planning/data/images.json pins: `images/build.sh vllm-tpu-w4a16`.
 # Exit code 0: built. 1: the build failed, Docker has no buildx, or the disk is too small. 2: no such image. Needs Docker with buildx, and Python.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,7 +8,7 @@ python=python3
 name=${1:-}
 base=$("$python" -c '
 import sys
-from planning.data.images import IMAGES
+from gemma_serving.planning.data.images import IMAGES
 found = IMAGES.get(sys.argv[1])
 print(f"{found.repository}@{found.digest}" if found is not None and found.build_context else "")' "$name")
 if [ -z "$base" ]; then
@@ -19,7 +19,7 @@ if ! docker buildx version >/dev/null 2>&1; then
     echo "images: Docker has no buildx. Install docker-buildx (Debian, Ubuntu) or docker-buildx-plugin (Docker's own packages)." >&2
     exit 1
 fi
-needed=$("$python" -c 'from planning.data.overheads import IMAGE_ON_DISK_GIB; print(IMAGE_ON_DISK_GIB[1])')
+needed=$("$python" -c 'from gemma_serving.planning.data.overheads import IMAGE_ON_DISK_GIB; print(IMAGE_ON_DISK_GIB[1])')
 root=$(docker info --format '{{.DockerRootDir}}')
 free=$(df -Pk "$root" | awk 'NR == 2 {print int($4 / 1048576)}')
 if [ "$free" -lt "$needed" ]; then

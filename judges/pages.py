@@ -4,11 +4,11 @@ import sys
 from typing import Final
 
 from authors.docs import JUDGED, ROOT, DocsOptions, fill, write_pages
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
 from judges.accuracy import documents
 from judges.accuracy import page as accuracy
 from judges.compiled import page as compiled
-from scripts.cli.command import Command, run_command
 
 
 def _pages(options: DocsOptions) -> ExitCode:

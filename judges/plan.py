@@ -5,13 +5,13 @@ import sys
 from dataclasses import replace
 from typing import Final
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.plan.__main__ import COMMAND as PLAN
+from gemma_serving.scripts.plan.__main__ import PlanOptions, plan_object, plan_of_question, show_plan, verdict_of
 from judges.tpu_compiler.judged_plan import compiler_answer
 from judges.tpu_compiler.question import require_topology
 from judges.tpu_compiler.words import compiled_json, show
-from scripts.cli.command import run_command
-from scripts.plan.__main__ import COMMAND as PLAN
-from scripts.plan.__main__ import PlanOptions, plan_object, plan_of_question, show_plan, verdict_of
 
 
 def _judge(options: PlanOptions) -> ExitCode:

@@ -8,10 +8,10 @@ from secrets import token_hex
 import pulumi
 import pulumi_gcp as gcp
 
-from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
-from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import (
+from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
+from gemma_serving.components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
+from gemma_serving.components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
+from gemma_serving.components.stored_secret import (
     ApiKeySecret,
     ArchiveKeySecret,
     ExistingSecret,
@@ -20,20 +20,20 @@ from components.stored_secret import (
     StoredSecret,
     StoredSecretArgs,
 )
-from contracts.compile_cache import ARCHIVE_KEEP_DAYS
-from contracts.labels import Ownership
-from contracts.naming import Names
-from contracts.serving_document import BucketWeights
-from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
-from planning.cost.subject import Subject
-from planning.question.types import Plan
-from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
-from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
-from stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
-from stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
-from stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
-from stacks.server_command import server_arguments, with_served_name
-from stacks.settings import Settings
+from gemma_serving.contracts.compile_cache import ARCHIVE_KEEP_DAYS
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.serving_document import BucketWeights
+from gemma_serving.contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
+from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
+from gemma_serving.stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
+from gemma_serving.stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
+from gemma_serving.stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
+from gemma_serving.stacks.server_command import server_arguments, with_served_name
+from gemma_serving.stacks.settings import Settings
 
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""

@@ -6,36 +6,36 @@ from typing import TYPE_CHECKING
 
 import pulumi
 
-from components.cloud_run_gpu_service import (
+from gemma_serving.components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     Collector,
     DirectVpc,
     MemoryVolume,
 )
-from components.container_starter import container_command
-from components.vllm_server import VllmServer
-from contracts.collector import COLLECTOR_IMAGE
-from contracts.compile_cache import ARCHIVE_PREFIX
-from contracts.container_start import ContainerStart, GraphCache, graphs_folder
-from contracts.outputs import StackOutputs
-from contracts.path_guard import is_guarded
-from contracts.serving_document import BucketWeights
-from planning.data.overheads import constant
-from planning.question.types import Plan
-from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
-from stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundation
-from stacks.hooks.changed_server import show_changes
-from stacks.hooks.run_failures import explain_failures
-from stacks.hooks.run_recorder import keep_runs
-from stacks.hooks.staged_weights import require_staged_weights
-from stacks.observability import METRICS_ROLE, collector_text, declare_alerts
-from stacks.outputs import stack_outputs
-from stacks.secrets import API_KEY
-from stacks.server_command import PORT
+from gemma_serving.components.container_starter import container_command
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.collector import COLLECTOR_IMAGE
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
+from gemma_serving.contracts.container_start import ContainerStart, GraphCache, graphs_folder
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.path_guard import is_guarded
+from gemma_serving.contracts.serving_document import BucketWeights
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundation
+from gemma_serving.stacks.hooks.changed_server import show_changes
+from gemma_serving.stacks.hooks.run_failures import explain_failures
+from gemma_serving.stacks.hooks.run_recorder import keep_runs
+from gemma_serving.stacks.hooks.staged_weights import require_staged_weights
+from gemma_serving.stacks.observability import METRICS_ROLE, collector_text, declare_alerts
+from gemma_serving.stacks.outputs import stack_outputs
+from gemma_serving.stacks.secrets import API_KEY
+from gemma_serving.stacks.server_command import PORT
 
 if TYPE_CHECKING:
-    from components.private_network import PrivateNetwork
+    from gemma_serving.components.private_network import PrivateNetwork
 
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
@@ -166,7 +166,7 @@ def startup_probe(plan: Plan) -> ProbeSettings:
 
 
 def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> "PrivateNetwork":
-    from components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few stacks need it
+    from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few stacks need it
 
     return PrivateNetwork(
         "network",

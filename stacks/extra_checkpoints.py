@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from contracts.staged_weights import OWN_FOLDER, own_folder
-from planning.question.drafters import named_drafter
-from planning.question.hub_files import HUB_ID
-from planning.question.vllm_args import VllmOptions
-from stacks.settings import Settings
+from gemma_serving.contracts.staged_weights import OWN_FOLDER, own_folder
+from gemma_serving.planning.question.drafters import named_drafter
+from gemma_serving.planning.question.hub_files import HUB_ID
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.stacks.settings import Settings
 
 _GS: Final = "gs://"
 

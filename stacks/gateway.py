@@ -8,34 +8,34 @@ from typing import Final
 
 import pulumi
 
-from cloud.model_files import PROJECT
-from components.gateway_config import GatewayServer, gateway_config
-from components.gateway_service import GatewayService, GatewayServiceArgs
-from components.observability import Observability, ObservabilityArgs
-from components.private_network import GATEWAY_RANGE, PrivateNetwork, PrivateNetworkArgs
-from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
-from components.serving_image import ServingImage, ServingImageArgs
-from contracts.alerts import AlertValues, alerts_of
-from contracts.fields import camel_case, to_json
-from contracts.gateway import ENVOY_DIGEST, ENVOY_REPOSITORY
-from contracts.labels import Ownership
-from contracts.naming import Names
-from contracts.outputs import GatewayBackend, GatewayNetwork, StackOutputs
-from contracts.resource_types import SERVICE_TYPE
-from planning.planner import plan_of
-from planning.question.features import served_features
-from planning.question.vllm_args import given_options
-from planning.rules.gateway import DeployedBackend, usd_per_hour
-from stacks.apis import GATEWAY_APIS
-from stacks.base import open_project
-from stacks.bound_hooks import bind_types
-from stacks.deployed.other_stacks import deployed_outputs
-from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
-from stacks.google_project.propagation import require_enabled
-from stacks.outputs import export, known_after_up, smoke_thresholds
-from stacks.planned import today
-from stacks.server_command import PORT
-from stacks.settings.gateway import GatewayStack
+from gemma_serving.cloud.model_files import PROJECT
+from gemma_serving.components.gateway_config import GatewayServer, gateway_config
+from gemma_serving.components.gateway_service import GatewayService, GatewayServiceArgs
+from gemma_serving.components.observability import Observability, ObservabilityArgs
+from gemma_serving.components.private_network import GATEWAY_RANGE, PrivateNetwork, PrivateNetworkArgs
+from gemma_serving.components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
+from gemma_serving.components.serving_image import ServingImage, ServingImageArgs
+from gemma_serving.contracts.alerts import AlertValues, alerts_of
+from gemma_serving.contracts.fields import camel_case, to_json
+from gemma_serving.contracts.gateway import ENVOY_DIGEST, ENVOY_REPOSITORY
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.outputs import GatewayBackend, GatewayNetwork, StackOutputs
+from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.features import served_features
+from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.rules.gateway import DeployedBackend, usd_per_hour
+from gemma_serving.stacks.apis import GATEWAY_APIS
+from gemma_serving.stacks.base import open_project
+from gemma_serving.stacks.bound_hooks import bind_types
+from gemma_serving.stacks.deployed.other_stacks import deployed_outputs
+from gemma_serving.stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
+from gemma_serving.stacks.google_project.propagation import require_enabled
+from gemma_serving.stacks.outputs import export, known_after_up, smoke_thresholds
+from gemma_serving.stacks.planned import today
+from gemma_serving.stacks.server_command import PORT
+from gemma_serving.stacks.settings.gateway import GatewayStack
 
 DEPLOYED_OUTPUTS: Final = ("address", "state", "deadline", "api_key_secret", "provisioning", "location")
 """Outputs of a backend that its gateway reads. They must be outputs of the stack: a program cannot read another stack's component."""

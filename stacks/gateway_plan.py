@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud.model_files import PROJECT
-from cloud.price_file import book_of
-from contracts.errors import CommandRefusedError
-from planning.cost.subject import Subject, examine
-from planning.errors import PlanningError
-from planning.question.types import Finding
-from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
-from planning.solve.wording import with_callers_keys
-from stacks.loading import SettingsError, from_file
-from stacks.planned import to_deployment
-from stacks.settings import Settings
-from stacks.settings.gateway import GatewayStack
-from stacks.wording import StackWording
+from gemma_serving.cloud.model_files import PROJECT
+from gemma_serving.cloud.price_file import book_of
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.types import Finding
+from gemma_serving.planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
+from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.settings import Settings
+from gemma_serving.stacks.settings.gateway import GatewayStack
+from gemma_serving.stacks.wording import StackWording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,18 +11,18 @@ import yaml
 from pydantic import BeforeValidator, ValidationError
 from pydantic_core import ErrorDetails
 
-from contracts.fields import as_mapping, as_sequence, camel_case
-from contracts.labels import PRODUCT
-from contracts.spelling import odd_characters
-from planning.numbers import is_number, read_json
-from planning.question.vllm_args import OPTIONS, VllmOptions
-from stacks.secrets import KINDS, SECRET_KEYS, set_command
-from stacks.settings import NAMESPACES, NOT_IN_FILE, Settings
-from stacks.settings.block import Block
-from stacks.settings.vllm import stated_in_blocks, without_blocks
+from gemma_serving.contracts.fields import as_mapping, as_sequence, camel_case
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.spelling import odd_characters
+from gemma_serving.planning.numbers import is_number, read_json
+from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.stacks.secrets import KINDS, SECRET_KEYS, set_command
+from gemma_serving.stacks.settings import NAMESPACES, NOT_IN_FILE, Settings
+from gemma_serving.stacks.settings.block import Block
+from gemma_serving.stacks.settings.vllm import stated_in_blocks, without_blocks
 
 if TYPE_CHECKING:
-    from stacks.settings.gateway import GatewayStack
+    from gemma_serving.stacks.settings.gateway import GatewayStack
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=Block)
@@ -176,7 +176,7 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> "GatewayStack":
     """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
-    from stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+    from gemma_serving.stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
@@ -233,7 +233,7 @@ def _replaced(values: Mapping[str, object], place: Sequence[str], value: object)
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> "GatewayStack":
     """Return the settings of a gateway from its file. Raises SettingsError."""
-    from stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+    from gemma_serving.stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     config = _config_of(path)
     return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
@@ -274,14 +274,14 @@ def _config_of(path: Path) -> Mapping[str, object]:
 
 
 def _missing_file(path: Path) -> str:
-    from contracts.settings_files import no_settings_file  # noqa: PLC0415 - only an error needs it
+    from gemma_serving.contracts.settings_files import no_settings_file  # noqa: PLC0415 - only an error needs it
 
     return no_settings_file(_stack_of(path.name), path.parent)
 
 
 def _no_settings(path: Path) -> str:
     """Return the error. The engine writes a file with only a salt if the stack's own was deleted."""
-    from contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
+    from gemma_serving.contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
 
     if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
         return (
@@ -343,7 +343,7 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
 def _meant(key: str) -> str:
     import difflib  # noqa: PLC0415 - only messages need it
 
-    from stacks.schema import known_keys  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.schema import known_keys  # noqa: PLC0415 - as above
 
     space, _, name = key.rpartition(":")
     keys = difflib.get_close_matches(name, known_keys(PRODUCT), n=1, cutoff=_SURE)
@@ -367,7 +367,7 @@ def _parsed(text: str) -> object:
 
 
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
-    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+    from gemma_serving.stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
 
     location = [part for part in details["loc"] if part != "[key]"]
     key = _path(location)
@@ -440,7 +440,7 @@ def _suggestion(location: Sequence[int | str]) -> str:
     """Return suggestions for an unknown key, most likely first."""
     import difflib  # noqa: PLC0415 - only messages need it
 
-    from stacks.schema import blocks, known_keys  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.schema import blocks, known_keys  # noqa: PLC0415 - as above
 
     *block, key = location
     path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 import pulumi
 
-from contracts.alerts import AlertValues, alerts_of
-from contracts.collector import (
+from gemma_serving.contracts.alerts import AlertValues, alerts_of
+from gemma_serving.contracts.collector import (
     AGENT_METRICS_PORT,
     COLLECTOR_IMAGE,
     CollectorSettings,
     collector_config,
 )
-from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
-from planning.cost.running_costs import daily_limit_usd
-from stacks.base import Context, Foundation
-from stacks.secrets import API_KEY
-from stacks.server_command import PORT
+from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from gemma_serving.planning.cost.running_costs import daily_limit_usd
+from gemma_serving.stacks.base import Context, Foundation
+from gemma_serving.stacks.secrets import API_KEY
+from gemma_serving.stacks.server_command import PORT
 
 METRICS_ROLE = "roles/monitoring.metricWriter"
 """Role of the server's account with which the collector writes."""
@@ -28,7 +28,7 @@ def declare_alerts(context: Context, foundation: Foundation) -> None:
     settings = context.settings
     if not settings.alerts.enabled:
         return
-    from components.observability import Observability, ObservabilityArgs  # noqa: PLC0415 - few stacks need it
+    from gemma_serving.components.observability import Observability, ObservabilityArgs  # noqa: PLC0415 - few stacks need it
 
     target, alerts = settings.target, settings.alerts
     Observability(

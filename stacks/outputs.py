@@ -4,17 +4,17 @@ from typing import Final, TypeVar, cast
 
 import pulumi
 
-from components.stack_details import StackDetails
-from contracts.fields import to_json
-from contracts.outputs import DETAILS, Auth, SmokeThresholds, StackOutputs
-from planning.cost.subject import Subject
-from planning.question.features import served_features
-from planning.question.types import Plan
-from planning.question.vllm_args import given_options
-from planning.speed.residuals import THRESHOLD_MARGIN, smoke_bands
-from stacks.base import Context, Foundation
-from stacks.secrets import API_KEY
-from stacks.settings import SmokeSettings
+from gemma_serving.components.stack_details import StackDetails
+from gemma_serving.contracts.fields import to_json
+from gemma_serving.contracts.outputs import DETAILS, Auth, SmokeThresholds, StackOutputs
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.question.features import served_features
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.speed.residuals import THRESHOLD_MARGIN, smoke_bands
+from gemma_serving.stacks.base import Context, Foundation
+from gemma_serving.stacks.secrets import API_KEY
+from gemma_serving.stacks.settings import SmokeSettings
 
 T = TypeVar("T")
 

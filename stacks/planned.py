@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cloud.model_files import PROJECT, read_model
-from cloud.price_file import book_of
-from contracts.errors import CommandRefusedError
-from planning.data.checkpoints import with_owner
-from planning.errors import PlanningError
-from planning.memory.margins import margin_words
-from planning.model.spec import ModelSpec
-from planning.question.drafters import named_drafter
-from planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
-from planning.rules.findings import acceptable_ids, counted_notes, notes_of
-from planning.solve.wording import Wording, remedy_of, with_callers_keys
-from stacks.extra_checkpoints import extra_checkpoints
-from stacks.settings import Settings
+from gemma_serving.cloud.model_files import PROJECT, read_model
+from gemma_serving.cloud.price_file import book_of
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.planning.data.checkpoints import with_owner
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.memory.margins import margin_words
+from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.question.drafters import named_drafter
+from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
+from gemma_serving.planning.rules.findings import acceptable_ids, counted_notes, notes_of
+from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
+from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
+from gemma_serving.stacks.settings import Settings
 
 
 def today() -> str:

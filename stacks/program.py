@@ -3,24 +3,24 @@
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
-from contracts.errors import CommandRefusedError
-from contracts.labels import Ownership
-from contracts.naming import Names, NamingError, allowed_name, check_stack_name
-from planning import PlanningError
-from planning.cost.subject import examine
-from planning.planner import plan_of
-from planning.solve.wording import with_callers_keys
-from stacks import loading
-from stacks.apis import apis_of
-from stacks.base import Context
-from stacks.deployed.deployed_state import deployed_resources
-from stacks.deployed.home_region import home_region
-from stacks.google_project.propagation import require_enabled
-from stacks.hooks.staged_weights import require_weights_of_new_server
-from stacks.loading import SettingsError
-from stacks.outputs import export
-from stacks.planned import preview_lines, require_unblocked, to_deployment, today
-from stacks.wording import StackWording
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.naming import Names, NamingError, allowed_name, check_stack_name
+from gemma_serving.planning import PlanningError
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.stacks import loading
+from gemma_serving.stacks.apis import apis_of
+from gemma_serving.stacks.base import Context
+from gemma_serving.stacks.deployed.deployed_state import deployed_resources
+from gemma_serving.stacks.deployed.home_region import home_region
+from gemma_serving.stacks.google_project.propagation import require_enabled
+from gemma_serving.stacks.hooks.staged_weights import require_weights_of_new_server
+from gemma_serving.stacks.loading import SettingsError
+from gemma_serving.stacks.outputs import export
+from gemma_serving.stacks.planned import preview_lines, require_unblocked, to_deployment, today
+from gemma_serving.stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""
@@ -35,7 +35,7 @@ def run() -> None:
         name = allowed_name(stack) or "NAME"
         raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
     if loading.is_gateway(get_config_env()):
-        from stacks import gateway  # noqa: PLC0415 - other stacks do not need its modules
+        from gemma_serving.stacks import gateway  # noqa: PLC0415 - other stacks do not need its modules
 
         gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
         return
@@ -69,7 +69,7 @@ def run() -> None:
     )
     # Only one target is imported, because the SDK's compute classes take almost a second.
     if settings.target == "tpu":
-        from stacks import tpu as target  # noqa: PLC0415
+        from gemma_serving.stacks import tpu as target  # noqa: PLC0415
     else:
-        from stacks import cloud_run as target  # noqa: PLC0415
+        from gemma_serving.stacks import cloud_run as target  # noqa: PLC0415
     export(target.deploy(context))

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from contracts.labels import PRODUCT
-from planning.data.images import IMAGES
-from planning.settings.text import DURATION, MEMORY
-from stacks.schema import Schema, alternatives, blocks, file_schema
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.settings.text import DURATION, MEMORY
+from gemma_serving.stacks.schema import Schema, alternatives, blocks, file_schema
 
 _WORDS: Final = {
     "string": "text",
@@ -67,7 +67,7 @@ def _images() -> str:
         for name, image in IMAGES.items()
     )
     head = "| name | image | platform | parsers | source of the digest |\n| --- | --- | --- | --- | --- |\n"
-    return f"\n## Images\n\nNames accepted by `image` (`planning/data/images.json`).\n\n{head}{''.join(rows)}"
+    return f"\n## Images\n\nNames accepted by `image` (`gemma_serving/planning/data/images.json`).\n\n{head}{''.join(rows)}"
 
 
 def _section(title: str, about: str, rows: Iterator["_Row"]) -> str:

@@ -12,17 +12,17 @@ from typing import Any, TypeAlias, cast
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from contracts.fields import camel_case, documented
-from contracts.labels import PRODUCT
-from contracts.outputs import SmokeThresholds
-from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
-from planning.question.workload import Workload
-from planning.settings import bucket, cloud_run, gateway, image, observability, tpu
-from planning.settings.fields import defaults_as_text, setting_key
-from stacks.secrets import KINDS, set_command
-from stacks.settings import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings, docker_hub, stack, vllm
-from stacks.settings import gateway as gateway_stack
-from stacks.settings.gateway import GatewayStack
+from gemma_serving.contracts.fields import camel_case, documented
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.outputs import SmokeThresholds
+from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings import bucket, cloud_run, gateway, image, observability, tpu
+from gemma_serving.planning.settings.fields import defaults_as_text, setting_key
+from gemma_serving.stacks.secrets import KINDS, set_command
+from gemma_serving.stacks.settings import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings, docker_hub, stack, vllm
+from gemma_serving.stacks.settings import gateway as gateway_stack
+from gemma_serving.stacks.settings.gateway import GatewayStack
 
 Schema: TypeAlias = dict[str, Any]
 

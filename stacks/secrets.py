@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from contracts.path_guard import API_KEY_VARIABLE
+from gemma_serving.contracts.path_guard import API_KEY_VARIABLE
 
 SecretKey = Literal["hfToken", "apiKey"]
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Final
 
-from planning.question.vllm_args import VllmOptions, vllm_arguments
-from stacks.secrets import API_KEY
-from stacks.settings import Settings
+from gemma_serving.planning.question.vllm_args import VllmOptions, vllm_arguments
+from gemma_serving.stacks.secrets import API_KEY
+from gemma_serving.stacks.settings import Settings
 
 PORT: Final = 8000
 """Port of the server inside its container."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pulumi
 import pulumi_gcp as gcp
 
-from components.private_network import (
+from gemma_serving.components.private_network import (
     HTTP_PORT,
     HTTPS_PORT,
     MachineRules,
@@ -14,25 +14,25 @@ from components.private_network import (
     PrivateNetwork,
     PrivateNetworkArgs,
 )
-from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
-from components.vllm_server import VllmServer
-from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
-from contracts.labels import ALWAYS
-from contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
-from contracts.serving_document import BucketWeights
-from contracts.staged_weights import folder_uri
-from contracts.tunnel_role import ADMIN, tunnel_role
-from planning.question.server_flags import flag_table
-from planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
-from stacks.base import COMMAND, Context, Foundation, lay_foundation
-from stacks.deployed.other_stacks import network_of_gateway
-from stacks.hooks.changed_server import show_changes
-from stacks.hooks.next_steps import next_steps
-from stacks.hooks.run_recorder import keep_runs
-from stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
-from stacks.outputs import known_after_up, stack_outputs
-from stacks.server_command import PORT
-from stacks.settings import Settings
+from gemma_serving.components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
+from gemma_serving.contracts.labels import ALWAYS
+from gemma_serving.contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
+from gemma_serving.contracts.serving_document import BucketWeights
+from gemma_serving.contracts.staged_weights import folder_uri
+from gemma_serving.contracts.tunnel_role import ADMIN, tunnel_role
+from gemma_serving.planning.question.server_flags import flag_table
+from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
+from gemma_serving.stacks.base import COMMAND, Context, Foundation, lay_foundation
+from gemma_serving.stacks.deployed.other_stacks import network_of_gateway
+from gemma_serving.stacks.hooks.changed_server import show_changes
+from gemma_serving.stacks.hooks.next_steps import next_steps
+from gemma_serving.stacks.hooks.run_recorder import keep_runs
+from gemma_serving.stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
+from gemma_serving.stacks.outputs import known_after_up, stack_outputs
+from gemma_serving.stacks.server_command import PORT
+from gemma_serving.stacks.settings import Settings
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
 """Roles of the TPU VM's account on the project. docs/ci.md names them too."""

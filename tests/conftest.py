@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pulumi
 import pytest
 
-from contracts.answers import Absent, Present
-from contracts.labels import Ownership
+from gemma_serving.contracts.answers import Absent, Present
+from gemma_serving.contracts.labels import Ownership
 
 
 @dataclass
@@ -75,11 +75,13 @@ def ownership():
 def declare(monkeypatch):
     """Run a function that declares components; returns what was declared and the resolved value of the output that it returned."""
     # Mocks run no hooks; these calls to Google come before the first resource.
-    monkeypatch.setattr("stacks.hooks.run_recorder.RunRecorder.note_first", lambda _: Absent())
-    monkeypatch.setattr("stacks.hooks.run_recorder.limits_line", lambda *_: "")
-    monkeypatch.setattr("stacks.program.require_weights_of_new_server", lambda *_: None)
-    monkeypatch.setattr("stacks.google_project.propagation.require_apis", lambda *_, **__: None)
-    monkeypatch.setattr("stacks.google_project.propagation._read_project", lambda _project, _clock: Present({}))
+    monkeypatch.setattr("gemma_serving.stacks.hooks.run_recorder.RunRecorder.note_first", lambda _: Absent())
+    monkeypatch.setattr("gemma_serving.stacks.hooks.run_recorder.limits_line", lambda *_: "")
+    monkeypatch.setattr("gemma_serving.stacks.program.require_weights_of_new_server", lambda *_: None)
+    monkeypatch.setattr("gemma_serving.stacks.google_project.propagation.require_apis", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "gemma_serving.stacks.google_project.propagation._read_project", lambda _project, _clock: Present({})
+    )
 
     def run(program):
         asyncio.set_event_loop(asyncio.new_event_loop())

@@ -6,4 +6,6 @@ from pathlib import Path
 
 def keys() -> dict[str, dict[str, str]]:
     """Return the keys with their meaning, by table."""
-    return tomllib.loads((Path(__file__).parents[1] / "contracts" / "keys.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        (Path(__file__).parents[1] / "gemma_serving" / "contracts" / "keys.toml").read_text(encoding="utf-8")
+    )

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from cloud.google_api import GoogleApi
-from cloud.grants import PolicyHolder
-from cloud.kinds import KINDS, LOCATIONS
 from gcp_tpu_provider.tpu_api import TpuApi
+from gemma_serving.cloud.google_api import GoogleApi
+from gemma_serving.cloud.grants import PolicyHolder
+from gemma_serving.cloud.kinds import KINDS, LOCATIONS
 from localcloud.rest.discovery import document_for
 
 ORACLE = Path(__file__).parents[1] / "packages" / "localcloud" / "tests" / "fixtures" / "oracle"

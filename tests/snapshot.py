@@ -15,9 +15,9 @@ from typing import Final
 from authors.commands_page import all_commands
 from authors.contract_tables import tables
 from authors.planning_tables import rules_table
-from contracts.settings_files import shipped_files
-from scripts.gemma.__main__ import overview
-from stacks.reference import schema_text
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.scripts.gemma.__main__ import overview
+from gemma_serving.stacks.reference import schema_text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REFUSED: Final = (

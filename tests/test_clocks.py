@@ -118,7 +118,7 @@ def test_clocks_are_arguments_and_sleeps_have_a_reason():
         ("monkeypatch.setattr(module, 'time', fake)", "a module's time replaced"),
         ("monkeypatch.setattr('module.time.sleep', fake)", "a module's time replaced"),
         ("monkeypatch.setattr(module.time, 'sleep', fake)", "a module's time replaced"),
-        ("monkeypatch.setattr('cloud.clock.datetime', Frozen)", "a module's time replaced"),
+        ("monkeypatch.setattr('gemma_serving.cloud.clock.datetime', Frozen)", "a module's time replaced"),
         ("def test_it():\n    time.sleep(1)", "a sleep without its reason on its line"),
         ("def test_it():\n    sleep(1)", "a sleep without its reason on its line"),
     ],

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts import labels, outputs, serving_document
-from contracts.exit_codes import ExitCode
-from contracts.fields import camel_case
-from planning.question.vllm_args import OPTIONS
-from planning.rules.findings import RULES
-from planning.rules.gateway import GATEWAY_RULES
+from gemma_serving.contracts import labels, outputs, serving_document
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.fields import camel_case
+from gemma_serving.planning.question.vllm_args import OPTIONS
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.rules.gateway import GATEWAY_RULES
 from tests.contract_keys import keys
 
 ROOT = Path(__file__).parents[1]
@@ -28,16 +28,12 @@ APART = ("packages/localcloud", "packages/gcp-tpu")
 """Rooms that stand on their own; their words are counted apart."""
 ROOMS = (
     "authors",
-    "cloud",
     "components",
-    "contracts",
-    "engine",
     *APART,
-    "planning",
+    "gemma_serving",
     "scripts",
     "stacks",
     "tools",
-    "vm_agent",
 )
 
 DOCUMENTATION = {"Doc", "description", "help", "epilog"}
@@ -47,11 +43,20 @@ EXITS = {"exit", "Exit", "SystemExit", "_exit"}
 """Calls whose number is an exit code."""
 
 ALLOWED: dict[tuple[str, str], str] = {
-    ("0", "vm_agent/entry.py"): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
-    ("1", "vm_agent/entry.py"): "the same",
-    ("--load-format", "vm_agent/prefetch.py"): "the agent has the standard library only; it reads a flag of a document",
-    ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",
-    ("1", "vm_agent/starter.py"): "the same",
+    (
+        "0",
+        "gemma_serving/vm_agent/entry.py",
+    ): "the agent is a systemd unit, not a command; systemd asks only whether it failed",
+    ("1", "gemma_serving/vm_agent/entry.py"): "the same",
+    (
+        "--load-format",
+        "gemma_serving/vm_agent/prefetch.py",
+    ): "the agent has the standard library only; it reads a flag of a document",
+    (
+        "0",
+        "gemma_serving/vm_agent/starter.py",
+    ): "a container's program, not a command; Cloud Run asks only whether it failed",
+    ("1", "gemma_serving/vm_agent/starter.py"): "the same",
     ("--enable-auto-tool-choice", "packages/localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "packages/localcloud/vllm/generation.py"): "the same",
 }
@@ -211,7 +216,7 @@ def option_flags() -> Found:
 
 def _is_repetition(place: Place) -> bool:
     """Whether a place repeats a flag. The generated tables of each release's flags (`authors.vllm_flags`) hold them all."""
-    return "Flag(" not in place.text and not place.path.startswith("planning/data/flags/")
+    return "Flag(" not in place.text and not place.path.startswith("gemma_serving/planning/data/flags/")
 
 
 CHECKS: dict[Callable[[], Found], int] = {

@@ -6,12 +6,12 @@ from xml.dom import minidom
 
 import pytest
 
-from contracts.settings_files import settings_file
-from planning import plan
-from scripts.gemma.__main__ import main
-from stacks.loading import from_file, read_yaml
-from stacks.planned import to_deployment
-from stacks.program import run
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import plan
+from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.stacks.loading import from_file, read_yaml
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.program import run
 from tests.pictures import FOLDER, REFUSED, ROOT, STACK, private_words, words_of
 
 WORDS = {

@@ -18,12 +18,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud.spending import StackSpending
-from contracts.errors import CommandRefusedError
-from contracts.labels import StackLimits
-from engine import locks
 from gcp_tpu_provider import capacity
 from gcp_tpu_provider.forms import Form
+from gemma_serving.cloud.spending import StackSpending
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.engine import locks
 from localcloud import cli
 from tests.cloud.populated import owner
 from tests.records import replace
@@ -34,14 +34,10 @@ PAGE = ROOT / "docs" / "recovery.md"
 CODE = re.compile(r"`([^`]+)`")
 CELL = re.compile(r"(?<!\\)\|")
 ROOMS = (
-    "cloud",
     "components",
-    "contracts",
-    "engine",
-    "planning",
+    "gemma_serving",
     "scripts",
     "stacks",
-    "vm_agent",
     "packages/gcp-tpu/gcp_tpu_provider",
     "packages/localcloud",
 )

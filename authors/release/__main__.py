@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 from authors.release import version
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import Option
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import Option
 
 T = TypeVar("T")
 ROOT: Final = Path(__file__).resolve().parents[2]

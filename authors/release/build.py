@@ -14,7 +14,7 @@ from typing import Final
 from authors.release import plugins, rehearsal
 from authors.release.archives import ROOT, source_date, write_archive
 from authors.release.version import SCHEMA, the_version
-from contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
 """Names under which `pulumi plugin install` searches an archive. The archives have sources, so all have the same bytes."""

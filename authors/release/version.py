@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 """X.Y.Z of semantic versioning. PyPI, npm and Go accept it unchanged; a pre-release is written differently by each."""

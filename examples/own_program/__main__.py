@@ -3,15 +3,15 @@
 import pulumi
 import pulumi_gcp as gcp
 
-from components.cloud_run_gpu_service import CloudRunGpuService, CloudRunGpuServiceArgs
-from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.private_network import PrivateNetwork, PrivateNetworkArgs
-from components.stored_secret import HuggingFaceToken, StoredSecretArgs
-from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
-from components.vllm_server import VllmServer
-from planning.data.images import IMAGES
-from planning.settings.cloud_run import CloudRunSettings
-from planning.settings.tpu import TpuSettings
+from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService, CloudRunGpuServiceArgs
+from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
+from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs
+from gemma_serving.components.stored_secret import HuggingFaceToken, StoredSecretArgs
+from gemma_serving.components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.tpu import TpuSettings
 
 project, location, zone = pulumi.Config("gcp").require("project"), "us-east4", "us-east5-a"
 account = gcp.serviceaccount.Account("server", account_id="own-server")

@@ -2,7 +2,7 @@
 
     python -m judges.accuracy.bands
 
-prints the table in the format of planning/speed/bands.py.
+prints the table in the format of gemma_serving/planning/speed/bands.py.
 
 A band is learned from the points with split `band` only: constants were fitted to others, which are closer than a new server will be.
 Servers differ more than the points of one server, so each source is left out once: the percentiles of the other sources are widened
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from planning.speed.bands import HIGH_PERCENTILE, LOW_PERCENTILE, Figure, Kind, Spread
+from gemma_serving.planning.speed.bands import HIGH_PERCENTILE, LOW_PERCENTILE, Figure, Kind, Spread
 from tests.planning.corpus.sweeps import SweepPoint, all_points, comparisons
 
 _SCALE: Final = 100

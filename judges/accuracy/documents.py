@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from authors.tables import csv_text, table
-from planning.cost.subject import Subject, examine
-from planning.planner import plan_of
-from planning.question.types import Deployment, VllmOptions
-from planning.question.workload import Workload
-from planning.speed.serving import server_of, workload_plan
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.types import Deployment, VllmOptions
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import KINDS, load, subject_of
 
 FILE: Final = Path(__file__).with_name("documents.json")

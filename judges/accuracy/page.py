@@ -11,8 +11,8 @@ from functools import cache
 from typing import Final
 
 from authors.tables import csv_text, table
+from gemma_serving.planning.speed.bands import Figure
 from judges.accuracy.shares import COMPARED, GROUPS, Predictions, device_rows, share_of, share_text
-from planning.speed.bands import Figure
 from tests.planning.corpus.compared import (
     ComparedFigure,
     JudgedBoot,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from authors.tables import table
+from gemma_serving.scripts.gemma.catalog import ENTRIES
 from judges.benchmarks.process_tree import children_s
-from scripts.gemma.catalog import ENTRIES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EMPTY: Final = "python -c pass"

@@ -24,10 +24,10 @@ from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from authors.tables import table
-from contracts.exit_codes import ExitCode
-from contracts.resource_types import CAPACITY_TYPE
-from contracts.settings_files import shipped_files
-from engine.deployment import SECRET_SIGNATURE, UNKNOWN
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.engine.deployment import SECRET_SIGNATURE, UNKNOWN
 from judges.benchmarks.process_tree import UNSEEN, TreeCost, measure_process_tree
 
 ROOT: Final = Path(__file__).resolve().parents[2]

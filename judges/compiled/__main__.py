@@ -18,20 +18,20 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, Final, Literal
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.units import HOUR_S, parse_duration_s
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import Option
+from gemma_serving.scripts.plan.options import Judging
+from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.answers import ANSWERS, read_answers
 from judges.compiled.rows import ROWS, JudgedRow
 from judges.tpu_compiler.judged_plan import compiler_answer
 from judges.tpu_compiler.verdict import TOLERANCE
 from judges.tpu_compiler.wheels import NEWEST, Wheels
 from judges.tpu_compiler.words import compiled_json
-from planning.cost.subject import examine
-from planning.planner import plan_of
-from planning.units import HOUR_S, parse_duration_s
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import Option
-from scripts.plan.options import Judging
-from scripts.plan.question import deployment_from
 
 _COMPARED: Final = ("weights_gib", "kv_gib", "kv_blocks", "block_size", "path", "kv_dtype")
 

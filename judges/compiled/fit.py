@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.memory.tpu_programs import layers_mib, step_gib
+from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.rows import ROWS
-from planning.cost.subject import examine
-from planning.memory.tpu_programs import layers_mib, step_gib
-from scripts.plan.question import deployment_from
 
 
 def fitted_rows(answers: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:

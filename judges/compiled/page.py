@@ -5,17 +5,17 @@ from hashlib import sha256
 from typing import Any, Final
 
 from authors.tables import table
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.memory.budget import program_memory
+from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.speed.prefill import body_params
+from gemma_serving.planning.speed.steps import FLOP_PER_PARAM
+from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.answers import read_answers
 from judges.compiled.fit import code_rows, fitted_rows
 from judges.compiled.rows import ROWS, STEPS, JudgedRow, half_of
 from judges.tpu_compiler.replaced import REPLACED
 from judges.tpu_compiler.wheels import WHEELS
-from planning.cost.subject import examine
-from planning.memory.budget import program_memory
-from planning.model.spec import ModelSpec
-from planning.speed.prefill import body_params
-from planning.speed.steps import FLOP_PER_PARAM
-from scripts.plan.question import deployment_from
 
 _INTRODUCTION: Final = """# What the compiler says
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from contracts.settings_files import shipped_files
-from planning.data.tables import data_file
-from scripts.plan.options import Question
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.scripts.plan.options import Question
 
 Group = Literal["stack", "other", "blocked", "grid"]
 _ROOT: Final = Path(__file__).parents[2]

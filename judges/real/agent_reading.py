@@ -10,8 +10,8 @@ from judges.real.home import run
 
 _CHILD: Final = """
 import json, sys
-from vm_agent.containers import server_error
-from vm_agent.publishing import LogFollower
+from gemma_serving.vm_agent.containers import server_error
+from gemma_serving.vm_agent.publishing import LogFollower
 lines, follower, phases = sys.stdin.read().splitlines(), LogFollower(), []
 for line in lines:
     follower.add_line(line)

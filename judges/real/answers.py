@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from contracts.fields import as_mapping
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.planning import plan
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.smoke import checks_server
+from gemma_serving.stacks.hooks.failure_hints import known_causes
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.server_command import server_arguments, with_served_name
 from judges.real.agent_reading import reading_of
 from judges.real.home import ROOT, RealHome, run
 from judges.real.service import Service
@@ -31,12 +37,6 @@ from judges.real_vllm.environment import RealVllmHome
 from judges.real_vllm.server import HOST, free_port
 from loadtest.client import metrics as loadtest_metrics
 from localcloud.vllm.arguments import build_parser
-from planning import plan
-from scripts.cli.settings import stack_settings
-from scripts.smoke import checks_server
-from stacks.hooks.failure_hints import known_causes
-from stacks.planned import to_deployment
-from stacks.server_command import server_arguments, with_served_name
 
 TABLE: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = tomllib.loads(
     Path(__file__).with_name("answers.toml").read_text(encoding="utf-8")
@@ -48,13 +48,13 @@ ASYNCHRONOUS: Final = "--async-scheduling"
 """Left out, because vLLM refuses it with n-grams."""
 SIMULATED: Final = (sys.executable, "-P", "-m", "localcloud.vllm")
 READ_IN: Final = (
-    "contracts/collector.json",
-    "contracts/alerts.toml",
+    "gemma_serving/contracts/collector.json",
+    "gemma_serving/contracts/alerts.toml",
     "components/dashboard.py",
-    "vm_agent/running_server.py",
+    "gemma_serving/vm_agent/running_server.py",
 )
 """Files that name metrics. Those of the load tester and of `gemma smoke` are constants with the names of several releases."""
-FLAGS: Final = ROOT / "planning" / "data" / "flags"
+FLAGS: Final = ROOT / "gemma_serving" / "planning" / "data" / "flags"
 _METRIC: Final = re.compile(r"(?:vllm:|http_requests_|process_start_time_)[a-z0-9_]+(?:\([a-z_|]+\)[a-z_]*)*")
 _HEADERS: Final = ("content-type", "allow")
 _NOT_ALWAYS: Final = frozenset({".choices[].delta.content"})

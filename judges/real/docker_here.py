@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
 from localcloud.running import interpreter
 from localcloud.running.shims.machine import OWN_FOLDERS, Machine, this_machine
 

@@ -12,9 +12,10 @@ from typing import Any, Final, cast
 
 import pytest
 
-from contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
-from contracts.exit_codes import ExitCode
-from contracts.labels import PRODUCT
+from gemma_serving.contracts.collector import COLLECTOR_DIGEST, COLLECTOR_REPOSITORY
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.planning.data.images import IMAGES
 from judges.real import docker_here, runtime_here
 from judges.real.daemon import DockerDaemon, running_daemon
 from judges.real.docker_image import (
@@ -31,7 +32,6 @@ from judges.real.project import ProjectInCloud, project_in_cloud
 from judges.real.registry import ImageRegistry, running_registry
 from judges.real.relay import BreakingRelay, breaking_relay
 from localcloud.running.shims import DOCKER_PROGRAM
-from planning.data.images import IMAGES
 
 SYS_RESOURCE_BIT: Final = 24
 CONTAINER: Final = PRODUCT

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from contracts.guest_attributes import DOCKER_HINT
+from gemma_serving.contracts.guest_attributes import DOCKER_HINT
 from localcloud.json_values import JsonObject
 from localcloud.running.shims import MACHINE_COMMANDS, install
 from localcloud.running.shims.machine import FOLDER_VARIABLE, write_json

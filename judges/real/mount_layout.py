@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from contracts.fields import as_mapping, json_object
+from gemma_serving.contracts.fields import as_mapping, json_object
 from judges.real_vllm.server import DIRECT, HOST
 
 _METHOD: Final = "/google.storage.control.v2.StorageControl/GetStorageLayout"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from contracts.fields import json_object
+from gemma_serving.contracts.fields import json_object
 from judges.real.gcsfuse_program import Gcsfuse, StoreEndpoint
 from judges.real.home import RealHome, run
 from judges.real.project import ProjectInCloud

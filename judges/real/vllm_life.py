@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
 from judges.real.home import Need, RealHome, write_script
 from judges.real.project import ProjectInCloud
 from judges.real_vllm.environment import RealVllmError, RealVllmHome, prepare

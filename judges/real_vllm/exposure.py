@@ -18,10 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from authors.tables import table
+from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT
 from judges.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from judges.real_vllm.judge import RealVllmPart
 from judges.real_vllm.server import HOST, RealVllmCores, run_tool, running_server, tools_environment
-from planning.data.exposure import EXPOSURE_ENVIRONMENT
 
 KEY: Final = "key-of-the-oracle"
 PINNED: Final = "oracle/pinned"
@@ -29,7 +29,7 @@ PINNED: Final = "oracle/pinned"
 COMMIT: Final = "1" * 40
 MAIN: Final = "2" * 40
 ORIGIN: Final = "https://elsewhere.example"
-GUARD: Final = ROOT / "vm_agent" / "path_guard.py"
+GUARD: Final = ROOT / "gemma_serving" / "vm_agent" / "path_guard.py"
 MODULE: Final = "gemma_serving_path_guard"
 CLOSED: Final = (
     "--allowed-origins=[]",

@@ -42,7 +42,7 @@ def scheduler_faults(stored: Sequence[SchedulerRow], found: Sequence[SchedulerAn
     """Return a sentence for each scenario whose answer is not the stored one."""
     return [
         f"scheduler.csv, line {number}: vLLM's scheduler gives {answer}, and the file has {row.answer}; copy results/scheduler.csv and "
-        "check the formulas of planning/speed/sharing.py"
+        "check the formulas of gemma_serving/planning/speed/sharing.py"
         for number, (row, answer) in enumerate(zip(stored, found, strict=True), start=2)
         if row.answer != answer.model_dump()
     ]

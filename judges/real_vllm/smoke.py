@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from gemma_serving.planning.data.tables import Table
+from gemma_serving.planning.question.vllm_args import VllmOptions, vllm_arguments
 from judges.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from judges.real_vllm.judge import RealVllmPart
 from judges.real_vllm.server import HOST, MAX_MODEL_LEN, RealVllmCores, run_tool, running_server
-from planning.data.tables import Table
-from planning.question.vllm_args import VllmOptions, vllm_arguments
 
 ADAPTER: Final = "sql"
 RANK: Final = 8
@@ -88,7 +88,17 @@ def check_features(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
 def check_chat(home: RealVllmHome, url: str, cores: RealVllmCores) -> RealVllmPart:
     """Send one prompt through the proxy of `scripts.connect chat`, which streams the response."""
     log = home.results / "chat.log"
-    command = [sys.executable, "-m", "scripts.connect", "chat", "--url", url, "--max-tokens", "32", "Say hello."]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.connect",
+        "chat",
+        "--url",
+        url,
+        "--max-tokens",
+        "32",
+        "Say hello.",
+    ]
     text = run_tool(command, ROOT, os.environ, log, cores)
     return RealVllmPart(lines=(), faults=() if text.strip() else (f"connect chat: no text was received, see {log}",))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.machine.hardware import ACCELERATORS
 from judges.accuracy.shares import COMPARED, GROUPS, Predictions, device_class, device_rows
-from planning.machine.devices import parse_device
-from planning.machine.hardware import ACCELERATORS
 from tests.planning.corpus.compared import compared_figures, judge_boot, started_boots
 from tests.planning.corpus.measured import BOOTS, FILE, KINDS, WHOLE_STARTS, load
 from tests.planning.corpus.sweeps import all_comparisons

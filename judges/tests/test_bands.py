@@ -1,7 +1,7 @@
 """Bands are learned from points that set no constant, by leaving each source out."""
 
+from gemma_serving.planning.speed.bands import BANDS
 from judges.accuracy.bands import held_when_left_out, learn_bands, ratios
-from planning.speed.bands import BANDS
 from tests.planning.corpus.sweeps import all_points
 from tests.records import replace
 

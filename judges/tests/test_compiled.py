@@ -4,6 +4,15 @@ from types import ModuleType
 
 import pytest
 
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.overheads import CONSTANTS
+from gemma_serving.planning.data.quantization import SCHEMES
+from gemma_serving.planning.machine.families import FAMILIES
+from gemma_serving.planning.memory.tpu_programs import code_gib, sampling_gib
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.scripts.plan.options import Question
+from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.__main__ import changes
 from judges.compiled.answers import read_answers
 from judges.compiled.fit import code_rows, fitted_rows
@@ -12,15 +21,6 @@ from judges.compiled.rows import ROWS, half_of, is_held_out
 from judges.tpu_compiler.judged_plan import planned_of
 from judges.tpu_compiler.replaced import REPLACED
 from judges.tpu_compiler.server.patching import replace
-from planning.cost.subject import examine
-from planning.data.overheads import CONSTANTS
-from planning.data.quantization import SCHEMES
-from planning.machine.families import FAMILIES
-from planning.memory.tpu_programs import code_gib, sampling_gib
-from planning.planner import plan_of
-from planning.question.resolved import Resolved
-from scripts.plan.options import Question
-from scripts.plan.question import deployment_from
 from tests.records import replace as replace_record
 
 ANSWERS = read_answers()

@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
+from gemma_serving.planning.question.recommendation import FUSE_MODES
 from judges.real.gcsfuse_program import message_of
 from judges.real.mount_stacks import option_sets, stacks
 from judges.real.throttled_store import ConnectionLimits, store
 from localcloud.services.run_mount_options import rejection
-from planning.question.recommendation import FUSE_MODES
 
 CONTENT = bytes(range(256)) * 4096
 READERS = 3

@@ -1,7 +1,7 @@
 """The pages and files that come from judges are up to date."""
 
+from gemma_serving.scripts.cli.command import run_command
 from judges.pages import COMMAND
-from scripts.cli.command import run_command
 
 
 def test_every_page_of_the_judges_is_up_to_date(capsys):

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
-from contracts.settings_files import shipped_files
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.plan.options import Question
+from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.stacks.base import _serving
 from judges.plan import COMMAND
 from judges.tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, TOTAL, answered, given, interpreter
 from judges.tpu_compiler import environment
 from judges.tpu_compiler import judged_plan as compiling
 from judges.tpu_compiler.judged_plan import compile_question
 from judges.tpu_compiler.question import topologies
-from planning.cost.subject import examine
-from planning.planner import plan_of
-from scripts.cli.command import run_command
-from scripts.plan.options import Question
-from scripts.plan.question import deployment_from
-from stacks.base import _serving
 from tests.polling import until
 from tests.stacks.failed_start import context_of
 
@@ -196,7 +196,8 @@ def test_from_the_store_it_takes_two_seconds_and_no_compiler(run, judge, tmp_pat
     judge(answered())
     run(*E2B)
     probe = (
-        "import sys, time; from judges.plan import COMMAND; from scripts.cli.command import run_command; code = run_command(COMMAND, sys.argv[1:]);"
+        "import sys, time; from judges.plan import COMMAND; from gemma_serving.scripts.cli.command import run_command;"
+        "code = run_command(COMMAND, sys.argv[1:]);"
         "print(code, sorted({'jax', 'vllm', 'torch', 'pulumi'} & set(sys.modules)), time.process_time() < 2, file=sys.stderr)"
     )
     done = subprocess.run(
@@ -280,7 +281,7 @@ def test_a_planted_fault_of_the_planner_differs(run, judge, monkeypatch, fault: 
             return changed(plan, memory=changed(memory, weights_gib=memory.weights_gib / 2))
         return changed(plan, memory=changed(memory, kv_blocks=memory.kv_blocks // 2))
 
-    monkeypatch.setattr("planning.planner.plan_of", wrong)
+    monkeypatch.setattr("gemma_serving.planning.planner.plan_of", wrong)
     judge(answered())
     code, out, _ = run(*E2B)
     assert code == 0
@@ -302,7 +303,7 @@ def test_an_interrupt_ends_the_child(tmp_path):
     program = (
         "import sys; from pathlib import Path; from judges.tpu_compiler import environment;"
         f"environment.installed = lambda wheels: Path({str(python)!r});"
-        "from judges.plan import COMMAND; from scripts.cli.command import run_command; sys.exit(run_command(COMMAND, sys.argv[1:]))"
+        "from judges.plan import COMMAND; from gemma_serving.scripts.cli.command import run_command; sys.exit(run_command(COMMAND, sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, *E2B],

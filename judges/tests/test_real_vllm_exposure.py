@@ -3,6 +3,7 @@
 import pytest
 import requests as requests_client
 
+from gemma_serving.planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 from judges.real_vllm.exposure import (
     CLOSED,
     COMMIT,
@@ -12,7 +13,6 @@ from judges.real_vllm.exposure import (
     requests,
     statistics,
 )
-from planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 
 ORIGIN = "origin that a response allows"
 OPEN, BEHIND, WITH_KEY = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.features import ServedFeatures
-from contracts.fields import from_json
+from gemma_serving.contracts.features import ServedFeatures
+from gemma_serving.contracts.fields import from_json
 from judges.real_vllm import __main__ as command
 from judges.real_vllm import server
 from judges.real_vllm.bench import (

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, Final
 
-from contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError
 from judges.tpu_compiler.wheels import Wheels
 
 PYTHON: Final = "3.12"

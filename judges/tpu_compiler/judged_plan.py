@@ -11,8 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from cloud.model_files import CONFIG, PROJECT, read_object
-from contracts.errors import CommandRefusedError
+from gemma_serving.cloud.model_files import CONFIG, PROJECT, read_object
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.data.checkpoints import find_checkpoint
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.question.drafters import named_drafter
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.cli.command import last_command, print_progress
+from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.cli.transfer import overwrite_line
+from gemma_serving.scripts.plan.options import Judging, Question
+from gemma_serving.scripts.plan.question import settings_of
 from judges.tpu_compiler import environment
 from judges.tpu_compiler.answer import CompileAnswer, Event, Program, Stage, Total, answer_of
 from judges.tpu_compiler.child import clean_environment, command_of, run_child
@@ -21,21 +33,9 @@ from judges.tpu_compiler.question import CompileQuestion, require_topology
 from judges.tpu_compiler.store import key_of, store_answer, stored_answer
 from judges.tpu_compiler.verdict import CompileVerdict, Planned, judgement
 from judges.tpu_compiler.wheels import Nearest, Wheels, wheels_for
-from planning.cost.subject import Subject
-from planning.data.checkpoints import find_checkpoint
-from planning.data.tables import data_file
-from planning.question.drafters import named_drafter
-from planning.question.types import Plan
-from planning.question.vllm_args import vllm_arguments
-from planning.units import duration
-from scripts.cli.command import last_command, print_progress
-from scripts.cli.prompts import confirm
-from scripts.cli.transfer import overwrite_line
-from scripts.plan.options import Judging, Question
-from scripts.plan.question import settings_of
 
 if TYPE_CHECKING:
-    from stacks.settings import Settings
+    from gemma_serving.stacks.settings import Settings
 
 _WORK: Final[Mapping[str, str]] = {
     "import": "loading JAX",
@@ -147,7 +147,7 @@ def compile_question(question: Question, subject: Subject, plan: Plan, programs:
 def _arguments(settings: "Settings | None", plan: Plan) -> tuple[str, ...]:
     if settings is None:
         return vllm_arguments(plan.vllm, model_or_path=plan.model)
-    from stacks.server_command import server_arguments, with_served_name  # noqa: PLC0415 - only with a stack
+    from gemma_serving.stacks.server_command import server_arguments, with_served_name  # noqa: PLC0415 - only with a stack
 
     return server_arguments(settings, with_served_name(settings, plan.vllm), model_or_path=settings.model)
 
@@ -158,7 +158,7 @@ def _config(question: Question, settings: "Settings | None", subject: Subject) -
         PROJECT / settings.architecture_file if settings and settings.architecture_file else None
     )
     if question.from_hub:
-        from scripts.plan.model_source import hub_config  # noqa: PLC0415 - only with --from-hub
+        from gemma_serving.scripts.plan.model_source import hub_config  # noqa: PLC0415 - only with --from-hub
 
         return hub_config(settings.model if settings else question.model or "")[0]
     if file is not None:

@@ -6,8 +6,8 @@ A value that is transformers' own default (models/gemma4 and models/gemma4_unifi
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from contracts.fields import as_mapping
-from planning.question.vllm_args import DEFAULT_IMAGE_TOKENS
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.planning.question.vllm_args import DEFAULT_IMAGE_TOKENS
 
 _FULL: Final = "full_attention"
 _SLIDING: Final = "sliding_attention"
@@ -27,7 +27,7 @@ _GROUP: Final = 32
 
 
 def gemma4_config(recorded: Mapping[str, object], *, is_w4a16: bool = False) -> dict[str, object]:
-    """Return config.json for a `config` of planning/data/models.json. `is_w4a16`: Google's 4-bit checkpoint of the same dimensions."""
+    """Return config.json for a `config` of gemma_serving/planning/data/models.json. `is_w4a16`: Google's 4-bit checkpoint of the same dimensions."""
     kind = str(recorded["model_type"])
     is_unified = kind == "gemma4_unified"
     text = _text(as_mapping(recorded["text_config"]), kind)
@@ -47,7 +47,7 @@ def gemma4_config(recorded: Mapping[str, object], *, is_w4a16: bool = False) -> 
 
 
 def gemma4_drafter_config(recorded: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
-    """Return config.json for a `drafter` of planning/data/models.json, which drafts for the `config` next to it."""
+    """Return config.json for a `drafter` of gemma_serving/planning/data/models.json, which drafts for the `config` next to it."""
     kind = str(recorded["model_type"])
     of_target = as_mapping(target["text_config"])
     text = {

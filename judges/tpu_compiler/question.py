@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from contracts.errors import CommandRefusedError
-from planning.machine.hardware import ACCELERATORS, topology_of
-from planning.question.resolved import Resolved
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.planning.machine.hardware import ACCELERATORS, topology_of
+from gemma_serving.planning.question.resolved import Resolved
 
 
 @dataclass(frozen=True, slots=True)

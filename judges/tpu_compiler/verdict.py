@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
 from judges.tpu_compiler.answer import Built, CompileAnswer
 
 Word = Literal["agrees", "differs", "refused", "compiles", "not judged"]

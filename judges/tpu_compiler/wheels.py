@@ -17,7 +17,7 @@ _RELEASE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedImage:
-    """An image that a row is nearest to, as in `planning/data/images.json`."""
+    """An image that a row is nearest to, as in `gemma_serving/planning/data/images.json`."""
 
     name: str
     version: str

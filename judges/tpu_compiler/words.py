@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
+from gemma_serving.planning.units import duration
 from judges.tpu_compiler.answer import CompileAnswer
 from judges.tpu_compiler.judged_plan import JudgedPlan
 from judges.tpu_compiler.replaced import REPLACED
 from judges.tpu_compiler.verdict import Planned
-from planning.units import duration
 
 
 def show(judged: JudgedPlan, *, explains: bool) -> None:
     """Print what was built next to the plan, the verdict and the gap; with `explains`, what the judge replaces."""
     from rich.console import Console  # noqa: PLC0415 - rich takes longer to load than the plan
 
-    from scripts.cli.tables import console as screen  # noqa: PLC0415 - as above
-    from scripts.cli.tables import paragraph  # noqa: PLC0415 - as above
+    from gemma_serving.scripts.cli.tables import console as screen  # noqa: PLC0415 - as above
+    from gemma_serving.scripts.cli.tables import paragraph  # noqa: PLC0415 - as above
 
     console: Console = screen(sys.stdout)
     console.print()
@@ -34,7 +34,7 @@ def show(judged: JudgedPlan, *, explains: bool) -> None:
 
 
 def _tables(console: Any, judged: JudgedPlan) -> None:  # noqa: ANN401 - rich's console
-    from scripts.cli.tables import FittedTable  # noqa: PLC0415 - rich takes longer to load than the plan
+    from gemma_serving.scripts.cli.tables import FittedTable  # noqa: PLC0415 - rich takes longer to load than the plan
 
     planned, built = judged.planned, judged.answer.built
     if built is None:

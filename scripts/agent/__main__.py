@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.agent.permissions import ANSWER_WITHIN_S, LONGEST_WAIT_S, parse_permissions, parse_toolsets
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import Option, StackName
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S, LONGEST_WAIT_S, parse_permissions, parse_toolsets
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import Option, StackName
 
 AUDIT: Final = Path(".work") / "agent-audit.jsonl"
 
@@ -63,8 +63,8 @@ class CodeOptions:
 
 
 def _code(options: CodeOptions) -> ExitCode:
-    from engine import runner
-    from scripts.agent.codes import FOLDER, CodeShelf, show_codes
+    from gemma_serving.engine import runner
+    from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf, show_codes
 
     runner.require_stacks([options.stack])
     show_codes(options.stack, CodeShelf(folder=runner.project_folder() / FOLDER))
@@ -75,15 +75,15 @@ def _agent(options: AgentOptions) -> ExitCode:
     allowed = parse_permissions(options.allow)
     tools = parse_toolsets(options.toolsets)
     _require_packages()
-    from engine import runner
-    from engine.backend import absolute_backend
-    from scripts.agent.context import AgentContext
-    from scripts.agent.recording import AuditFile
-    from scripts.agent.runs import Runs
-    from scripts.agent.server import build, run_stdio
-    from scripts.agent.spending import SpendingLimit, deployed_now
-    from scripts.agent.staging import parse_sources
-    from scripts.cli.hidden import environment_secrets
+    from gemma_serving.engine import runner
+    from gemma_serving.engine.backend import absolute_backend
+    from gemma_serving.scripts.agent.context import AgentContext
+    from gemma_serving.scripts.agent.recording import AuditFile
+    from gemma_serving.scripts.agent.runs import Runs
+    from gemma_serving.scripts.agent.server import build, run_stdio
+    from gemma_serving.scripts.agent.spending import SpendingLimit, deployed_now
+    from gemma_serving.scripts.agent.staging import parse_sources
+    from gemma_serving.scripts.cli.hidden import environment_secrets
 
     path = runner.project_folder() / options.audit
     agent = AgentContext(

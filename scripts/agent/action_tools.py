@@ -7,12 +7,12 @@ from typing import Annotated, Final
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from contracts.errors import CommandRefusedError
-from engine import runner
-from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
-from scripts.agent.context import ASKS, CHANGES, Answer
-from scripts.agent.permissions import LONGEST_WAIT_S
-from scripts.agent.read_tools import STACK_OF_CALL
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
+from gemma_serving.scripts.agent.context import ASKS, CHANGES, Answer
+from gemma_serving.scripts.agent.permissions import LONGEST_WAIT_S
+from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 STOPS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cloud.guard import GUARD, guard_problem
-from contracts.answers import Absent, Answer, Present, Unknown
-from contracts.errors import CommandRefusedError
-from contracts.fields import camel_case
-from contracts.resource_types import CAPACITY_TYPE
-from engine.state import StackState
-from engine.steps import PlannedStep
-from planning.question.types import CostPlan
-from scripts.cli.frozen import FrozenProject, planned_cost
-from stacks.settings import Settings
+from gemma_serving.cloud.guard import GUARD, guard_problem
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import camel_case
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.engine.state import StackState
+from gemma_serving.engine.steps import PlannedStep
+from gemma_serving.planning.question.types import CostPlan
+from gemma_serving.scripts.cli.frozen import FrozenProject, planned_cost
+from gemma_serving.stacks.settings import Settings
 
 _AGE: Final = camel_case("max_age")
 _USD: Final = camel_case("max_usd")
@@ -102,7 +102,7 @@ def _guard_problem(settings: Settings) -> str:
 
 def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> Answer[str]:
     """Return Absent before the first run. Later, return why the plan starts another one; empty if it starts none."""
-    from stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
+    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
 
     runs = stack_recorder(frozen.settings, frozen.stack).runs()
     match runs:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
 
 VALID_S: Final = 600
 FOLDER: Final = Path(".work") / "agent-codes"

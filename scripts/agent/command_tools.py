@@ -11,11 +11,11 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from contracts.errors import CommandRefusedError
-from scripts.agent.context import AgentContext, Answer
-from scripts.agent.permissions import Change
-from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
-from scripts.cli.options import OptionField, option_fields
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.scripts.agent.context import AgentContext, Answer
+from gemma_serving.scripts.agent.permissions import Change
+from gemma_serving.scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
+from gemma_serving.scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
 
@@ -122,7 +122,7 @@ def command_tool(
 @cache
 def options_of(command: str) -> Mapping[str, OptionField]:
     """Return the options of a command."""
-    return option_fields(importlib.import_module(f"scripts.{command}.__main__").COMMAND.options)
+    return option_fields(importlib.import_module(f"gemma_serving.scripts.{command}.__main__").COMMAND.options)
 
 
 def option_words(command: str, given: Mapping[str, object]) -> Sequence[str]:

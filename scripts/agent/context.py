@@ -9,14 +9,14 @@ from mcp.server.mcpserver import Context
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.masking import masked
-from scripts.agent.permissions import Change
-from scripts.agent.presenting import untrusted
-from scripts.agent.programs import ProgramResult, run_program, script
-from scripts.agent.runs import Runs, report
-from scripts.agent.spending import SpendingLimit
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.masking import masked
+from gemma_serving.scripts.agent.permissions import Change
+from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.agent.programs import ProgramResult, run_program, script
+from gemma_serving.scripts.agent.runs import Runs, report
+from gemma_serving.scripts.agent.spending import SpendingLimit
 
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 """Computes from files on this computer."""

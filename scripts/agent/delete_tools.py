@@ -18,12 +18,12 @@ from mcp.server.mcpserver import (
 from mcp.types import ClientCapabilities, ToolAnnotations
 from pydantic import BaseModel, Field
 
-from contracts.errors import CommandRefusedError
-from engine import runner
-from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
-from scripts.agent.command_tools import option_words
-from scripts.agent.context import AgentContext, Answer
-from scripts.agent.read_tools import Stack
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.scripts.agent.codes import FOLDER, VALID_S, CodeShelf
+from gemma_serving.scripts.agent.command_tools import option_words
+from gemma_serving.scripts.agent.context import AgentContext, Answer
+from gemma_serving.scripts.agent.read_tools import Stack
 
 TOOL: Final = "teardown"
 DELETES: Final = ToolAnnotations(

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from scripts.agent.command_tools import CommandCall, Own, command_tool
-from scripts.agent.context import CHANGES, Answer, PlanId, ShownPlan
-from scripts.agent.permissions import Change
-from scripts.agent.read_tools import STACK_OF_CALL
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
+from gemma_serving.scripts.agent.context import CHANGES, Answer, PlanId, ShownPlan
+from gemma_serving.scripts.agent.permissions import Change
+from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
 
 _PLAN_ID: Final = Own("Omit it for a dry run, whose answer has a plan_id. Pass that one to run it.", PlanId)
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 
-from engine import runner
+from gemma_serving.engine import runner
 
 PAGES: Final = {
     "runbook": "docs/recovery.md",

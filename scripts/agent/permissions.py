@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, cast, get_args
 
-from contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError
 
 ANSWER_WITHIN_S: Final = 45.0
 """Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from contracts.fields import as_mapping, as_sequence
-from contracts.plain_text import for_model
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.plain_text import for_model
 
 FULL: Final = "full"
 LIMIT: Final = "limit"

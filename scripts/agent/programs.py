@@ -15,12 +15,12 @@ from typing import Final, cast
 
 import anyio
 
-from contracts.errors import ScriptError
-from contracts.masking import LineMask, masked
-from contracts.plain_text import for_model
-from engine import events, runner
-from engine.atomic_file import private_folder
-from scripts.agent.presenting import each_text
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.masking import LineMask, masked
+from gemma_serving.contracts.plain_text import for_model
+from gemma_serving.engine import events, runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.scripts.agent.presenting import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
 """Grace period after SIGINT, in which the engine finishes its operations and writes its state."""

@@ -4,16 +4,16 @@ from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping, as_sequence
-from planning.cost.provisioning import ProvisioningModel
-from planning.data.checkpoints import CHECKPOINTS
-from planning.machine.hardware import ACCELERATORS
-from planning.rules.findings import RULES
-from planning.solve.candidates import deployable_accelerators
-from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
-from scripts.agent.context import ASKS, READS, Answer
-from scripts.agent.presenting import untrusted
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.planning.cost.provisioning import ProvisioningModel
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.solve.candidates import deployable_accelerators
+from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
+from gemma_serving.scripts.agent.context import ASKS, READS, Answer
+from gemma_serving.scripts.agent.presenting import untrusted
 
 _names = list[JsonValue]
 Stack = Annotated[

@@ -20,13 +20,13 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.types import INTERNAL_ERROR
 from pydantic import BaseModel
 
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence
-from scripts.agent.context import ERROR_NOTE, AgentContext
-from scripts.agent.delete_tools import TOOL, can_prompt
-from scripts.agent.presenting import each_text, present_result
-from scripts.agent.runs import CAN_BE_LEFT, CURRENT
-from scripts.cli.command import print_progress
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
+from gemma_serving.scripts.agent.delete_tools import TOOL, can_prompt
+from gemma_serving.scripts.agent.presenting import each_text, present_result
+from gemma_serving.scripts.agent.runs import CAN_BE_LEFT, CURRENT
+from gemma_serving.scripts.cli.command import print_progress
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 4

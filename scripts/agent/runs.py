@@ -17,11 +17,11 @@ from anyio.abc import TaskGroup
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from scripts.agent.permissions import ANSWER_WITHIN_S
-from scripts.agent.presenting import untrusted
-from scripts.cli.command import print_progress
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S
+from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.cli.command import print_progress
 
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "restart", "recover", "teardown"}

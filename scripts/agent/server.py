@@ -17,19 +17,19 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import CallToolResult, InputRequiredResult, Tool
 from pydantic import ValidationError
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import as_mapping
-from contracts.plain_text import for_model
-from engine import runner
-from engine.runner import stacks_in
-from planning.errors import PlanningError
-from scripts.agent import action_tools, dry_run_tools, read_tools, server_tools, staging, update_tools
-from scripts.agent.command_tools import CommandTool
-from scripts.agent.context import ASKS, ERROR_NOTE, AgentContext
-from scripts.agent.delete_tools import TOOL, add_teardown
-from scripts.agent.pages import add_pages
-from scripts.agent.permissions import CHANGES
-from scripts.agent.recording import AuditFile, Recorder
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.plain_text import for_model
+from gemma_serving.engine import runner
+from gemma_serving.engine.runner import stacks_in
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.agent import action_tools, dry_run_tools, read_tools, server_tools, staging, update_tools
+from gemma_serving.scripts.agent.command_tools import CommandTool
+from gemma_serving.scripts.agent.context import ASKS, ERROR_NOTE, AgentContext
+from gemma_serving.scripts.agent.delete_tools import TOOL, add_teardown
+from gemma_serving.scripts.agent.pages import add_pages
+from gemma_serving.scripts.agent.permissions import CHANGES
+from gemma_serving.scripts.agent.recording import AuditFile, Recorder
 
 NAME: Final = "gemma-serving"
 _CHUNK_BYTES: Final = 65536
@@ -45,7 +45,7 @@ _SHOULD: Final = re.compile(r"^\w+ should\b")
 
 def project_version() -> str:
     """Return the version of this project."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)["project"]["version"]
 
 

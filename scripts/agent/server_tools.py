@@ -13,14 +13,14 @@ import anyio.to_thread
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from contracts.errors import ScriptError
-from contracts.outputs import StackOutputs
-from engine.state import stack_outputs
-from scripts.agent.command_tools import CommandCall, Own, command_tool
-from scripts.agent.context import ASKS, Answer
-from scripts.agent.presenting import untrusted
-from scripts.agent.read_tools import STACK_OF_TOOL
-from scripts.cli.access import ServerAccess, open_stack_access
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine.state import stack_outputs
+from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
+from gemma_serving.scripts.agent.context import ASKS, Answer
+from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.agent.read_tools import STACK_OF_TOOL
+from gemma_serving.scripts.cli.access import ServerAccess, open_stack_access
 
 if TYPE_CHECKING:
     from loadtest.client.openai import OpenAIClient

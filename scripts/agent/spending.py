@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cloud.prices import container_usd_per_hour, node_usd_per_hour
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import as_mapping, as_sequence
-from contracts.labels import PRODUCT
-from contracts.parallel import each
-from contracts.resource_types import SERVICE_TYPE
-from engine import runner
-from engine.state import StackState, read
-from engine.steps import CAPACITY_TYPES
-from scripts.cli.price_in_use import usd_per_hour_in_use
+from gemma_serving.cloud.prices import container_usd_per_hour, node_usd_per_hour
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.engine import runner
+from gemma_serving.engine.state import StackState, read
+from gemma_serving.engine.steps import CAPACITY_TYPES
+from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
 
 _READERS: Final = 4
 """Number of states read concurrently; each read starts an engine."""

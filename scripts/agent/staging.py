@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from scripts.agent.command_tools import Argument, CommandCall, command_tool
-from scripts.agent.context import CHANGES, AgentContext, Answer
-from scripts.agent.read_tools import STACK_OF_CALL
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, command_tool
+from gemma_serving.scripts.agent.context import CHANGES, AgentContext, Answer
+from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 _REFERENCE: Final = "refs/"

@@ -9,30 +9,30 @@ from typing import Final
 
 import anyio
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.fields import json_object
-from contracts.masking import masked
-from engine import runner
-from engine.atomic_file import private_folder
-from engine.backend import BACKEND_VARIABLE
-from engine.events import EventLog
-from engine.locks import end_dead_locks, is_lock_error, parse_locks, stack_locks
-from engine.previewed import PREVIEW_LIMIT_S, preview_errors
-from engine.secrets_provider import create_state
-from engine.state import StackState, read, remove_empty
-from engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
-from scripts.agent.bounds import require_bound
-from scripts.agent.command_tools import CommandCall, Own, command_tool
-from scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
-from scripts.agent.presenting import untrusted
-from scripts.agent.programs import ProgramResult, run_program, shortened
-from scripts.agent.read_tools import STACK_OF_TOOL
-from scripts.agent.runs import report
-from scripts.agent.spending import usd_per_hour_of
-from scripts.cli.command import print_progress
-from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
-from scripts.preview.api import headline
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.fields import json_object
+from gemma_serving.contracts.masking import masked
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.backend import BACKEND_VARIABLE
+from gemma_serving.engine.events import EventLog
+from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks, stack_locks
+from gemma_serving.engine.previewed import PREVIEW_LIMIT_S, preview_errors
+from gemma_serving.engine.secrets_provider import create_state
+from gemma_serving.engine.state import StackState, read, remove_empty
+from gemma_serving.engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
+from gemma_serving.scripts.agent.bounds import require_bound
+from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
+from gemma_serving.scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
+from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.agent.programs import ProgramResult, run_program, shortened
+from gemma_serving.scripts.agent.read_tools import STACK_OF_TOOL
+from gemma_serving.scripts.agent.runs import report
+from gemma_serving.scripts.agent.spending import usd_per_hour_of
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
+from gemma_serving.scripts.preview.api import headline
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
@@ -156,7 +156,7 @@ def _known_usd_per_hour(state: StackState) -> float | None:
 
 def _may_be_gone(state: StackState) -> bool:
     """Return whether the server in the state is gone, or may be."""
-    from scripts.status.api import read_served  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.status.api import read_served  # noqa: PLC0415 - loads Google's packages
 
     return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
 

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC
 from typing import Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option, StackName
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class AlertsOptions:
 
 
 def _alerts(options: AlertsOptions) -> ExitCode:
-    from cloud import google_api
-    from cloud.alerts import POLICY_TYPE, read_alerts
-    from cloud.simulated import is_simulated
-    from engine import state as states
-    from scripts.cli.settings import stack_project
+    from gemma_serving.cloud import google_api
+    from gemma_serving.cloud.alerts import POLICY_TYPE, read_alerts
+    from gemma_serving.cloud.simulated import is_simulated
+    from gemma_serving.engine import state as states
+    from gemma_serving.scripts.cli.settings import stack_project
 
     state = states.read(options.stack)
     states.require_deployed(state)
@@ -49,9 +49,9 @@ def _alerts(options: AlertsOptions) -> ExitCode:
         found = {"schema_version": 2, "simulated": is_simulated(), "verdict": report.verdict}
         print(json.dumps({**found, **asdict(report)}))
     else:
-        from cloud.clock import GOOGLE_CLOCK
-        from scripts.alerts.render import AlertTimes, print_alerts
-        from scripts.cli.tables import console
+        from gemma_serving.cloud.clock import GOOGLE_CLOCK
+        from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts
+        from gemma_serving.scripts.cli.tables import console
 
         times = AlertTimes(now=GOOGLE_CLOCK.now(), zone=UTC if options.utc else None)
         print_alerts(console(sys.stdout), report, times, simulated=is_simulated())

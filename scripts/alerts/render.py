@@ -6,9 +6,9 @@ from datetime import UTC, datetime, tzinfo
 
 from rich.console import Console
 
-from cloud.alerts import NOT_EVALUATED, AlertReport, StackAlert
-from planning.units import duration
-from scripts.cli.tables import FittedTable, paragraph
+from gemma_serving.cloud.alerts import NOT_EVALUATED, AlertReport, StackAlert
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.cli.tables import FittedTable, paragraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

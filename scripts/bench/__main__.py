@@ -19,14 +19,14 @@ the price, and the plan's forecast. One sentence names each reason why a point i
 import sys
 from typing import Final
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.bench.options import BenchOptions
+from gemma_serving.scripts.cli.command import Command, run_command
 from loadtest.options import CompareOptions, ReportFolder
-from scripts.bench.options import BenchOptions
-from scripts.cli.command import Command, run_command
 
 
 def _bench(options: BenchOptions) -> ExitCode:
-    from scripts.bench.run import run_benchmark
+    from gemma_serving.scripts.bench.run import run_benchmark
 
     return run_benchmark(options)
 

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from gemma_serving.planning.machine.hardware import find_accelerator
+from gemma_serving.planning.model.catalog import find_id, spec_of
+from gemma_serving.planning.model.spec import tensors
 from loadtest.settings import Roofline
-from planning.machine.hardware import find_accelerator
-from planning.model.catalog import find_id, spec_of
-from planning.model.spec import tensors
 
 BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
 """Bytes per quantizable weight, without the scales."""

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from gemma_serving.planning.question.types import Band, WorkloadPlan
+from gemma_serving.planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
 from loadtest.measure import Objective
 from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, ForecastBand
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
-from planning.question.types import Band, WorkloadPlan
-from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.deployed_plan`)."""

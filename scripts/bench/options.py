@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from gemma_serving.scripts.cli.options import Option
 from loadtest.options import LoadTestOptions, ServerOptions
-from scripts.cli.options import Option
 
 
 @dataclass(frozen=True, kw_only=True)

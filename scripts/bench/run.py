@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from contracts.exit_codes import ExitCode
-from contracts.outputs import StackOutputs
-from engine.children import run_async
-from engine.state import stack_outputs
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine.children import run_async
+from gemma_serving.engine.state import stack_outputs
+from gemma_serving.scripts.bench.catalog import roofline_of
+from gemma_serving.scripts.bench.forecast import PlanForecast
+from gemma_serving.scripts.bench.options import BenchOptions
+from gemma_serving.scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
+from gemma_serving.scripts.cli.command import last_command, print_progress
+from gemma_serving.scripts.cli.connection_errors import endpoint_of
+from gemma_serving.scripts.cli.deployed_plan import deployed_plan
+from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import Reporter
 from loadtest.run import CallingProgram, as_json, conclude, exit_code, sweep_of, sweep_settings
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
-from scripts.bench.catalog import roofline_of
-from scripts.bench.forecast import PlanForecast
-from scripts.bench.options import BenchOptions
-from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
-from scripts.cli.command import last_command, print_progress
-from scripts.cli.connection_errors import endpoint_of
-from scripts.cli.deployed_plan import deployed_plan
-from scripts.cli.price_in_use import usd_per_hour_in_use
 
 ALL: Final = "all"
 """Value of `--adapters` for the stack's adapters."""

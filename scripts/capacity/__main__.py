@@ -14,15 +14,15 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.spelling import UnknownWordError
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import JsonSwitch, Option, project_id
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.spelling import UnknownWordError
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
 
 
 def _provisioning(text: str) -> str:
-    from planning.cost.provisioning import PROVISIONING_MODELS
+    from gemma_serving.planning.cost.provisioning import PROVISIONING_MODELS
 
     if text not in PROVISIONING_MODELS:
         raise UnknownWordError(PROVISIONING_MODELS)
@@ -68,15 +68,15 @@ class CapacityOptions:
 def _capacity(options: CapacityOptions) -> ExitCode:
     from datetime import UTC, datetime
 
-    from cloud.caller import caller_of
-    from cloud.offers import deadline, read_all
-    from cloud.simulated import is_simulated
-    from engine import state as states
-    from scripts.capacity.places import judge, question_of
-    from scripts.capacity.recorded import recorded_answer
-    from scripts.capacity.table import ORDER, problems_of, show, to_json
-    from scripts.cli.settings import stack_settings
-    from stacks.loading import project_from_environment
+    from gemma_serving.cloud.caller import caller_of
+    from gemma_serving.cloud.offers import deadline, read_all
+    from gemma_serving.cloud.simulated import is_simulated
+    from gemma_serving.engine import state as states
+    from gemma_serving.scripts.capacity.places import judge, question_of
+    from gemma_serving.scripts.capacity.recorded import recorded_answer
+    from gemma_serving.scripts.capacity.table import ORDER, problems_of, show, to_json
+    from gemma_serving.scripts.cli.settings import stack_settings
+    from gemma_serving.stacks.loading import project_from_environment
 
     settings = stack_settings(options.stack, project=options.project) if options.stack else None
     if settings is not None and settings.tpu is not None and settings.tpu.api == "compute-engine":

@@ -7,18 +7,23 @@ from datetime import datetime
 from functools import partial
 from typing import Final, cast
 
-from cloud.capacity import ListedQueuedResource
-from cloud.kinds import SERVICE, Item, by_name
-from cloud.offers import CapacityQuestion, GoogleResponse, GoogleResponses, zones_of
-from cloud.price_file import book_of
-from cloud.quotas import Quota
-from cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
-from contracts.capacity_states import GRANTED
-from contracts.fields import as_mapping
-from planning.cost.capacity_order import capacity_order
-from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, provisioning_support, run_acceptance
-from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
-from planning.machine.hardware import (
+from gemma_serving.cloud.capacity import ListedQueuedResource
+from gemma_serving.cloud.kinds import SERVICE, Item, by_name
+from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponse, GoogleResponses, zones_of
+from gemma_serving.cloud.price_file import book_of
+from gemma_serving.cloud.quotas import Quota
+from gemma_serving.cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
+from gemma_serving.contracts.capacity_states import GRANTED
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.planning.cost.capacity_order import capacity_order
+from gemma_serving.planning.cost.provisioning import (
+    PROVISIONING_MODELS,
+    Acceptance,
+    provisioning_support,
+    run_acceptance,
+)
+from gemma_serving.planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
+from gemma_serving.planning.machine.hardware import (
     CLOUD_RUN_GPUS,
     Accelerator,
     api_accelerator_type,
@@ -28,11 +33,11 @@ from planning.machine.hardware import (
     machines_at_once,
     tpu_offer,
 )
-from planning.question.types import FormStep
-from planning.settings.capacity_form import ProvisioningModel
-from planning.solve.candidates import deployable_accelerators
-from scripts.cli.check_result import CheckResult, State
-from stacks.settings import Settings
+from gemma_serving.planning.question.types import FormStep
+from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.solve.candidates import deployable_accelerators
+from gemma_serving.scripts.cli.check_result import CheckResult, State
+from gemma_serving.stacks.settings import Settings
 
 FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 """Forms that every zone is compared by. A reservation has its own zone and no alternative."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from cloud.offers import GoogleResponse, GoogleResponses
-from cloud.simulated import is_simulated
-from planning.units import age
-from scripts.capacity.places import ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
-from scripts.cli.check_result import State
-from scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.cloud.offers import GoogleResponse, GoogleResponses
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.planning.units import age
+from gemma_serving.scripts.capacity.places import ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
+from gemma_serving.scripts.cli.check_result import State
+from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 
 ORDER: Final = (
     "First the locations that offer the form and have quota, then the unknown ones, then the others. "

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from contracts.capacity_states import WITHOUT_MACHINE
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import as_mapping
-from contracts.gateway import backend_path
-from contracts.outputs import Auth, StackOutputs, Tunnel
+from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.gateway import backend_path
+from gemma_serving.contracts.outputs import Auth, StackOutputs, Tunnel
 from loadtest.client.metrics import METRICS_PATHS
 from loadtest.client.urls import server_root, unix_url
 
@@ -304,7 +304,7 @@ def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
 
 def _stack_api_key(version: str, project: str) -> str:
     """Return the key in Secret Manager, or the environment's if the caller cannot read it."""
-    from cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
+    from gemma_serving.cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
 
     try:
         return read_secret(version, project=project)

@@ -18,14 +18,14 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any, Final, Generic, TextIO, TypeVar
 
-from contracts.errors import ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.plain_text import for_terminal
-from engine.children import interruptible
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.engine.children import interruptible
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.cli.lines import for_stream
+from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options, usage_words
 from loadtest.errors import SweepError
-from planning.errors import PlanningError
-from scripts.cli.lines import for_stream
-from scripts.cli.options import CommandParser, add_options, read_options, usage_words
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ def _has_lost_its_reader(stream: TextIO) -> bool:
 
 def without_tokens(text: str) -> str:
     """Return an error about words of the command line without tokens of known forms."""
-    from contracts.masking import MASK, TOKEN_FORM  # noqa: PLC0415 - only an error needs it
+    from gemma_serving.contracts.masking import MASK, TOKEN_FORM  # noqa: PLC0415 - only an error needs it
 
     shown = TOKEN_FORM.sub(MASK, text)
     advice = " Revoke this secret, because shells and process lists keep command lines."

@@ -3,9 +3,9 @@
 from http import HTTPStatus
 from typing import Final
 
+from gemma_serving.scripts.cli.access import AccessError, ServerAccess
 from loadtest.client.openai import NotConnectedError
 from loadtest.endpoint import Endpoint
-from scripts.cli.access import AccessError, ServerAccess
 
 DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """Status of a response to a caller whose credentials the server rejects."""

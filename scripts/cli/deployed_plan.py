@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from contracts.outputs import StackOutputs
-from engine.runner import project_folder
-from planning.cost.subject import Subject, examine
-from planning.errors import PlanningError
-from planning.question.resolved import Resolved
-from planning.question.types import WorkloadPlan
-from planning.question.vllm_args import given_options
-from planning.question.workload import Workload
-from planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
-from planning.speed.serving import server_of, workload_plan
-from stacks.loading import SettingsError, from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine.runner import project_folder
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import WorkloadPlan
+from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
+from gemma_serving.planning.speed.serving import server_of, workload_plan
+from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.planned import to_deployment
 
 if TYPE_CHECKING:
-    from stacks.settings import Settings
+    from gemma_serving.stacks.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError
 
 
 def dry_run_id(shown: object) -> str:

@@ -9,25 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cloud.price_file import REFRESHED
-from contracts.errors import CommandRefusedError
-from engine import runner
-from engine.atomic_file import private_folder, replace_file
-from engine.backend import absolute_backend
-from engine.steps import PlannedStep
-from planning import plan as planned
-from planning.errors import PlanningError
-from planning.question.types import CostPlan
-from scripts.cli.dry_run_id import dry_run_id
-from scripts.cli.settings import stack_settings
-from stacks.planned import to_deployment
-from stacks.settings import Settings
+from gemma_serving.cloud.price_file import REFRESHED
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder, replace_file
+from gemma_serving.engine.backend import absolute_backend
+from gemma_serving.engine.steps import PlannedStep
+from gemma_serving.planning import plan as planned
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.types import CostPlan
+from gemma_serving.scripts.cli.dry_run_id import dry_run_id
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.settings import Settings
 
 PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
-    *("cloud", "components", "contracts", "packages/gcp-tpu", "planning", "stacks", "vm_agent"),
+    *("components", "packages/gcp-tpu", "stacks"),
+    "gemma_serving/__init__.py",
+    *(f"gemma_serving/{room}" for room in ("cloud", "contracts", "planning", "vm_agent")),
 )
 """Files and folders that determine the declared resources."""
+_LINKS: Final = ("components", "stacks")
+"""Folders of the project that `gemma_serving` imports by a link."""
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
 """A larger file holds weights. The copy links to it, and its size and time count in the hash."""
@@ -96,6 +100,9 @@ def freeze(stack: str, into: Path) -> FrozenProject:
             )
     for path in _files(root, [*PROGRAM, *(named for _, named in _named(settings))]):
         _copy(root, path, into)
+    (into / "gemma_serving").mkdir(exist_ok=True)
+    for room in _LINKS:
+        (into / "gemma_serving" / room).symlink_to(Path("..", room))
     packages = sorted(path.name for path in root.glob(".venv/lib/python*/site-packages/*.dist-info"))
     digest = " ".join([_hash(into, _files(into, ["."])), *packages])
     if (root / ".venv").exists():

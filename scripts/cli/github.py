@@ -7,7 +7,7 @@ from typing import cast
 
 import requests
 
-from contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 AUTHOR = "github-actions[bot]"
 """Author of the comments of a workflow. The author of a comment can change it later, so a comment of another one is not updated."""

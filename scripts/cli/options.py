@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
-from contracts.spelling import did_you_mean
+from gemma_serving.contracts.spelling import did_you_mean
 from loadtest import command_line
 from loadtest.command_line import (
     JsonSwitch,

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Final, cast
 
-from contracts.errors import CommandRefusedError
-from contracts.outputs import StackOutputs
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.outputs import StackOutputs
 
 if TYPE_CHECKING:
-    from planning.settings.capacity_form import ProvisioningModel
+    from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
 UNKNOWN_PRICE: Final = "price unknown"
 
@@ -19,11 +19,11 @@ def usd_per_hour_in_use(stack: str, outputs: StackOutputs) -> float | None:
     form = outputs.provisioning
     if form is None:
         return outputs.plan.cost.usd_per_hour
-    from cloud.price_file import book_of  # noqa: PLC0415 - only a TPU stack with an order of forms needs prices
-    from planning.cost.capacity_order import known_usd_per_hour  # noqa: PLC0415 - the same
-    from planning.data.prices import LIST_PRICES  # noqa: PLC0415 - the same
-    from planning.errors import PlanningError  # noqa: PLC0415 - the same
-    from scripts.cli.settings import NO_PROJECT, stack_settings  # noqa: PLC0415 - the same
+    from gemma_serving.cloud.price_file import book_of  # noqa: PLC0415 - only a TPU stack with an order of forms needs prices
+    from gemma_serving.planning.cost.capacity_order import known_usd_per_hour  # noqa: PLC0415 - the same
+    from gemma_serving.planning.data.prices import LIST_PRICES  # noqa: PLC0415 - the same
+    from gemma_serving.planning.errors import PlanningError  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.cli.settings import NO_PROJECT, stack_settings  # noqa: PLC0415 - the same
 
     try:
         prices = book_of(stack_settings(stack, project=NO_PROJECT).prices) or LIST_PRICES

@@ -5,8 +5,8 @@ import sys
 import termios
 from typing import Final
 
-from contracts.errors import CommandRefusedError
-from scripts.cli.lines import for_stream
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.scripts.cli.lines import for_stream
 
 _YES: Final = frozenset({"y", "yes"})
 _NO: Final = frozenset({"n", "no"})

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
-    from stacks.settings import Settings
-    from stacks.settings.gateway import GatewayStack
+    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.stacks.settings.gateway import GatewayStack
 
 NO_PROJECT: Final = "planned-without-a-project"
 """Stand-in if neither the file nor the environment sets a project. A plan needs none."""
@@ -18,8 +18,8 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
     Raises CommandRefusedError if the file is missing or invalid.
     """
-    from engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
-    from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
+    from gemma_serving.engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
+    from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
 
     try:
         return from_file((folder or project_folder()) / f"Pulumi.{stack}.yaml", project=project)
@@ -29,8 +29,8 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
 def gateway_settings(stack: str, *, project: str | None = None) -> "GatewayStack | None":
     """Return the settings of a gateway; None if the file is missing or another target's. Raises CommandRefusedError."""
-    from engine.runner import project_folder  # noqa: PLC0415 - as above
-    from stacks.loading import SettingsError, gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
+    from gemma_serving.engine.runner import project_folder  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.loading import SettingsError, gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
 
     path = project_folder() / f"Pulumi.{stack}.yaml"
     if not is_gateway_file(path):

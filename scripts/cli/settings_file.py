@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from contracts.labels import PRODUCT
+from gemma_serving.contracts.labels import PRODUCT
 
 Block: TypeAlias = MutableMapping[str, Any]
 """A mapping in the file. ruamel.yaml's type has no parameters."""

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from scripts.cli.lines import keep_units_together, piped_columns, wrapped
+from gemma_serving.scripts.cli.lines import keep_units_together, piped_columns, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table

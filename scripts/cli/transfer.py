@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final, Self
 
-from planning.units import GIB, duration
+from gemma_serving.planning.units import GIB, duration
 
 PERIOD_S: Final = 5.0
 """Interval between lines. Shorter work prints none."""

@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from contracts.outputs import StackOutputs
+    from gemma_serving.contracts.outputs import StackOutputs
+    from gemma_serving.scripts.cli.access import ServerAccess
+    from gemma_serving.scripts.connect.snippets import LocalEndpoint
     from loadtest.client.media import MediaKind
-    from scripts.cli.access import ServerAccess
-    from scripts.connect.snippets import LocalEndpoint
 
     Opener = Callable[[], AbstractContextManager[ServerAccess]]
 
@@ -104,9 +104,9 @@ def _connected(
     """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
-    from scripts.connect.proxy import HOST, ConnectProxy
-    from scripts.connect.ready import wait_until_ready
-    from scripts.connect.upstream import Upstream
+    from gemma_serving.scripts.connect.proxy import HOST, ConnectProxy
+    from gemma_serving.scripts.connect.ready import wait_until_ready
+    from gemma_serving.scripts.connect.upstream import Upstream
 
     upstream = Upstream(opener, say)
     key = secrets.token_urlsafe(24) if options.require_key else _ANY_KEY
@@ -119,7 +119,7 @@ def _connected(
 
 def _target(options: ConnectionOptions, say: Callable[[str], None]) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
-    from scripts.cli.access import open_stack_access, open_url_access
+    from gemma_serving.scripts.cli.access import open_stack_access, open_url_access
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:
@@ -137,9 +137,9 @@ def _deployed(stack: str) -> "StackOutputs":
 
     Without Google's response, the connection is attempted.
     """
-    from engine.deployment import read_deployment
-    from engine.state import of_deployment, outputs_in
-    from scripts.status.api import read_served, up_command
+    from gemma_serving.engine.deployment import read_deployment
+    from gemma_serving.engine.state import of_deployment, outputs_in
+    from gemma_serving.scripts.status.api import read_served, up_command
 
     deployment = read_deployment(stack)
     outputs = outputs_in(stack, deployment.resources)
@@ -170,7 +170,7 @@ def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
 def _print(endpoint: "LocalEndpoint", *, as_json: bool) -> None:
     import json
 
-    from scripts.connect.snippets import snippets
+    from gemma_serving.scripts.connect.snippets import snippets
 
     if as_json:
         fields = {"base_url": endpoint.base_url, "api_key": endpoint.key, "model": endpoint.model}
@@ -182,7 +182,7 @@ def _print(endpoint: "LocalEndpoint", *, as_json: bool) -> None:
 
 def _run(command: Sequence[str], endpoint: "LocalEndpoint") -> int:
     """Run a command with the endpoint in its environment and return its exit code."""
-    from engine.children import run_child
+    from gemma_serving.engine.children import run_child
 
     variables = {
         "OPENAI_BASE_URL": endpoint.base_url,
@@ -202,7 +202,7 @@ def _chat(options: ChatOptions) -> ExitCode:
 
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
-    from scripts.connect.chat import Chat, read_attachment, request_limit, run_chat
+    from gemma_serving.scripts.connect.chat import Chat, read_attachment, request_limit, run_chat
 
     if options.prompt is not None and not options.prompt.strip():
         raise CommandRefusedError("The prompt is empty. Pass a text, or no prompt for a conversation.")

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple, TextIO
 
 import requests
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.outputs import StackOutputs
-from contracts.plain_text import for_terminal
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.scripts.connect.proxy import MAX_BODY_BYTES
+from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from loadtest.client.events import DONE, Delta, EventSplitter, decode_rate, decoded, error_message, parse_event
 from loadtest.client.media import MediaError, MediaKind, media_part
-from scripts.connect.proxy import MAX_BODY_BYTES
-from scripts.connect.snippets import LocalEndpoint
 
 _HELP: Final = """\
 /new: new chat; /image FILE, /audio FILE, /video FILE: send with the next prompt;

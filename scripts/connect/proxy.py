@@ -20,11 +20,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.connect.upstream import Upstream
 from loadtest.client.openai import connector_of
 from loadtest.client.urls import plain_url, socket_path
-from scripts.cli.access import ServerAccess
-from scripts.connect.upstream import Upstream
 
 HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 256 * 2**20

@@ -8,10 +8,10 @@ from typing import Final
 
 import requests
 
-from contracts.errors import ScriptError
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.scripts.cli.connection_errors import DENIED, explain_denial
+from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
-from scripts.cli.connection_errors import DENIED, explain_denial
-from scripts.connect.snippets import LocalEndpoint
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0

@@ -5,8 +5,8 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
-from contracts.errors import ScriptError
-from scripts.cli.access import ServerAccess
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.scripts.cli.access import ServerAccess
 
 _CHECK_PERIOD_S: Final = 0.5
 _PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -11,14 +11,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cloud.simulated import is_simulated
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option, project_id
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
 
 if TYPE_CHECKING:
-    from scripts.doctor.diagnosis import Diagnosis
+    from gemma_serving.scripts.doctor.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class DoctorOptions:
 
 
 def _doctor(options: DoctorOptions) -> ExitCode:
-    from scripts.cli.settings import gateway_settings, stack_settings
-    from scripts.doctor.rendering import report, width_of
-    from scripts.doctor.run import run_checks
-    from stacks.loading import project_from_environment
+    from gemma_serving.scripts.cli.settings import gateway_settings, stack_settings
+    from gemma_serving.scripts.doctor.rendering import report, width_of
+    from gemma_serving.scripts.doctor.run import run_checks
+    from gemma_serving.stacks.loading import project_from_environment
 
     stack, project = options.stack, options.project
     gateway = gateway_settings(stack, project=project) if stack is not None else None
@@ -68,7 +68,7 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 
 
 def _line_json(line: "Diagnosis") -> dict[str, object]:
-    from scripts.doctor.diagnosis import WORDS
+    from gemma_serving.scripts.doctor.diagnosis import WORDS
 
     values = dict(line.values)
     return {"check": line.check, "detail": line.detail, "fix": line.fix, "values": values, "status": WORDS[line.state]}

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from engine import runner
-from engine.secrets_provider import can_write_salt
-from planning.machine.hardware import machines_at_once
-from scripts.doctor import capacity, model, passphrase, project
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
-from scripts.doctor.run import run_checks
-from stacks.apis import apis_of
-from stacks.settings import Settings
+from gemma_serving.engine import runner
+from gemma_serving.engine.secrets_provider import can_write_salt
+from gemma_serving.planning.machine.hardware import machines_at_once
+from gemma_serving.scripts.doctor import capacity, model, passphrase, project
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
+from gemma_serving.scripts.doctor.run import run_checks
+from gemma_serving.stacks.apis import apis_of
+from gemma_serving.stacks.settings import Settings
 
 LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""
@@ -61,7 +61,7 @@ def _weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
     """Check the weights as the hook of the deployment does."""
     if settings.weights != "bucket":
         return
-    from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
+    from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
     for folder in staged_weights(settings, stack):
         fault = asyncio.run(folder.fault())

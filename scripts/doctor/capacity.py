@@ -6,20 +6,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from cloud import quotas
-from cloud.google_api import GoogleListError
-from cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
-from cloud.quotas import Quota
-from planning.machine.hardware import (
+from gemma_serving.cloud import quotas
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
+from gemma_serving.cloud.quotas import Quota
+from gemma_serving.planning.machine.hardware import (
     REVISIONS_AT_AN_UPDATE,
     api_accelerator_type,
     machine_type_of,
     machines_at_once,
 )
-from planning.settings.tpu import TpuSettings
-from scripts.capacity.api import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
-from stacks.settings import Settings
+from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.scripts.capacity.api import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
+from gemma_serving.stacks.settings import Settings
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from cloud.guard import GUARD, unguarded
-from contracts.labels import NO_LIMITS, StackLimits
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, ok, unknown
+from gemma_serving.cloud.guard import GUARD, unguarded
+from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, ok, unknown
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
-from cloud.google_api import GoogleListError
-from contracts.errors import CommandRefusedError
-from engine import backend, runner
-from engine.children import ended
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import backend, runner
+from gemma_serving.engine.children import ended
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404

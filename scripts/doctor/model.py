@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 import requests
 
-from cloud.google_session import GoogleListError, NotJsonError
-from cloud.hub import main_commit
-from cloud.model_files import CONFIG
-from cloud.secret_values import read_secret
-from contracts.answers import Present
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence
-from contracts.staged_weights import (
+from gemma_serving.cloud.google_session import GoogleListError, NotJsonError
+from gemma_serving.cloud.hub import main_commit
+from gemma_serving.cloud.model_files import CONFIG
+from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.staged_weights import (
     MANIFEST,
     StoredFile,
     difference,
@@ -26,13 +26,13 @@ from contracts.staged_weights import (
     object_name,
     stored_files,
 )
-from engine import runner
-from planning.data.checkpoints import find_checkpoint, near_ids
-from planning.rules.security.pinned import COMMIT
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
-from stacks.secrets import HF_TOKEN, KINDS, set_command
-from stacks.settings import Settings
+from gemma_serving.engine import runner
+from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
+from gemma_serving.planning.rules.security.pinned import COMMIT
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
+from gemma_serving.stacks.secrets import HF_TOKEN, KINDS, set_command
+from gemma_serving.stacks.settings import Settings
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -286,7 +286,7 @@ def _image(settings: Settings) -> Iterator[Diagnosis]:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
         yield ok(f"{name}{table}{f'; {left} Docker Hub pulls left for this address' if left else ''}")
     elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
-        fix = "set gemma-serving:image to an entry of planning/data/images.json"
+        fix = "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
         yield missing(f"{name} does not exist on Docker Hub{table}", fix)
     else:
         yield unknown(f"Docker Hub returned HTTP {answer.status_code} for {name}{table}", required=False)

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from contracts.errors import ScriptError
-from engine import backend, runner
-from engine.deployment import is_passphrase_error
-from engine.secrets_provider import passphrase_problem, uses_passphrase
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.engine import backend, runner
+from gemma_serving.engine.deployment import is_passphrase_error
+from gemma_serving.engine.secrets_provider import passphrase_problem, uses_passphrase
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cloud.kinds import KINDS, LOCATIONS
-from planning.settings.cloud_run import CloudRunSettings
-from planning.settings.tpu import TpuSettings
-from stacks.secrets import KINDS as SECRETS
-from stacks.settings import Settings
-from stacks.settings.gateway import GatewayStack
+from gemma_serving.cloud.kinds import KINDS, LOCATIONS
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.stacks.secrets import KINDS as SECRETS
+from gemma_serving.stacks.settings import Settings
+from gemma_serving.stacks.settings.gateway import GatewayStack
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from cloud.enabled import SERVICE_USAGE, read_enabled_apis
-from cloud.quotas import VIEWER
-from contracts.fields import as_mapping, as_sequence
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
-from scripts.doctor.permissions import RolePermissions, permissions_of, permissions_of_gateway
-from stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
+from gemma_serving.cloud.enabled import SERVICE_USAGE, read_enabled_apis
+from gemma_serving.cloud.quotas import VIEWER
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
+from gemma_serving.scripts.doctor.permissions import RolePermissions, permissions_of, permissions_of_gateway
+from gemma_serving.stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be enabled first, because the provider calls them before the stack can enable others."""

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
-from cloud.google_session import NO_CONNECTION
-from scripts.cli.check_result import State
-from scripts.doctor.diagnosis import WORDS, Diagnosis
+from gemma_serving.cloud.google_session import NO_CONNECTION
+from gemma_serving.scripts.cli.check_result import State
+from gemma_serving.scripts.doctor.diagnosis import WORDS, Diagnosis
 
 WIDTH: Final = 80
 """Columns if the output is not a terminal."""

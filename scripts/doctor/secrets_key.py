@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from cloud.google_api import GoogleListError
-from contracts.fields import as_sequence
-from engine.secrets_provider import key_of
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.contracts.fields import as_sequence
+from gemma_serving.engine.secrets_provider import key_of
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
 
 API: Final = "cloudkms"
 ROLE: Final = "roles/cloudkms.cryptoKeyEncrypterDecrypter"

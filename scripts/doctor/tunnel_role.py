@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 
-from cloud.google_api import GoogleListError
-from contracts.fields import as_sequence
-from contracts.tunnel_role import PERMISSIONS, TunnelRole, tunnel_role
-from scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.contracts.fields import as_sequence
+from gemma_serving.contracts.tunnel_role import PERMISSIONS, TunnelRole, tunnel_role
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:

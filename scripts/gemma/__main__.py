@@ -19,14 +19,14 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.settings_files import no_settings_file, stack_of_file
-from contracts.spelling import did_you_mean, meant
-from scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
-from scripts.cli.lines import for_stream
-from scripts.gemma.arguments import call_of, has_settings, stacks_meant, with_stack
-from scripts.gemma.catalog import (
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.settings_files import no_settings_file, stack_of_file
+from gemma_serving.contracts.spelling import did_you_mean, meant
+from gemma_serving.scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
+from gemma_serving.scripts.cli.lines import for_stream
+from gemma_serving.scripts.gemma.arguments import call_of, has_settings, stacks_meant, with_stack
+from gemma_serving.scripts.gemma.catalog import (
     COMPLETE,
     ENTRIES,
     GROUPS,
@@ -92,7 +92,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _refusal(name: str, stack: str) -> str:
     """Return why a command cannot use a stack without a settings file, before the command's modules load; empty if it can."""
-    from engine import runner
+    from gemma_serving.engine import runner
 
     named = stack_of_file(stack)
     if has_settings(named):
@@ -104,13 +104,13 @@ def _refusal(name: str, stack: str) -> str:
 
 
 def _completion(words: Sequence[str]) -> str:
-    from scripts.gemma.completion import script
+    from gemma_serving.scripts.gemma.completion import script
 
     return script(words)
 
 
 def _candidates(words: Sequence[str]) -> str:
-    from scripts.gemma.completion import candidates
+    from gemma_serving.scripts.gemma.completion import candidates
 
     return "\n".join([*candidates(words), ""])
 
@@ -123,7 +123,7 @@ def _version() -> str:
 
 
 def _first() -> str:
-    from scripts.gemma.first import first_lines
+    from gemma_serving.scripts.gemma.first import first_lines
 
     lines = first_lines()
     if shutil.which("gemma") is None:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from contracts.settings_files import stack_of_file
-from contracts.spelling import meant
-from scripts.cli.command import Command, is_readable, print_progress
-from scripts.cli.options import option_fields
-from scripts.gemma.catalog import NEVER_GUESSED, CommandEntry
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.settings_files import stack_of_file
+from gemma_serving.contracts.spelling import meant
+from gemma_serving.scripts.cli.command import Command, is_readable, print_progress
+from gemma_serving.scripts.cli.options import option_fields
+from gemma_serving.scripts.gemma.catalog import NEVER_GUESSED, CommandEntry
 
 
 class GemmaCall(NamedTuple):
@@ -73,14 +73,14 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
 
 def has_settings(stack: str) -> bool:
     """Return whether a stack has a settings file in the project's folder."""
-    from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+    from gemma_serving.engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
     return stack in runner.stacks_in(runner.project_folder())
 
 
 def stacks_meant(word: str) -> Sequence[str]:
     """Return the stack of a settings file, or the stacks, at most two, whose names are close to a word."""
-    from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+    from gemma_serving.engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
     return meant(stack_of_file(word) or word, runner.stacks_in(runner.project_folder()))
 
@@ -95,7 +95,7 @@ class ListedStack(NamedTuple):
 
 def known_stacks(*, limit_s: float | None = None) -> Sequence[ListedStack]:
     """Return the stacks that the backend knows. Raises ScriptError, even after `limit_s` seconds, by default the limit of a query."""
-    from engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+    from gemma_serving.engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
     found: list[ListedStack] = []
     stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s or runner.QUERY_LIMIT_S))

@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from scripts.cli.command import Command
+    from gemma_serving.scripts.cli.command import Command
 
 _COLUMNS: Final = 80
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -34,14 +34,16 @@ class CommandEntry(NamedTuple):
 
 
 _OTHERS: Final = {
-    "chat": CommandEntry("chat", "scripts.connect.__main__", "chat", "Talk to a deployed model in the terminal."),
-    "bench": CommandEntry("bench", "scripts.bench.__main__", summary="Measure a server under load."),
+    "chat": CommandEntry(
+        "chat", "gemma_serving.scripts.connect.__main__", "chat", "Talk to a deployed model in the terminal."
+    ),
+    "bench": CommandEntry("bench", "gemma_serving.scripts.bench.__main__", summary="Measure a server under load."),
 }
 """Words that are more than the name of a folder in `scripts/`."""
 
 
 def _entries(words: str) -> Sequence[CommandEntry]:
-    return [_OTHERS.get(word) or CommandEntry(word, f"scripts.{word}.__main__") for word in words.split()]
+    return [_OTHERS.get(word) or CommandEntry(word, f"gemma_serving.scripts.{word}.__main__") for word in words.split()]
 
 
 GROUPS: Final[Mapping[str, Sequence[CommandEntry]]] = {

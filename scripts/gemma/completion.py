@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from contracts.errors import CommandRefusedError
-from engine import runner
-from scripts.cli.options import option_fields
-from scripts.gemma.arguments import call_of
-from scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.scripts.cli.options import option_fields
+from gemma_serving.scripts.gemma.arguments import call_of
+from gemma_serving.scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
 
 _SCRIPTS: Final[Mapping[str, str]] = {
     "bash": """\

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from contracts.outputs import StackOutputs
-from contracts.parallel import each_within
-from engine import runner
-from engine.backend import chosen_url
-from engine.locks import stack_locks
-from planning.units import duration
-from scripts.cli.price_in_use import price_in_use
-from scripts.gemma.arguments import ListedStack, known_stacks
-from scripts.gemma.catalog import ENTRIES, command_rows
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.parallel import each_within
+from gemma_serving.engine import runner
+from gemma_serving.engine.backend import chosen_url
+from gemma_serving.engine.locks import stack_locks
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.cli.price_in_use import price_in_use
+from gemma_serving.scripts.gemma.arguments import ListedStack, known_stacks
+from gemma_serving.scripts.gemma.catalog import ENTRIES, command_rows
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
@@ -65,8 +65,8 @@ def _backend() -> str:
 
 def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     """Return what a stack serves with its price and time left, as of its last `up`."""
-    from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
-    from scripts.status.api import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
+    from gemma_serving.engine.state import read  # noqa: PLC0415 - only if a stack is deployed
+    from gemma_serving.scripts.status.api import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
     serves = serves_now(state)

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from contracts.plain_text import for_terminal
-from planning.units import parse_duration_s
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import Option, StackName
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.planning.units import parse_duration_s
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import Option, StackName
 
 if TYPE_CHECKING:
-    from scripts.logs.place import ServerLog
-    from scripts.logs.reading import PrintedLine
+    from gemma_serving.scripts.logs.place import ServerLog
+    from gemma_serving.scripts.logs.reading import PrintedLine
 
 _KEPT: Final = 1000
 """Lines that --follow searches for a known cause."""
@@ -53,13 +53,13 @@ class LogsOptions:
 
 
 def _logs(options: LogsOptions) -> ExitCode:
-    from cloud import google_api
-    from cloud.secret_values import read_secret
-    from contracts.errors import ScriptError
-    from contracts.masking import LineMask
-    from engine import state as states
-    from scripts.logs.place import sentence, server_log
-    from scripts.logs.reading import follow, newest_cause, newest_lines
+    from gemma_serving.cloud import google_api
+    from gemma_serving.cloud.secret_values import read_secret
+    from gemma_serving.contracts.errors import ScriptError
+    from gemma_serving.contracts.masking import LineMask
+    from gemma_serving.engine import state as states
+    from gemma_serving.scripts.logs.place import sentence, server_log
+    from gemma_serving.scripts.logs.reading import follow, newest_cause, newest_lines
 
     state = states.read(options.stack)
     log = server_log(state)
@@ -101,8 +101,8 @@ def _logs(options: LogsOptions) -> ExitCode:
 def _follow(
     options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", more: "Iterator[PrintedLine | None]"
 ) -> None:
-    from scripts.logs.place import sentence
-    from scripts.logs.reading import newest_cause
+    from gemma_serving.scripts.logs.place import sentence
+    from gemma_serving.scripts.logs.reading import newest_cause
 
     print_lines(options, found)
     recent, fresh = list(found), True

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from contracts.errors import CommandRefusedError
-from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
-from contracts.naming import Names
-from contracts.outputs import Target
-from engine.state import StackState, require_deployed
-from planning.errors import PlanningError
-from scripts.cli.settings import stack_settings
-from stacks.hooks.container_logs import RevisionLog
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.outputs import Target
+from gemma_serving.engine.state import StackState, require_deployed
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:
-    from stacks.hooks.failure_hints import Cause
+    from gemma_serving.stacks.hooks.failure_hints import Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +74,9 @@ def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "C
 
     `reason`: what the agent published with its phase `failed`, or empty.
     """
-    from planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
-    from stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
-    from stacks.planned import to_deployment  # noqa: PLC0415 - as above
+    from gemma_serving.planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
+    from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - as above
 
     names = Names(project=log.project, stack=log.stack)
     try:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, cast
 
-from cloud.google_api import GoogleApi, GoogleListError
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping
-from contracts.guest_attributes import FAILED
-from contracts.machine_log import SOURCE_LABEL
-from contracts.masking import masked
-from scripts.logs.place import ServerLog, known_cause
-from stacks.hooks.container_logs import lines_of, why_unread
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.guest_attributes import FAILED
+from gemma_serving.contracts.machine_log import SOURCE_LABEL
+from gemma_serving.contracts.masking import masked
+from gemma_serving.scripts.logs.place import ServerLog, known_cause
+from gemma_serving.stacks.hooks.container_logs import lines_of, why_unread
 
 if TYPE_CHECKING:
-    from stacks.hooks.failure_hints import Cause
+    from gemma_serving.stacks.hooks.failure_hints import Cause
 
 PERIOD_S: Final = 2.0
 """Polling interval in seconds. Cloud Logging allows 60 reads per minute and project (2026-11)."""

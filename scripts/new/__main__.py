@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, print_progress, print_result, run_command
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from planning.data.checkpoints import Checkpoint
-    from planning.solve.search import ServiceLimits, Solution, SolutionSet
-    from scripts.new.profiles import UsageProfile
-    from scripts.plan.api import StackFile
-    from stacks.settings import Settings
+    from gemma_serving.planning.data.checkpoints import Checkpoint
+    from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet
+    from gemma_serving.scripts.new.profiles import UsageProfile
+    from gemma_serving.scripts.plan.api import StackFile
+    from gemma_serving.stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 """Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
@@ -44,7 +44,7 @@ def _profile_name(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    from planning.settings.observability import EMAIL
+    from gemma_serving.planning.settings.observability import EMAIL
 
     try:
         EMAIL.check(text)
@@ -115,13 +115,13 @@ class NewOptions:
 
 
 def _new(options: NewOptions) -> ExitCode:
-    from planning.data.checkpoints import checkpoint_of
-    from planning.planner import plan
-    from scripts.cli.settings import NO_PROJECT
-    from scripts.plan.api import new_file
-    from stacks.loading import from_file
-    from stacks.planned import finding_text, headline, to_deployment
-    from stacks.wording import StackWording
+    from gemma_serving.planning.data.checkpoints import checkpoint_of
+    from gemma_serving.planning.planner import plan
+    from gemma_serving.scripts.cli.settings import NO_PROJECT
+    from gemma_serving.scripts.plan.api import new_file
+    from gemma_serving.stacks.loading import from_file
+    from gemma_serving.stacks.planned import finding_text, headline, to_deployment
+    from gemma_serving.stacks.wording import StackWording
 
     if not options.model and not options.like:
         raise CommandRefusedError("No model. Pass --model ID, or --like STACK to copy a settings file.")
@@ -172,8 +172,8 @@ def _new(options: NewOptions) -> ExitCode:
 
 def _copy(options: NewOptions, like: str, path: Path) -> None:
     """Write a copy of another stack's settings file. Raises CommandRefusedError."""
-    from contracts.settings_files import no_settings_file, settings_file
-    from scripts.plan.api import given_options, write_copy
+    from gemma_serving.contracts.settings_files import no_settings_file, settings_file
+    from gemma_serving.scripts.plan.api import given_options, write_copy
 
     others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json"}]
     if others:
@@ -189,8 +189,8 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequen
 
     Raises PlanningError.
     """
-    from planning.data.images import image_words
-    from scripts.plan.api import write_stack
+    from gemma_serving.planning.data.images import image_words
+    from gemma_serving.scripts.plan.api import write_stack
 
     file, unmet = _file(options, provider, root)
     write_stack(file)
@@ -199,8 +199,8 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequen
 
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
     """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
-    from scripts.new.profiles import USAGE_PROFILES, with_profile
-    from scripts.plan.api import StackFile
+    from gemma_serving.scripts.new.profiles import USAGE_PROFILES, with_profile
+    from gemma_serving.scripts.plan.api import StackFile
 
     profile = USAGE_PROFILES.get(options.profile or "")
     limits = _limits(options)
@@ -223,14 +223,14 @@ def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, S
 
 
 def _limits(options: NewOptions) -> "ServiceLimits":
-    from planning.solve.search import ServiceLimits
+    from gemma_serving.planning.solve.search import ServiceLimits
 
     return ServiceLimits(max_usd_per_hour=options.budget)
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
     """Return the URL of the key. Raises CommandRefusedError for a file with another provider's secrets or salt."""
-    from engine.secrets_provider import provider_with
+    from gemma_serving.engine.secrets_provider import provider_with
 
     if not options.secrets_key:
         return ""
@@ -248,11 +248,11 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
 
     Raises PlanningError with the closest one if none does.
     """
-    from planning.errors import PlanningError
-    from planning.question.workload import parse_workload
-    from planning.solve.candidates import checkpoints_of, rentable_accelerators
-    from planning.solve.search import solve
-    from scripts.plan.api import nothing_is_enough
+    from gemma_serving.planning.errors import PlanningError
+    from gemma_serving.planning.question.workload import parse_workload
+    from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
+    from gemma_serving.planning.solve.search import solve
+    from gemma_serving.scripts.plan.api import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
     goal = profile.goal if profile else "cost"
@@ -279,9 +279,9 @@ def _converted(options: NewOptions, settings: "Settings") -> Iterator[str]:
     """Yield a sentence if vLLM converts the user's own file, with an accelerator that keeps its precision."""
     if not options.config or settings.quantization is None:
         return
-    from planning.errors import PlanningError
-    from planning.machine.hardware import find_accelerator
-    from scripts.new.profiles import USAGE_PROFILES
+    from gemma_serving.planning.errors import PlanningError
+    from gemma_serving.planning.machine.hardware import find_accelerator
+    from gemma_serving.scripts.new.profiles import USAGE_PROFILES
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
     card = find_accelerator(here)
@@ -309,10 +309,10 @@ def _inside(config: Path, root: Path) -> str:
 
 def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
     """Return the Gemma 4 checkpoint with the dimensions and the precision of a config.json. Raises PlanningError if none has them."""
-    from cloud.model_files import read_model
-    from planning.data.checkpoints import CHECKPOINTS
-    from planning.errors import PlanningError
-    from planning.model.catalog import spec_of
+    from gemma_serving.cloud.model_files import read_model
+    from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+    from gemma_serving.planning.errors import PlanningError
+    from gemma_serving.planning.model.catalog import spec_of
 
     own = read_model(config, name=name)
     sized = [
@@ -336,8 +336,8 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
 
     Report a hub that returned no commit, unless a local file describes a model that it does not show.
     """
-    from cloud.hub import main_commit
-    from contracts.answers import Present, Unknown
+    from gemma_serving.cloud.hub import main_commit
+    from gemma_serving.contracts.answers import Present, Unknown
 
     match main_commit(model):
         case Present(value=commit):
@@ -353,7 +353,7 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
 
 def _next(options: NewOptions, settings: "Settings", provider: str, *, on_hub: bool) -> Iterator[str]:
     """Yield the next commands. `on_hub`: the hub returned the model's commit, so no token is needed to read its page."""
-    from scripts.cli.settings import NO_PROJECT
+    from gemma_serving.scripts.cli.settings import NO_PROJECT
 
     name = options.name
     if provider:

@@ -11,10 +11,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
-from planning.memory.resolve import resolve
-from planning.question.types import Deployment
-from planning.solve.candidates import HostShape
-from planning.solve.search import Goal, Solution, warnings_of, with_concurrency
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.solve.candidates import HostShape
+from gemma_serving.planning.solve.search import Goal, Solution, warnings_of, with_concurrency
 
 
 class UsageProfile(Struct, frozen=True, kw_only=True):

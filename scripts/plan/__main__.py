@@ -24,16 +24,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from planning.errors import PlanningError
-from scripts.cli.command import Command, print_progress, print_result, run_command
-from scripts.cli.options import JsonSwitch, Option, project_id
-from scripts.plan.options import ComparisonOptions, Judging, Question, Solving, given_options
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
+from gemma_serving.scripts.plan.options import ComparisonOptions, Judging, Question, Solving, given_options
 
 if TYPE_CHECKING:
-    from planning.cost.subject import Subject
-    from planning.question.types import Plan
-    from planning.solve.wording import Wording
+    from gemma_serving.planning.cost.subject import Subject
+    from gemma_serving.planning.question.types import Plan
+    from gemma_serving.planning.solve.wording import Wording
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
@@ -85,17 +85,19 @@ def _plan(options: PlanOptions) -> ExitCode:
 def _answered(options: PlanOptions) -> ExitCode:
     _check(options)
     if options.solving.solve:
-        from scripts.plan.solve import solve_question  # imports all of the planner and, with --write, the settings
+        from gemma_serving.scripts.plan.solve import (
+            solve_question,  # imports all of the planner and, with --write, the settings
+        )
 
         return solve_question(
             options.question, options.comparison, options.solving, write=options.write, as_json=options.as_json
         )
     if options.comparison.compare:
-        from scripts.plan.compare import compare
+        from gemma_serving.scripts.plan.compare import compare
 
         return compare(_with_checkpoint(options.question), options.comparison, as_json=options.as_json)
     if options.judging.compile:
-        from scripts.plan.compile import run_judge
+        from gemma_serving.scripts.plan.compile import run_judge
 
         return run_judge()
     planned = plan_of_question(options)
@@ -120,10 +122,10 @@ def plan_of_question(options: PlanOptions) -> PlannedQuestion:
     """Return the plan of a question. Raises PlanningError."""
     from msgspec import structs
 
-    from planning.cost.subject import examine
-    from planning.planner import plan_of
-    from planning.solve.wording import with_callers_keys
-    from scripts.plan.question import deployment_from, wording_of
+    from gemma_serving.planning.cost.subject import examine
+    from gemma_serving.planning.planner import plan_of
+    from gemma_serving.planning.solve.wording import with_callers_keys
+    from gemma_serving.scripts.plan.question import deployment_from, wording_of
 
     question = _with_checkpoint(options.question)
     today = datetime.now(UTC).date().isoformat()
@@ -151,9 +153,9 @@ def show_plan(planned: PlannedQuestion) -> None:
     """Print a plan as text."""
     options, plan, wording = planned.options, planned.plan, planned.wording
     if options.explain:
-        from planning.rules.findings import notes_of
-        from planning.solve.explain import explain
-        from planning.solve.wording import remedy_of, with_callers_keys
+        from gemma_serving.planning.rules.findings import notes_of
+        from gemma_serving.planning.solve.explain import explain
+        from gemma_serving.planning.solve.wording import remedy_of, with_callers_keys
 
         notes = [
             f"{one.id}: {with_callers_keys(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)
@@ -162,13 +164,13 @@ def show_plan(planned: PlannedQuestion) -> None:
             print(title)
             print_result("".join(f"  {line}\n" for line in lines))
     elif options.costs:
-        from scripts.plan.costs import show_costs  # rich takes longer to load than the plan
+        from gemma_serving.scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 
         show_costs(plan)
     else:
-        from planning.planner import original_note
-        from planning.solve.faster_start import faster_start
-        from scripts.plan.table import show  # rich takes longer to load than the plan
+        from gemma_serving.planning.planner import original_note
+        from gemma_serving.planning.solve.faster_start import faster_start
+        from gemma_serving.scripts.plan.table import show  # rich takes longer to load than the plan
 
         faster = faster_start(planned.subject)
         show(plan, wording, original_note(planned.subject), "" if faster is None else faster.text(wording))
@@ -176,9 +178,9 @@ def show_plan(planned: PlannedQuestion) -> None:
 
 def plan_object(planned: PlannedQuestion) -> dict[str, object]:
     """Return a plan as one object in JSON types."""
-    from planning.cost.loading_modes import loading_modes
-    from planning.solve.faster_start import faster_start
-    from planning.solve.plan_json import plan_json
+    from gemma_serving.planning.cost.loading_modes import loading_modes
+    from gemma_serving.planning.solve.faster_start import faster_start
+    from gemma_serving.planning.solve.plan_json import plan_json
 
     subject, wording = planned.subject, planned.wording
     found: dict[str, object] = plan_json(planned.plan, wording)
@@ -186,7 +188,7 @@ def plan_object(planned: PlannedQuestion) -> dict[str, object]:
         faster = faster_start(subject)
         found |= {"loading_modes": ways, "faster_start": None if faster is None else faster.to_json(wording)}
     if planned.options.explain:
-        from planning.solve.explain import explain
+        from gemma_serving.planning.solve.explain import explain
 
         found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
     return found
@@ -194,14 +196,14 @@ def plan_object(planned: PlannedQuestion) -> dict[str, object]:
 
 def _moved(stack: str) -> str:
     """Return why the next `up` rejects the region of the settings file, as far as a local backend's file shows it; else an empty string."""
-    from engine.backend import file_text
+    from gemma_serving.engine.backend import file_text
 
     if not file_text(stack):
         return ""
-    from contracts.errors import CommandRefusedError
-    from engine.state import stored
-    from scripts.cli.settings import stack_settings
-    from stacks.deployed.home_region import home_region
+    from gemma_serving.contracts.errors import CommandRefusedError
+    from gemma_serving.engine.state import stored
+    from gemma_serving.scripts.cli.settings import stack_settings
+    from gemma_serving.stacks.deployed.home_region import home_region
 
     deployed = stored(stack)
     if not deployed.projects:
@@ -254,7 +256,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
 
 def _with_checkpoint(question: Question) -> Question:
     """Return the question with the checkpoint of a family: the original, or the one stored in the requested precision."""
-    from planning.data.checkpoints import family, stored_as
+    from gemma_serving.planning.data.checkpoints import family, stored_as
 
     members = () if question.config or question.from_hub else family(question.model or "")
     if not members:
@@ -295,7 +297,7 @@ def _prices(options: PricesOptions) -> ExitCode:
     uses that file; commit it. Needs the Cloud Billing API, which costs nothing.
     Writes nothing unless the whole catalog was read.
     """
-    from scripts.plan.prices import refresh_prices
+    from gemma_serving.scripts.plan.prices import refresh_prices
 
     return refresh_prices(options.stack, options.project, dry_run=options.dry_run, as_json=options.as_json)
 

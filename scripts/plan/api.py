@@ -1,7 +1,7 @@
 """Public interface of `scripts.plan` for other commands, for the settings file of a solution."""
 
-from scripts.plan.options import given_options
-from scripts.plan.solve import nothing_is_enough
-from scripts.plan.stack_text import StackFile, new_file, write_copy, write_stack
+from gemma_serving.scripts.plan.options import given_options
+from gemma_serving.scripts.plan.solve import nothing_is_enough
+from gemma_serving.scripts.plan.stack_text import StackFile, new_file, write_copy, write_stack
 
 __all__ = ["StackFile", "given_options", "new_file", "nothing_is_enough", "write_copy", "write_stack"]

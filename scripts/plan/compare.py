@@ -6,17 +6,17 @@ import sys
 
 from msgspec.structs import replace as replace_struct
 
-from contracts.exit_codes import ExitCode
-from planning.data.images import built_name, image_words
-from planning.machine.hardware import ACCELERATORS
-from planning.model.catalog import refuse_absent
-from planning.planner import plan
-from planning.question.fields import with_changes
-from planning.question.types import Deployment, Plan
-from planning.rules.alternatives import version_of
-from planning.solve.plan_json import plan_json
-from scripts.plan.options import ComparisonOptions, Question
-from scripts.plan.question import CommandWording, deployment_from
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning.data.images import built_name, image_words
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.model.catalog import refuse_absent
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.question.types import Deployment, Plan
+from gemma_serving.planning.rules.alternatives import version_of
+from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.scripts.plan.options import ComparisonOptions, Question
+from gemma_serving.scripts.plan.question import CommandWording, deployment_from
 
 _NUMBERS = ("concurrent", "tok/s, 1 request", "tok/s, full", "$/h", "$/M tokens")
 """Headings of the numeric columns."""
@@ -96,7 +96,7 @@ def _rates(one: Plan) -> tuple[str, str, str, str]:
 
 
 def _table(rows: list[Row], chosen: Plan | None, limits: ComparisonOptions) -> None:
-    from scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
+    from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
 
     first = rows[0][0]
     title = f"{first.model}, requests of {first.vllm.max_model_len or 0:,} tokens"

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from engine.children import run_child
-from scripts.cli.command import last_command
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.engine.children import run_child
+from gemma_serving.scripts.cli.command import last_command
 
-_ROOT: Final = Path(__file__).parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def run_judge() -> ExitCode:

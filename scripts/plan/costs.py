@@ -7,9 +7,9 @@ from typing import Final
 
 from rich.console import Console
 
-from planning.question.types import BillPart, Plan
-from planning.units import duration
-from scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.planning.question.types import BillPart, Plan
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 
 _DAY_H: Final = 24
 _PER: Final = {"start": "cold start"}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from scripts.cli.options import Option
+from gemma_serving.scripts.cli.options import Option
 
 _HOUR_MINUTES: Final = 60
 NONE: Final = "none"

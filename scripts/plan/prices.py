@@ -1,6 +1,6 @@
 """`gemma plan prices`: refresh the prices from Google's price catalog, and show the changes.
 
-Cloud Billing Catalog API, v1 `services.skus.list`. planning/data/prices.json states which SKU is which price.
+Cloud Billing Catalog API, v1 `services.skus.list`. gemma_serving/planning/data/prices.json states which SKU is which price.
 """
 
 import json
@@ -12,20 +12,20 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from cloud.caller import caller_of
-from cloud.google_api import GoogleApi, GoogleListError, endpoint
-from cloud.price_file import REFRESHED, stored_book
-from cloud.simulated import is_simulated
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.fields import as_mapping, as_sequence
-from engine.atomic_file import replace_file
-from engine.runner import project_folder
-from planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
-from scripts.cli.command import print_progress
-from scripts.cli.settings import stack_settings
-from scripts.cli.tables import console, paragraph
-from stacks.loading import project_from_environment
+from gemma_serving.cloud.caller import caller_of
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, endpoint
+from gemma_serving.cloud.price_file import REFRESHED, stored_book
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.runner import project_folder
+from gemma_serving.planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.cli.tables import console, paragraph
+from gemma_serving.stacks.loading import project_from_environment
 
 _API: Final = "cloudbilling"
 _ROLE: Final = "roles/serviceusage.serviceUsageConsumer"

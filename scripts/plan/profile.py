@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from planning.data.images import image_words
-from planning.solve.profiles import DAY_H, HOUR_MINUTES, Choice, Kind, Profile, Way
-from planning.units import format_duration
-from scripts.cli.tables import FittedTable
+from gemma_serving.planning.data.images import image_words
+from gemma_serving.planning.solve.profiles import DAY_H, HOUR_MINUTES, Choice, Kind, Profile, Way
+from gemma_serving.planning.units import format_duration
+from gemma_serving.scripts.cli.tables import FittedTable
 
 _WORDS: Final[dict[Kind, str]] = {
     "flex-start": "flex-start",

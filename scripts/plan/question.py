@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace as replace_struct
 
-from contracts.fields import as_mapping
-from contracts.settings_files import settings_file
-from planning.data.images import IMAGES, Image, built_name
-from planning.data.prices import PriceBook
-from planning.errors import PlanningError
-from planning.machine.hardware import find_accelerator
-from planning.model.spec import ModelSpec
-from planning.model.support import is_version
-from planning.question.fields import question_fields, with_changes
-from planning.question.recommendation import TEXT_ONLY
-from planning.question.types import Deployment
-from planning.question.vllm_args import OPTIONS, VllmOptions
-from planning.question.workload import parse_workload
-from planning.rules.alternatives import version_of
-from planning.rules.findings import check_accepted
-from planning.settings.fields import setting_key
-from planning.settings.image import ImageSettings, image_of_version, named_image
-from planning.solve.wording import NO_STACK, Wording
-from scripts.cli.settings import NO_PROJECT
-from scripts.plan.options import NONE, Question
-from scripts.plan.set_option import (
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning.data.images import IMAGES, Image, built_name
+from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import find_accelerator
+from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.model.support import is_version
+from gemma_serving.planning.question.fields import question_fields, with_changes
+from gemma_serving.planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.rules.alternatives import version_of
+from gemma_serving.planning.rules.findings import check_accepted
+from gemma_serving.planning.settings.fields import setting_key
+from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
+from gemma_serving.planning.solve.wording import NO_STACK, Wording
+from gemma_serving.scripts.cli.settings import NO_PROJECT
+from gemma_serving.scripts.plan.options import NONE, Question
+from gemma_serving.scripts.plan.set_option import (
     OF_NAMED_IMAGE,
     OWN_OPTION,
     as_yaml,
@@ -40,7 +40,7 @@ from scripts.plan.set_option import (
 )
 
 if TYPE_CHECKING:
-    from stacks.settings import Settings
+    from gemma_serving.stacks.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -127,7 +127,7 @@ def _flat(pair: str) -> Iterator[str]:
 
 def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
     """Return the options that keys such as `vllm.speculative.method` set, by path. Raises PlanningError."""
-    from stacks.loading import SettingsError, vllm_options  # noqa: PLC0415 - as below
+    from gemma_serving.stacks.loading import SettingsError, vllm_options  # noqa: PLC0415 - as below
 
     blocks: dict[str, dict[str, object]] = {}
     for pair in pairs:
@@ -143,8 +143,8 @@ def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
 
 
 def _described(question: Question) -> Deployment:
-    from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
-    from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
+    from gemma_serving.cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
+    from gemma_serving.planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
 
     spec = _model_spec(question)
     image = _image(question)
@@ -193,7 +193,7 @@ def _given(word: str | None) -> str | None:
 
 def _file_keys() -> Sequence[str]:
     """Return the path of each key of a settings file, such as `tpu.acceleratorType`."""
-    from stacks.schema import blocks  # noqa: PLC0415 - pydantic takes longer to load than a plan
+    from gemma_serving.stacks.schema import blocks  # noqa: PLC0415 - pydantic takes longer to load than a plan
 
     return [
         f"{path.partition(':')[2]}.{name}".removeprefix(".") for path, block in blocks() for name in block["properties"]
@@ -207,7 +207,7 @@ def stack_file(name: str) -> Path:
 
 def _is_of_file(pair: str) -> bool:
     """Return whether a pair's key belongs to a settings file, such as `tpu.maxRunDuration`, rather than only to a question."""
-    from stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
+    from gemma_serving.stacks.schema import PRODUCT, known_keys  # noqa: PLC0415 - only with --stack
 
     key = pair.partition("=")[0].strip()
     return ":" in key or (key not in OF_NAMED_IMAGE and key.partition(".")[0] in known_keys(PRODUCT))
@@ -217,7 +217,7 @@ def _in_yaml(key: str, text: str) -> object:
     """Return the value of a text as in a settings file. Raises PlanningError."""
     import yaml  # noqa: PLC0415 - as stacks.loading, with which it takes longer than a plan
 
-    from stacks.loading import read_yaml  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.loading import read_yaml  # noqa: PLC0415 - as above
 
     try:
         return read_yaml(text)
@@ -228,7 +228,7 @@ def _in_yaml(key: str, text: str) -> object:
 def settings_of(question: Question) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError."""
     # pydantic takes longer to load than the whole plan, and only this path needs it.
-    from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
+    from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
 
     changes = dict[str, object]()
     for pair in filter(_is_of_file, question.set):
@@ -244,12 +244,12 @@ def settings_of(question: Question) -> "Settings":
 
 def _of_stack(question: Question) -> Deployment:
     """Return the deployment of a stack's settings. Raises PlanningError."""
-    from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
+    from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
 
     settings = settings_of(question)
     deployment = to_deployment(settings)
     if question.from_hub:
-        from scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
+        from gemma_serving.scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
 
         deployment = replace_struct(deployment, model_spec=from_hub(settings.model, save=question.save))
     return replace_struct(deployment, prices=prices_of(question)) if question.prices else deployment
@@ -259,14 +259,14 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
     """Return the wording of findings: settings keys for a stack, options otherwise."""
     if question.stack is None:
         return CommandWording(has_release=question.vllm is not None)
-    from stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
+    from gemma_serving.stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
 
     return StackWording(deployment, question.stack)
 
 
 def _model_spec(question: Question) -> ModelSpec | None:
-    from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
-    from scripts.plan.model_source import from_hub  # noqa: PLC0415 - keeps --help fast
+    from gemma_serving.cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
+    from gemma_serving.scripts.plan.model_source import from_hub  # noqa: PLC0415 - keeps --help fast
 
     if question.from_hub:
         return from_hub(question.model or "", save=question.save)
@@ -277,10 +277,10 @@ def _model_spec(question: Question) -> ModelSpec | None:
 
 def prices_of(question: Question) -> PriceBook | None:
     """Return the prices of `--prices` with the refreshed ones; None without either. Raises PlanningError."""
-    from cloud.price_file import refreshed_book, with_refreshed  # noqa: PLC0415 - keeps --help fast
+    from gemma_serving.cloud.price_file import refreshed_book, with_refreshed  # noqa: PLC0415 - keeps --help fast
 
     if question.prices is None:
         return refreshed_book()
-    from cloud.model_files import read_object  # noqa: PLC0415 - only with --prices
+    from gemma_serving.cloud.model_files import read_object  # noqa: PLC0415 - only with --prices
 
     return with_refreshed(PriceBook.from_mapping(read_object(question.prices)))

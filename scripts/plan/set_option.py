@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final, cast
 
-from contracts.spelling import did_you_mean, did_you_mean_path
-from planning.errors import PlanningError
-from planning.question.fields import question_fields
-from planning.question.vllm_args import KINDS, OPTIONS
-from planning.settings.fields import SettingField
-from planning.settings.marks import OneOf
-from scripts.plan.options import NONE
+from gemma_serving.contracts.spelling import did_you_mean, did_you_mean_path
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.fields import question_fields
+from gemma_serving.planning.question.vllm_args import KINDS, OPTIONS
+from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.marks import OneOf
+from gemma_serving.scripts.plan.options import NONE
 
 OWN_OPTION: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},

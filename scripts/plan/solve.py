@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from contracts.exit_codes import ExitCode
-from planning.data.images import image_words
-from planning.question.types import rounded
-from planning.question.workload import format_workload, parse_workload
-from planning.rules.findings import RULES
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
-from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
-from planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
-from planning.units import format_duration
-from scripts.cli.command import print_progress
-from scripts.plan.options import ComparisonOptions, Question, Solving
-from scripts.plan.question import prices_of
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning.data.images import image_words
+from gemma_serving.planning.question.types import rounded
+from gemma_serving.planning.question.workload import format_workload, parse_workload
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
+from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
+from gemma_serving.planning.units import format_duration
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.plan.options import ComparisonOptions, Question, Solving
+from gemma_serving.scripts.plan.question import prices_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scripts.cli.tables import FittedTable
+    from gemma_serving.scripts.cli.tables import FittedTable
 
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
@@ -58,7 +58,7 @@ def solve_question(
     """Print the deployments that meet the limits, and write the chosen one. Raises PlanningError."""
     path = None
     if write is not None:
-        from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
+        from gemma_serving.scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
 
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
@@ -66,7 +66,7 @@ def solve_question(
     goal = found.answer.goal
     prices = question.prices
     if write is not None and path is not None and chosen is not None:
-        from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
+        from gemma_serving.scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
         write_stack(StackFile(name=write, solution=chosen, limits=found.limits, prices=prices, goal=goal))
         print_progress("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
@@ -77,7 +77,7 @@ def solve_question(
         print_progress("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED
     if not as_json:
-        from scripts.cli.tables import console  # noqa: PLC0415 - only for the table
+        from gemma_serving.scripts.cli.tables import console  # noqa: PLC0415 - only for the table
 
         show(found, console(sys.stdout))
     return ExitCode.DONE
@@ -121,12 +121,12 @@ def nothing_is_enough(answer: SolutionSet) -> str:
 
 def show(found: SolvedQuestion, out: "Console") -> None:
     """Print the solutions, or their cost per day, with the sentences below."""
-    from scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
+    from gemma_serving.scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
 
     if found.choice is None:
         out.print(_table(found))
     else:
-        from scripts.plan.profile import conditions, decision, profile_table  # noqa: PLC0415 - only with a profile
+        from gemma_serving.scripts.plan.profile import conditions, decision, profile_table  # noqa: PLC0415 - only with a profile
 
         out.print(profile_table(found.choice))
         paragraph(out, decision(found.choice))
@@ -137,7 +137,7 @@ def show(found: SolvedQuestion, out: "Console") -> None:
 
 
 def _table(found: SolvedQuestion) -> "FittedTable":
-    from scripts.cli.tables import FittedTable  # noqa: PLC0415 - only for the table
+    from gemma_serving.scripts.cli.tables import FittedTable  # noqa: PLC0415 - only for the table
 
     shown = FittedTable(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     for one in found.shown:
@@ -189,7 +189,7 @@ def _settings(one: Solution) -> str:
 
 
 def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
-    from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
+    from gemma_serving.scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
 
     answer = found.answer
     limits = found.limits

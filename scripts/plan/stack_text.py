@@ -8,23 +8,23 @@ from typing import Final, cast
 
 import yaml
 
-from contracts.fields import as_mapping, camel_case
-from contracts.labels import PRODUCT
-from contracts.naming import Names, NamingError
-from engine.atomic_file import replace_file
-from engine.trial import without_secrets
-from planning.data.images import IMAGES
-from planning.errors import PlanningError
-from planning.question.recommendation import FUSE_MODES
-from planning.question.vllm_args import KEY_OF, VllmOptions
-from planning.question.workload import DEFAULT_WORKLOAD, Workload
-from planning.solve.search import Goal, ServiceLimits, Solution
-from planning.units import format_duration
-from scripts.cli.settings import NO_PROJECT
-from scripts.plan.question import ROOT, stack_file
-from stacks.loading import not_yaml, read_yaml
-from stacks.secrets import SECRET_KEYS
-from stacks.wording import inline_yaml, value_in_file
+from gemma_serving.contracts.fields import as_mapping, camel_case
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.naming import Names, NamingError
+from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.trial import without_secrets
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.recommendation import FUSE_MODES
+from gemma_serving.planning.question.vllm_args import KEY_OF, VllmOptions
+from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD, Workload
+from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution
+from gemma_serving.planning.units import format_duration
+from gemma_serving.scripts.cli.settings import NO_PROJECT
+from gemma_serving.scripts.plan.question import ROOT, stack_file
+from gemma_serving.stacks.loading import not_yaml, read_yaml
+from gemma_serving.stacks.secrets import SECRET_KEYS
+from gemma_serving.stacks.wording import inline_yaml, value_in_file
 
 _BEST: Final[dict[Goal, str]] = {
     "cost": "cheapest deployment",

@@ -7,18 +7,26 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from planning.cost.capacity_order import order_lines
-from planning.data.checkpoints import with_owner
-from planning.machine.hardware import ACCELERATORS, Accelerator
-from planning.memory.margins import margin_words
-from planning.question.types import LIMIT_WORDS, Band, Finding, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
-from planning.rules.findings import counted_notes, notes_of
-from planning.solve.wording import Wording, remedy_of, with_callers_keys
-from planning.speed.bands import WIDER, sources_of
-from planning.speed.measured_starts import behind_the_start
-from planning.units import duration, number_of
-from scripts.cli.tables import FittedTable, paragraph
-from scripts.cli.tables import console as screen
+from gemma_serving.planning.cost.capacity_order import order_lines
+from gemma_serving.planning.data.checkpoints import with_owner
+from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
+from gemma_serving.planning.memory.margins import margin_words
+from gemma_serving.planning.question.types import (
+    LIMIT_WORDS,
+    Band,
+    Finding,
+    Plan,
+    RunningCosts,
+    ThroughputPlan,
+    WorkloadPlan,
+)
+from gemma_serving.planning.rules.findings import counted_notes, notes_of
+from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
+from gemma_serving.planning.speed.bands import WIDER, sources_of
+from gemma_serving.planning.speed.measured_starts import behind_the_start
+from gemma_serving.planning.units import duration, number_of
+from gemma_serving.scripts.cli.tables import FittedTable, paragraph
+from gemma_serving.scripts.cli.tables import console as screen
 
 _BAR: Final = 60
 """Characters of a whole bar, if the terminal has room for it."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import Option
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import Option
 
 _COMMENT: Final = "comment.md"
 
@@ -78,11 +78,11 @@ def _run(options: RunOptions) -> ExitCode:
     With --base and without STACK, a stack that is neither deployed nor changed is left out.
     A failed preview is stored with its error.
     """
-    from engine import runner
-    from engine.previewed import other_checkout
-    from scripts.preview.comment import as_text, comment, verdicts
-    from scripts.preview.plans import describe_checkout
-    from scripts.preview.run import preview_stacks
+    from gemma_serving.engine import runner
+    from gemma_serving.engine.previewed import other_checkout
+    from gemma_serving.scripts.preview.comment import as_text, comment, verdicts
+    from gemma_serving.scripts.preview.plans import describe_checkout
+    from gemma_serving.scripts.preview.run import preview_stacks
 
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)  # fails early without the right to write
@@ -123,8 +123,8 @@ def _comment(options: CommentOptions) -> ExitCode:
 
     The token comes from GITHUB_TOKEN.
     """
-    from scripts.cli.github import repository_from_environment
-    from scripts.preview.comment import MARKER
+    from gemma_serving.scripts.cli.github import repository_from_environment
+    from gemma_serving.scripts.preview.comment import MARKER
 
     path = options.source / _COMMENT
     if not path.is_file():
@@ -142,8 +142,8 @@ def _plans(options: PlansOptions) -> ExitCode:
 
     Needs no cloud and no credentials.
     """
-    from engine.runner import project_folder
-    from scripts.preview.plans import describe_checkout
+    from gemma_serving.engine.runner import project_folder
+    from gemma_serving.scripts.preview.plans import describe_checkout
 
     stacks = [described.model_dump() for described in describe_checkout(project_folder()).values()]
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 """Public interface of `scripts.preview` for other commands."""
 
-from scripts.preview.upcoming import headline, upcoming
+from gemma_serving.scripts.preview.upcoming import headline, upcoming
 
 __all__ = ["headline", "upcoming"]

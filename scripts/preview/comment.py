@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.resource_types import CAPACITY_TYPE
-from contracts.server_change import ChangedValue, changed_values
-from engine.steps import ResourceChange
-from planning.units import number_of
-from scripts.cli.markdown import code, fenced, plain, prose, row, stack_names
-from scripts.preview.effects import (
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.server_change import ChangedValue, changed_values
+from gemma_serving.engine.steps import ResourceChange
+from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.cli.markdown import code, fenced, plain, prose, row, stack_names
+from gemma_serving.scripts.preview.effects import (
     HEADINGS,
     NEW_CAPACITY,
     ZONES,
@@ -22,9 +22,9 @@ from scripts.preview.effects import (
     replacing,
     zones_of,
 )
-from scripts.preview.plans import HOURLY, MOST, DescribedFinding, Plans, StackDescription
-from scripts.preview.run import StackPreview
-from scripts.preview.upcoming import headline
+from gemma_serving.scripts.preview.plans import HOURLY, MOST, DescribedFinding, Plans, StackDescription
+from gemma_serving.scripts.preview.run import StackPreview
+from gemma_serving.scripts.preview.upcoming import headline
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
 """Identifies the comment, so a later run can update it."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
-from contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
-from planning.settings.marks import EffectName
-from scripts.preview.plans import RESTART, START, StackDescription
-from stacks.settings.gateway import GatewayStack
-from stacks.settings.keys import setting_fields
+from gemma_serving.contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
+from gemma_serving.planning.settings.marks import EffectName
+from gemma_serving.scripts.preview.plans import RESTART, START, StackDescription
+from gemma_serving.stacks.settings.gateway import GatewayStack
+from gemma_serving.stacks.settings.keys import setting_fields
 
 StackEffect = Literal[
     "nothing", "update", "restart", "revision", "service", "capacity", "target", "removed", "blocked", "new",

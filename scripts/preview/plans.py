@@ -9,25 +9,25 @@ from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from contracts.fields import camel_case
-from contracts.labels import PRODUCT
-from contracts.masking import masked
-from contracts.server_change import flags_of
-from engine.runner import stacks_in
-from planning import PlanningError, plan
-from planning.question.types import Finding, Plan
-from planning.question.vllm_args import vllm_arguments
-from planning.settings.fields import SettingField
-from planning.solve.wording import with_callers_keys
-from planning.units import format_duration
-from stacks.gateway_plan import plan_gateway
-from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
-from stacks.planned import finding_text, to_deployment, today
-from stacks.secrets import SECRET_KEYS
-from stacks.settings import Settings
-from stacks.settings.gateway import GatewayStack
-from stacks.settings.keys import setting_fields
-from stacks.wording import StackWording
+from gemma_serving.contracts.fields import camel_case
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.server_change import flags_of
+from gemma_serving.engine.runner import stacks_in
+from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.question.types import Finding, Plan
+from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.planning.units import format_duration
+from gemma_serving.stacks.gateway_plan import plan_gateway
+from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
+from gemma_serving.stacks.planned import finding_text, to_deployment, today
+from gemma_serving.stacks.secrets import SECRET_KEYS
+from gemma_serving.stacks.settings import Settings
+from gemma_serving.stacks.settings.gateway import GatewayStack
+from gemma_serving.stacks.settings.keys import setting_fields
+from gemma_serving.stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"
 """Stand-in if no project is set. A plan needs none."""

@@ -7,18 +7,18 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from cloud.simulated import is_simulated
-from contracts.errors import ScriptError
-from contracts.masking import masked
-from engine import runner
-from engine.previewed import PreviewFailedError, preview, selected_or_new
-from engine.steps import ResourceChange, changes_of
-from scripts.cli.command import print_progress
-from scripts.cli.frozen import frozen_here
-from scripts.cli.hidden import environment_secrets
-from scripts.preview.without_secrets import without_secrets
-from stacks.loading import is_gateway_file
-from stacks.planned import doctor_hint
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.masking import masked
+from gemma_serving.engine import runner
+from gemma_serving.engine.previewed import PreviewFailedError, preview, selected_or_new
+from gemma_serving.engine.steps import ResourceChange, changes_of
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.frozen import frozen_here
+from gemma_serving.scripts.cli.hidden import environment_secrets
+from gemma_serving.scripts.preview.without_secrets import without_secrets
+from gemma_serving.stacks.loading import is_gateway_file
+from gemma_serving.stacks.planned import doctor_hint
 
 _REFUSAL: Final = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
 """Pieces of Google's error messages that point to the project or the caller."""

@@ -4,25 +4,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.collector import COLLECTOR_METADATA_KEY
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from contracts.outputs import StackOutputs
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import server_change
-from contracts.serving_document import REPOSITORIES_METADATA_KEY
-from engine import runner
-from engine.deployment import read_deployment, type_in
-from engine.previewed import steps_in
-from engine.state import outputs_in
-from engine.steps import CAPACITY_TYPES, ResourceChange
-from planning import Plan, plan
-from planning.cost.capacity_order import order_lines
-from scripts.cli.price_in_use import usd_per_hour_in_use
-from scripts.cli.settings import stack_settings
-from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
-from scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
-from stacks.planned import to_deployment, today
+from gemma_serving.contracts.collector import COLLECTOR_METADATA_KEY
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.server_change import server_change
+from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import read_deployment, type_in
+from gemma_serving.engine.previewed import steps_in
+from gemma_serving.engine.state import outputs_in
+from gemma_serving.engine.steps import CAPACITY_TYPES, ResourceChange
+from gemma_serving.planning import Plan, plan
+from gemma_serving.planning.cost.capacity_order import order_lines
+from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
+from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
+from gemma_serving.stacks.planned import to_deployment, today
 
 _WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)
 """Metadata keys of a machine that the agent follows without its server, or reads at the next pull."""

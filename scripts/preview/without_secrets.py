@@ -11,11 +11,11 @@ import secrets
 from collections.abc import Callable, Generator, Mapping
 from typing import Final, cast
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping, as_sequence
-from engine import runner
-from engine.backend import variable
-from engine.deployment import (
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.engine import runner
+from gemma_serving.engine.backend import variable
+from gemma_serving.engine.deployment import (
     SECRET_SIGNATURE,
     ResourceState,
     StackDeployment,
@@ -24,8 +24,8 @@ from engine.deployment import (
     read_deployment,
     write_deployment,
 )
-from engine.previewed import scratch_backend
-from stacks.loading import read_yaml
+from gemma_serving.engine.previewed import scratch_backend
+from gemma_serving.stacks.loading import read_yaml
 
 STAND_IN: Final = "[not read]"
 """The value of every secret."""

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, print_progress, print_result, run_command
-from scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
-from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.cli.prompts import confirm
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
+from gemma_serving.scripts.cli.prompts import confirm
 
 if TYPE_CHECKING:
-    from scripts.recover.run import Examined
+    from gemma_serving.scripts.recover.run import Examined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class RecoverOptions:
 
 
 def _recover(options: RecoverOptions) -> ExitCode:
-    from cloud import google_api
-    from cloud.simulated import is_simulated
-    from scripts.cli.settings import stack_project
-    from scripts.recover import run
+    from gemma_serving.cloud import google_api
+    from gemma_serving.cloud.simulated import is_simulated
+    from gemma_serving.scripts.cli.settings import stack_project
+    from gemma_serving.scripts.recover import run
 
     started_s = time.monotonic()
     stack = options.stack

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
-from cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
-from cloud.google_api import GoogleApi, answer_of
-from cloud.kinds import BY_TYPE, INSTANCE, ResourceKind
-from contracts.answers import Absent, Answer, Present, Unknown
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence
-from contracts.labels import URN_DIGITS, Ownership
-from contracts.parallel import each
-from contracts.resource_types import CAPACITY_TYPE
-from engine.deployment import UNKNOWN
-from scripts.recover.state_edit import contains_text
+from gemma_serving.cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
+from gemma_serving.cloud.google_api import GoogleApi, answer_of
+from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, ResourceKind
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.labels import URN_DIGITS, Ownership
+from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.scripts.recover.state_edit import contains_text
 
 _ZONES_AT_ONCE: Final = 8
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cloud.google_api import GoogleApi
-from contracts.errors import ScriptError
-from contracts.labels import PRODUCT, Ownership
-from engine import runner
-from engine.deployment import (
+from gemma_serving.cloud.google_api import GoogleApi
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import (
     ResourceState,
     StackDeployment,
     StateUnreadableError,
@@ -24,11 +24,11 @@ from engine.deployment import (
     read_deployment,
     write_deployment,
 )
-from engine.locks import end_dead_locks, past_dead_locks, stack_locks
-from engine.previewed import declared, scratch_backend
-from engine.secrets_provider import create_state
-from scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
-from scripts.recover.state_edit import candidates, is_complete, with_resource
+from gemma_serving.engine.locks import end_dead_locks, past_dead_locks, stack_locks
+from gemma_serving.engine.previewed import declared, scratch_backend
+from gemma_serving.engine.secrets_provider import create_state
+from gemma_serving.scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
+from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource
 
 GROUPS: Final = {
     "owned": "To import",

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import uuid4
 
-from contracts.fields import as_mapping, as_sequence
-from contracts.resource_types import CAPACITY_TYPE
-from engine.deployment import UNKNOWN, ResourceState, StackDeployment
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.engine.deployment import UNKNOWN, ResourceState, StackDeployment
 
 REDACTED: Final = "[secret]"
 _LEFT_OUT: Final = ("propertyDependencies", "deletedWith", "sourcePosition", "stackTrace", "initErrors")

@@ -13,12 +13,12 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from contracts.plain_text import for_terminal
-from scripts.cli.command import Command, print_progress, print_result, run_command
-from scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
-from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.cli.prompts import confirm
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
+from gemma_serving.scripts.cli.prompts import confirm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class RestartOptions:
 
 
 def _restart(options: RestartOptions) -> ExitCode:
-    from scripts.restart.machine import machine_of, restart
+    from gemma_serving.scripts.restart.machine import machine_of, restart
 
     stack = options.stack
     found = machine_of(stack)

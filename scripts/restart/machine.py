@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Final
 
-from cloud.google_api import connect
-from cloud.tpu_machine import TpuMachine
-from contracts.answers import Absent
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.guest_attributes import (
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.cloud.tpu_machine import TpuMachine
+from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.guest_attributes import (
     DETAIL_KEY,
     ENDING,
     FAILED,
@@ -19,15 +19,15 @@ from contracts.guest_attributes import (
     SERVING_HASH_KEY,
     reason_of,
 )
-from contracts.labels import PRODUCT, Ownership
-from contracts.resource_types import CAPACITY_TYPE
-from contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
-from contracts.serving_document import RESTART_METADATA_KEY
-from engine.deployment import read_deployment
-from engine.locks import require_dead, stack_locks
-from engine.state import outputs_in, require_server
-from planning.units import duration
-from scripts.cli.command import print_progress
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
+from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
+from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.locks import require_dead, stack_locks
+from gemma_serving.engine.state import outputs_in, require_server
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.cli.command import print_progress
 
 POLL_S: Final = 2.0
 

@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.spelling import UnknownWordError, meant
-from engine import runner
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.cli.settings import stack_settings
-from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.spelling import UnknownWordError, meant
+from gemma_serving.engine import runner
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
 
 if TYPE_CHECKING:
-    from stacks.settings import Settings
+    from gemma_serving.stacks.settings import Settings
 
 _LEAST_KEY_CHARACTERS: Final = 16
 _GENERATED_BYTES: Final = 32
@@ -70,7 +70,7 @@ def _save(options: SaveOptions) -> ExitCode:
         _require_apis(stack_settings(stack))
     value = secrets.token_urlsafe(_GENERATED_BYTES) if options.generate else _checked(_read(kind), kind)
     if stack not in runner.listed_stacks():
-        from engine.secrets_provider import create_state  # loads YAML
+        from gemma_serving.engine.secrets_provider import create_state  # loads YAML
 
         create_state(stack)
     place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)
@@ -95,9 +95,9 @@ def _save(options: SaveOptions) -> ExitCode:
 
 def _require_apis(settings: "Settings") -> None:
     """Raise CommandRefusedError if an API of the stack is off, and wait for Secret Manager if it was just enabled."""
-    from cloud.enabled import await_api, require_apis
-    from cloud.google_api import connect
-    from stacks.apis import apis_of
+    from gemma_serving.cloud.enabled import await_api, require_apis
+    from gemma_serving.cloud.google_api import connect
+    from gemma_serving.stacks.apis import apis_of
 
     def report(text: str) -> None:
         print_progress("save_token", text)
@@ -108,7 +108,7 @@ def _require_apis(settings: "Settings") -> None:
 
 
 def _to_secret_manager(secret: str, stack: str, value: str) -> str:
-    from cloud.secret_values import store_secret
+    from gemma_serving.cloud.secret_values import store_secret
 
     return store_secret(stack_settings(stack).project, secret, value)
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.features import ServedFeatures
-from contracts.fields import as_mapping, documented, from_json
-from contracts.outputs import SmokeThresholds
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.features import ServedFeatures
+from gemma_serving.contracts.fields import as_mapping, documented, from_json
+from gemma_serving.contracts.outputs import SmokeThresholds
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,13 @@ class SmokeOptions:
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
-    from engine.state import stack_outputs
-    from scripts.cli.access import open_stack_access, open_url_access
-    from scripts.cli.deployed_plan import deployed_plan
-    from scripts.smoke.context import SmokeTarget, stack_target
-    from scripts.smoke.failure import ServerFailure
-    from scripts.smoke.render import publish
-    from scripts.smoke.run import run_smoke
+    from gemma_serving.engine.state import stack_outputs
+    from gemma_serving.scripts.cli.access import open_stack_access, open_url_access
+    from gemma_serving.scripts.cli.deployed_plan import deployed_plan
+    from gemma_serving.scripts.smoke.context import SmokeTarget, stack_target
+    from gemma_serving.scripts.smoke.failure import ServerFailure
+    from gemma_serving.scripts.smoke.render import publish
+    from gemma_serving.scripts.smoke.run import run_smoke
 
     server = options.server
     if (server.stack is None) == (server.url is None):
@@ -112,7 +112,7 @@ def _features(given: str | None) -> ServedFeatures | None:
 
 def _progress(text: str) -> None:
     """Show one line of progress. On a terminal, it replaces the previous line, so it must not be longer than one."""
-    from scripts.cli.transfer import overwrite_line
+    from gemma_serving.scripts.cli.transfer import overwrite_line
 
     if sys.stderr.isatty():
         overwrite_line(f"smoke: {text}"[: shutil.get_terminal_size().columns - 1] if text else "")

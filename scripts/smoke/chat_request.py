@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
+from gemma_serving.scripts.smoke.context import CheckContext
 from loadtest.client.events import first_message
 from loadtest.client.openai import ServerAnswer, ServerError
-from scripts.smoke.context import CheckContext
 
 FEATURE_LIMIT_S: Final = 180.0
 """Time for a reasoning response of 1,024 tokens at 6 tokens/s."""

@@ -8,14 +8,14 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from contracts.fields import as_mapping
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.scripts.cli.access import API_KEY_VARIABLE
+from gemma_serving.scripts.cli.connection_errors import explain_unreachable
+from gemma_serving.scripts.smoke.chat_request import content_of, shorten, succeeded
+from gemma_serving.scripts.smoke.context import CheckContext
+from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, unknown
 from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
-from scripts.cli.access import API_KEY_VARIABLE
-from scripts.cli.connection_errors import explain_unreachable
-from scripts.smoke.chat_request import content_of, shorten, succeeded
-from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+from gemma_serving.scripts.cli.check_result import State
+from gemma_serving.scripts.smoke.chat_request import request, send, user
+from gemma_serving.scripts.smoke.context import CheckContext
+from gemma_serving.scripts.smoke.results import Outcome, skipped
 from loadtest.client.openai import ServerAnswer, UnreachableError
-from scripts.cli.check_result import State
-from scripts.smoke.chat_request import request, send, user
-from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, skipped
 
 CALL_LIMIT_S: Final = 30.0
 _PROMPT: Final[Mapping[str, object]] = {"prompt": "Hi", "max_tokens": 1}

@@ -5,11 +5,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, cast
 
-from contracts.fields import as_mapping
-from loadtest.client.events import first_message, was_cut
-from loadtest.client.json_values import as_list
-from loadtest.client.openai import ServerAnswer
-from scripts.smoke.chat_request import (
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.scripts.smoke.chat_request import (
     THINKING_TOKENS,
     Message,
     answered,
@@ -22,8 +19,11 @@ from scripts.smoke.chat_request import (
     shorten,
     user,
 )
-from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
+from gemma_serving.scripts.smoke.context import CheckContext
+from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
+from loadtest.client.events import first_message, was_cut
+from loadtest.client.json_values import as_list
+from loadtest.client.openai import ServerAnswer
 
 TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
 TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."

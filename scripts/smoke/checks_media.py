@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
+from gemma_serving.scripts.smoke import media
+from gemma_serving.scripts.smoke.chat_request import StatusError, answered, content_of, request, send, shorten, user
+from gemma_serving.scripts.smoke.context import CheckContext
+from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 from loadtest.client.media import MediaKind, media_part
-from scripts.smoke import media
-from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, shorten, user
-from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 ANSWER_TOKENS: Final = 64
 LEAST_SHARE: Final = 0.85

@@ -4,16 +4,25 @@ import math
 from http import HTTPStatus
 from typing import Final
 
-from contracts.features import Speculation
+from gemma_serving.contracts.features import Speculation
+from gemma_serving.planning.speed.residuals import KV_TOLERANCE
+from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.cli.check_result import Values
+from gemma_serving.scripts.smoke.chat_request import (
+    StatusError,
+    answered,
+    content_of,
+    prompt_tokens_of,
+    request,
+    send,
+    shorten,
+    user,
+)
+from gemma_serving.scripts.smoke.context import CheckContext, SmokeTarget, percent_over
+from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 from loadtest.client.events import served_models
 from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE, RUNNING, WAITING, Scrape
-from planning.speed.residuals import KV_TOLERANCE
-from planning.units import number_of
-from scripts.cli.check_result import Values
-from scripts.smoke.chat_request import StatusError, answered, content_of, prompt_tokens_of, request, send, shorten, user
-from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
-from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 SCRAPE_LIMIT_S: Final = 30.0
 CALL_LIMIT_S: Final = 60.0

@@ -5,14 +5,14 @@ import secrets
 import statistics
 from typing import Final
 
+from gemma_serving.planning.numbers import as_number
+from gemma_serving.planning.question.types import Band
+from gemma_serving.planning.speed.residuals import residual, usual_causes
+from gemma_serving.scripts.smoke.checks_server import ACCEPTED, DRAFTS, SCRAPE_LIMIT_S, counter_growth
+from gemma_serving.scripts.smoke.context import CheckContext, SmokeTarget, percent_over
+from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 from loadtest.client.metrics import Scrape
 from loadtest.client.openai import ServerError, Streamed, chat_body
-from planning.numbers import as_number
-from planning.question.types import Band
-from planning.speed.residuals import residual, usual_causes
-from scripts.smoke.checks_server import ACCEPTED, DRAFTS, SCRAPE_LIMIT_S, counter_growth
-from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
-from scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3

@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from contracts.features import ServedFeatures
-from contracts.gateway import GATEWAY_START_S
-from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
+from gemma_serving.contracts.features import ServedFeatures
+from gemma_serving.contracts.gateway import GATEWAY_START_S
+from gemma_serving.contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
+from gemma_serving.planning.speed.residuals import SmokeFigures
+from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.cli.check_result import Values
+from gemma_serving.scripts.smoke.results import Outcome
 from loadtest.client.openai import OpenAIClient
-from planning.speed.residuals import SmokeFigures
-from scripts.cli.access import ServerAccess
-from scripts.cli.check_result import Values
-from scripts.smoke.results import Outcome
 
 _CACHE_CONFIG_LABELS: Final = {
     "blockSize": "block_size",

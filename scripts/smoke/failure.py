@@ -1,11 +1,11 @@
 """Detect a server that will not become ready because the agent of its TPU node has stopped its attempts."""
 
-from cloud import google_api
-from contracts.errors import ScriptError
-from contracts.guest_attributes import FAILED
-from contracts.masking import masked
-from engine import state as states
-from scripts.status.api import CAPACITY, DeployedServer, cloud_facts, serving
+from gemma_serving.cloud import google_api
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.guest_attributes import FAILED
+from gemma_serving.contracts.masking import masked
+from gemma_serving.engine import state as states
+from gemma_serving.scripts.status.api import CAPACITY, DeployedServer, cloud_facts, serving
 
 
 class ServerFailure:

@@ -10,9 +10,9 @@ from xml.etree import ElementTree as ET
 from rich.console import Console
 from rich.text import Text
 
-from scripts.cli.check_result import State
-from scripts.cli.tables import FittedTable, console, paragraph
-from scripts.smoke.results import SCHEMA_VERSION, SmokeReport
+from gemma_serving.scripts.cli.check_result import State
+from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.scripts.smoke.results import SCHEMA_VERSION, SmokeReport
 
 _COLORS: Final[Mapping[State, str]] = {
     "passed": "green",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.check_result import CheckResult, State, Values
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.check_result import CheckResult, State, Values
 
 ReportVerdict = Literal["passed", "failed", "unreachable", "interrupted"]
 SCHEMA_VERSION: Final = 1

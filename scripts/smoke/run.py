@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from engine.children import run_async
-from loadtest.client.openai import OpenAIClient, ServerError
-from loadtest.client.urls import plain_url
-from scripts.cli.access import AccessError, ServerAccess
-from scripts.cli.connection_errors import explain_unreachable
-from scripts.smoke import (
+from gemma_serving.engine.children import run_async
+from gemma_serving.scripts.cli.access import AccessError, ServerAccess
+from gemma_serving.scripts.cli.connection_errors import explain_unreachable
+from gemma_serving.scripts.smoke import (
     checks_basic,
     checks_exposure,
     checks_features,
@@ -19,9 +17,17 @@ from scripts.smoke import (
     checks_server,
     checks_speed,
 )
-from scripts.smoke.chat_request import StatusError
-from scripts.smoke.context import CheckContext, NotApplicableError, ReportProgress, SmokeCheck, SmokeTarget
-from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, failed, skipped, unknown
+from gemma_serving.scripts.smoke.chat_request import StatusError
+from gemma_serving.scripts.smoke.context import (
+    CheckContext,
+    NotApplicableError,
+    ReportProgress,
+    SmokeCheck,
+    SmokeTarget,
+)
+from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, failed, skipped, unknown
+from loadtest.client.openai import OpenAIClient, ServerError
+from loadtest.client.urls import plain_url
 
 READY_SLACK_S: Final = 20.0
 """Added to the readiness budget, because the last probe may still be running."""

@@ -13,13 +13,13 @@ files, large ones in parallel parts. You can rerun the command at any time, even
 import sys
 from typing import Final
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.stage_model.options import StageOptions
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.stage_model.options import StageOptions
 
 
 def _stage_model(options: StageOptions) -> ExitCode:
-    from scripts.stage_model import run
+    from gemma_serving.scripts.stage_model import run
 
     return run.stage_model(options)
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from contracts.errors import CommandRefusedError
-from contracts.resource_types import BUCKET_TYPE
-from contracts.staged_weights import STAGING_VARIABLE
-from engine import runner
-from engine.atomic_file import private_folder
-from engine.backend import absolute_backend, variable
-from engine.deployment import read_deployment
-from engine.locks import past_dead_locks
-from engine.previewed import previewed
-from engine.secrets_provider import create_state
-from engine.steps import PlannedStep, steps_of
-from scripts.cli.frozen import FrozenProject, freeze
-from stacks.deployed.home_region import home_region
-from stacks.planned import doctor_hint
-from stacks.settings import Settings
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.resource_types import BUCKET_TYPE
+from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.backend import absolute_backend, variable
+from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.locks import past_dead_locks
+from gemma_serving.engine.previewed import previewed
+from gemma_serving.engine.secrets_provider import create_state
+from gemma_serving.engine.steps import PlannedStep, steps_of
+from gemma_serving.scripts.cli.frozen import FrozenProject, freeze
+from gemma_serving.stacks.deployed.home_region import home_region
+from gemma_serving.stacks.planned import doctor_hint
+from gemma_serving.stacks.settings import Settings
 
 _TARGETS: Final = (
     "**:Provider::gcp",

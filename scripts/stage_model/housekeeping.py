@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict, cast
 
-from cloud.google_api import GoogleApi, answer_of, connect
-from cloud.model_files import CONFIG
-from cloud.service_traffic import serving_shares, short_name
-from cloud.staging.bucket import WeightsBucket
-from contracts.answers import Absent, Present, Unknown
-from contracts.compile_cache import ARCHIVE_PREFIX
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.naming import Names
-from contracts.parallel import each
-from contracts.resource_types import SERVICE_TYPE
-from contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
-from engine import state as states
-from engine.state import StackState
-from engine.steps import CAPACITY_TYPES
-from planning.units import GIB
-from scripts.cli.prompts import confirm
-from scripts.cli.settings import stack_settings
-from stacks.extra_checkpoints import extra_checkpoints
-from stacks.settings import Settings
+from gemma_serving.cloud.google_api import GoogleApi, answer_of, connect
+from gemma_serving.cloud.model_files import CONFIG
+from gemma_serving.cloud.service_traffic import serving_shares, short_name
+from gemma_serving.cloud.staging.bucket import WeightsBucket
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
+from gemma_serving.engine import state as states
+from gemma_serving.engine.state import StackState
+from gemma_serving.engine.steps import CAPACITY_TYPES
+from gemma_serving.planning.units import GIB
+from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
+from gemma_serving.stacks.settings import Settings
 
 
 class _Folder(TypedDict):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from scripts.cli.options import JsonSwitch, Option, StackName
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,29 +9,29 @@ from typing import Final
 
 from ruamel.yaml.error import YAMLError
 
-from cloud.enabled import await_api, require_apis
-from cloud.google_api import connect
-from cloud.model_files import ADAPTER_CONFIG, CONFIG
-from cloud.staging import copying, sources
-from cloud.staging.bucket import WeightsBucket
-from cloud.staging.copying import CopyPlan, StagingOutcome
-from cloud.staging.sources import SourceFile
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.staged_weights import OWN_FOLDER
-from engine.atomic_file import replace_file
-from engine.runner import project_folder
-from planning.units import GIB
-from scripts.cli import command
-from scripts.cli.settings import stack_settings
-from scripts.cli.settings_file import SettingsFile
-from scripts.cli.transfer import Transfer, overwrite_line
-from scripts.stage_model import housekeeping
-from scripts.stage_model.bucket_creation import create_bucket, has_bucket
-from scripts.stage_model.options import StageOptions
-from stacks.apis import apis_of
-from stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
-from stacks.settings import Settings
+from gemma_serving.cloud.enabled import await_api, require_apis
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.cloud.model_files import ADAPTER_CONFIG, CONFIG
+from gemma_serving.cloud.staging import copying, sources
+from gemma_serving.cloud.staging.bucket import WeightsBucket
+from gemma_serving.cloud.staging.copying import CopyPlan, StagingOutcome
+from gemma_serving.cloud.staging.sources import SourceFile
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.staged_weights import OWN_FOLDER
+from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.runner import project_folder
+from gemma_serving.planning.units import GIB
+from gemma_serving.scripts.cli import command
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.cli.settings_file import SettingsFile
+from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
+from gemma_serving.scripts.stage_model import housekeeping
+from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has_bucket
+from gemma_serving.scripts.stage_model.options import StageOptions
+from gemma_serving.stacks.apis import apis_of
+from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
+from gemma_serving.stacks.settings import Settings
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"

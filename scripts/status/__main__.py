@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from scripts.status.collect import StatusRequest
-    from scripts.status.render import ReportView
-    from scripts.status.report import StatusReport
+    from gemma_serving.scripts.status.collect import StatusRequest
+    from gemma_serving.scripts.status.render import ReportView
+    from gemma_serving.scripts.status.report import StatusReport
 
 DEFAULT_INTERVAL_S: Final = 10.0
 
@@ -47,7 +47,7 @@ class StatusOptions:
 
 
 def _status(options: StatusOptions) -> ExitCode:
-    from scripts.status.collect import StatusRequest, collect
+    from gemma_serving.scripts.status.collect import StatusRequest, collect
 
     request = StatusRequest(stack=options.stack, tunnel=options.tunnel, wake=options.wake, refresh=options.refresh)
     if options.watch:
@@ -62,13 +62,13 @@ def _show(report: "StatusReport", options: StatusOptions) -> None:
     if options.as_json:
         print(json.dumps(report.to_json()), flush=True)
         return
-    from scripts.cli.tables import console
+    from gemma_serving.scripts.cli.tables import console
 
     console(sys.stdout).print(_view(report, options), crop=False)
 
 
 def _view(report: "StatusReport", options: StatusOptions) -> "ReportView":
-    from scripts.status.render import ReportView
+    from gemma_serving.scripts.status.render import ReportView
 
     is_whole = options.all_stacks or options.stack is not None
     return ReportView(report, zone_is_utc=options.utc, stacks="all" if is_whole else "deployed")
@@ -84,8 +84,8 @@ def _watch(
         )
     from rich.live import Live
 
-    from scripts.cli.tables import console
-    from scripts.status.collect import collect
+    from gemma_serving.scripts.cli.tables import console
+    from gemma_serving.scripts.status.collect import collect
 
     view = _view(collect(request), options)
     with Live(view, console=console(sys.stdout), auto_refresh=False, vertical_overflow="visible") as live:

@@ -1,9 +1,9 @@
 """Public interface of `scripts.status` for other commands: what a stack serves, and facts from Google Cloud about its server."""
 
-from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
-from scripts.status.judge import after_locks, lock_sentence
-from scripts.status.report import INCOMPLETE, CloudFacts
-from scripts.status.serves import read_served, serves_now, up_command
+from gemma_serving.scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
+from gemma_serving.scripts.status.judge import after_locks, lock_sentence
+from gemma_serving.scripts.status.report import INCOMPLETE, CloudFacts
+from gemma_serving.scripts.status.serves import read_served, serves_now, up_command
 
 __all__ = [
     "CAPACITY",

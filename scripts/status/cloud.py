@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from cloud.caller import USER, GoogleCaller
-from cloud.capacity import (
+from gemma_serving.cloud.caller import USER, GoogleCaller
+from gemma_serving.cloud.capacity import (
     NO_SUCH_PLACE,
     ListedInstance,
     ListedNode,
@@ -14,20 +14,20 @@ from cloud.capacity import (
     capacity_kind,
     capacity_names,
 )
-from cloud.clock import GOOGLE_CLOCK
-from cloud.google_api import GoogleApi, GoogleListError, connect, lookup
-from cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
-from cloud.search import resource_of
-from cloud.search_results import FoundResource
-from cloud.service_traffic import known_shares
-from cloud.shortage import read_instance_shortage, read_shortage
-from cloud.spending import account_of, spending
-from cloud.tpu_machine import TpuMachine, reported
-from contracts.answers import Absent, Present, Unknown
-from contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import (
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup
+from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
+from gemma_serving.cloud.search import resource_of
+from gemma_serving.cloud.search_results import FoundResource
+from gemma_serving.cloud.service_traffic import known_shares
+from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
+from gemma_serving.cloud.spending import account_of, spending
+from gemma_serving.cloud.tpu_machine import TpuMachine, reported
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.guest_attributes import (
     CONTAINER_KEY,
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
@@ -35,14 +35,14 @@ from contracts.guest_attributes import (
     PHASE_KEY,
     SERVING_HASH_KEY,
 )
-from contracts.labels import PRODUCT, Ownership, StackLimits
-from contracts.parallel import each_within
-from contracts.plain_text import for_terminal
-from contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
-from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from engine.state import Item, StackState
-from planning.units import duration
-from scripts.status.report import CloudFacts
+from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
+from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from gemma_serving.engine.state import Item, StackState
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.status.report import CloudFacts
 
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""

@@ -6,21 +6,21 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypedDict
 
-from cloud import google_api
-from cloud.clock import GOOGLE_CLOCK
-from cloud.simulated import is_simulated
-from contracts.errors import ScriptError
-from contracts.outputs import StackOutputs
-from contracts.parallel import each, each_within
-from engine import state as states
-from engine.locks import StackLock, stack_locks
-from engine.previewed import previewed
-from engine.runner import NOT_LOGGED_IN
-from engine.state import StackState
-from engine.steps import changes_of
-from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, lost_buckets, serving
-from scripts.status.judge import backends_of, drift_of, judged_gateway, next_command, waits_of
-from scripts.status.report import (
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.parallel import each, each_within
+from gemma_serving.engine import state as states
+from gemma_serving.engine.locks import StackLock, stack_locks
+from gemma_serving.engine.previewed import previewed
+from gemma_serving.engine.runner import NOT_LOGGED_IN
+from gemma_serving.engine.state import StackState
+from gemma_serving.engine.steps import changes_of
+from gemma_serving.scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, lost_buckets, serving
+from gemma_serving.scripts.status.judge import backends_of, drift_of, judged_gateway, next_command, waits_of
+from gemma_serving.scripts.status.report import (
     BUCKETS,
     ENDPOINT,
     GOOGLE,
@@ -32,8 +32,8 @@ from scripts.status.report import (
     StatusReport,
     UnansweredSource,
 )
-from scripts.status.server import server_facts, why_not_asked
-from scripts.status.serves import reason_of, serves_now
+from gemma_serving.scripts.status.server import server_facts, why_not_asked
+from gemma_serving.scripts.status.serves import reason_of, serves_now
 
 CALLS: Final = 32
 """Maximum number of concurrent queries."""

@@ -5,15 +5,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
-from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
-from engine.locks import StackLock
-from engine.state import StackState
-from planning.units import duration
-from scripts.status.cloud import serving
-from scripts.status.report import HEALTHY, CloudFacts, StackStatus
-from scripts.status.serves import WAITING_STATES, up_command
+from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
+from gemma_serving.engine.locks import StackLock
+from gemma_serving.engine.state import StackState
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.status.cloud import serving
+from gemma_serving.scripts.status.report import HEALTHY, CloudFacts, StackStatus
+from gemma_serving.scripts.status.serves import WAITING_STATES, up_command
 
 _HASH_DIGITS: Final = 12
 

@@ -7,15 +7,15 @@ from typing import Final, Literal
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from cloud.service_traffic import shares_text
-from contracts.capacity_states import IN_QUEUE
-from contracts.guest_attributes import WITH_REASON, reason_of
-from planning.units import HOUR_S, duration
-from scripts.cli.lines import wrapped
-from scripts.cli.tables import FittedTable
-from scripts.status.judge import document_that_serves, short_identity
-from scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
-from scripts.status.serves import Stamp, run_end
+from gemma_serving.cloud.service_traffic import shares_text
+from gemma_serving.contracts.capacity_states import IN_QUEUE
+from gemma_serving.contracts.guest_attributes import WITH_REASON, reason_of
+from gemma_serving.planning.units import HOUR_S, duration
+from gemma_serving.scripts.cli.lines import wrapped
+from gemma_serving.scripts.cli.tables import FittedTable
+from gemma_serving.scripts.status.judge import document_that_serves, short_identity
+from gemma_serving.scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
+from gemma_serving.scripts.status.serves import Stamp, run_end
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 Shown = Literal["deployed", "all"]

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from cloud.shortage import Shortage
+from gemma_serving.cloud.shortage import Shortage
 
 SCHEMA_VERSION: Final = 2
 

@@ -4,12 +4,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping
-from contracts.outputs import StackOutputs
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.scripts.status.cloud import DeployedServer
+from gemma_serving.scripts.status.report import HEALTHY, ServerFacts
 from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, merged, parse_metrics
-from scripts.status.cloud import DeployedServer
-from scripts.status.report import HEALTHY, ServerFacts
 
 ANSWER_LIMIT_S: Final = 15.0
 
@@ -26,8 +26,8 @@ def why_not_asked(outputs: StackOutputs, found: DeployedServer | None, *, tunnel
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
     """Return the health and load of a server, or of all servers of a gateway together. Raises ScriptError if it is unreachable."""
+    from gemma_serving.scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
     from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
-    from scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
 
     with open_stack_access(outputs) as access:
         try:

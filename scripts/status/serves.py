@@ -4,13 +4,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud.clock import GOOGLE_CLOCK
-from contracts.capacity_states import WITHOUT_MACHINE
-from contracts.errors import ScriptError
-from contracts.outputs import StackOutputs
-from engine.state import NO_CAPACITY, StackState, after_no_capacity
-from scripts.status.cloud import MISSING, facts_within, serving
-from scripts.status.report import CloudFacts, ServesNow
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine.state import NO_CAPACITY, StackState, after_no_capacity
+from gemma_serving.scripts.status.cloud import MISSING, facts_within, serving
+from gemma_serving.scripts.status.report import CloudFacts, ServesNow
 
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""

@@ -11,20 +11,20 @@ import json
 import sys
 from typing import TYPE_CHECKING, Final
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, print_result, run_command
-from scripts.teardown.options import TeardownOptions
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, print_result, run_command
+from gemma_serving.scripts.teardown.options import TeardownOptions
 
 if TYPE_CHECKING:
-    from scripts.teardown.receipt import Receipt
+    from gemma_serving.scripts.teardown.receipt import Receipt
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
-    from cloud import google_api
-    from scripts.teardown.output import text_of
-    from scripts.teardown.receipt import ReceiptError
-    from scripts.teardown.run import Teardown, guard, read_inputs
+    from gemma_serving.cloud import google_api
+    from gemma_serving.scripts.teardown.output import text_of
+    from gemma_serving.scripts.teardown.receipt import ReceiptError
+    from gemma_serving.scripts.teardown.run import Teardown, guard, read_inputs
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either STACK or --all.")
@@ -55,8 +55,8 @@ def _teardown(options: TeardownOptions) -> ExitCode:
 
 def _write_partial(receipt: "Receipt", options: TeardownOptions) -> None:
     """Write the receipt of a teardown that failed. An error is printed, because the teardown's own error ends the command."""
-    from scripts.teardown.output import progress
-    from scripts.teardown.receipt import ReceiptError
+    from gemma_serving.scripts.teardown.output import progress
+    from gemma_serving.scripts.teardown.receipt import ReceiptError
 
     try:
         progress(f"partial receipt: {receipt.write(options.receipt)}")

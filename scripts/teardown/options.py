@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
 @dataclass(frozen=True, kw_only=True)

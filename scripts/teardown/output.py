@@ -6,17 +6,17 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from cloud.capacity import ListedNode
-from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWORK
-from cloud.prices import usd_per_hour, usd_so_far
-from cloud.search_results import FoundResource
-from cloud.simulated import is_simulated
-from cloud.spending import SERVING
-from planning.units import number_of
-from scripts.cli.command import print_progress
-from scripts.cli.prompts import confirm
-from scripts.cli.tables import console, paragraph
-from scripts.teardown.receipt import Receipt
+from gemma_serving.cloud.capacity import ListedNode
+from gemma_serving.cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWORK
+from gemma_serving.cloud.prices import usd_per_hour, usd_so_far
+from gemma_serving.cloud.search_results import FoundResource
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.cloud.spending import SERVING
+from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.cli.tables import console, paragraph
+from gemma_serving.scripts.teardown.receipt import Receipt
 
 _MOST_PLACES: Final = 2
 

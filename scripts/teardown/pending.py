@@ -11,21 +11,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from cloud.capacity import capacity_kind, capacity_names
-from cloud.clock import WaitClock
-from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
-from cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
-from cloud.kinds import BY_TYPE, Item, ResourceKind, by_name
-from cloud.search import resource_of
-from cloud.search_results import FoundResource
-from contracts.answers import Absent, Present, Unknown
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence
-from contracts.labels import PRODUCT, Ownership
-from contracts.resource_types import CAPACITY_TYPE
-from engine.atomic_file import write_private
-from engine.state import StackState
-from scripts.teardown.receipt import FOLDER
+from gemma_serving.cloud.capacity import capacity_kind, capacity_names
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
+from gemma_serving.cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
+from gemma_serving.cloud.kinds import BY_TYPE, Item, ResourceKind, by_name
+from gemma_serving.cloud.search import resource_of
+from gemma_serving.cloud.search_results import FoundResource
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.engine.atomic_file import write_private
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.teardown.receipt import FOLDER
 
 APPEAR_S: Final = 120.0
 """Seconds after the last write in which a resource may appear. Assumed; the TPU provider allows 60 s."""

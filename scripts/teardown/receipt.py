@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from cloud.deletion import DeletedResource
-from cloud.google_api import GoogleApi, GoogleListError
-from cloud.prices import usd_per_hour, usd_so_far
-from cloud.search_results import FoundResource, Inventory
-from cloud.simulated import is_simulated
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence
-from planning.data.prices import LIST_PRICES
-from planning.units import GIB
-from scripts.cli.command import not_written
+from gemma_serving.cloud.deletion import DeletedResource
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.cloud.prices import usd_per_hour, usd_so_far
+from gemma_serving.cloud.search_results import FoundResource, Inventory
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.units import GIB
+from gemma_serving.scripts.cli.command import not_written
 
 FOLDER: Final = Path(".work") / "teardown"
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
@@ -42,7 +42,7 @@ class RetainedBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """Cost per month at list price (planning/data/prices.json); None if its size is unknown."""
+        """Cost per month at list price (gemma_serving/planning/data/prices.json); None if its size is unknown."""
         if self.size_gib is None:
             return None
         return self.size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", self.resource.location).usd

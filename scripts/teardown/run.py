@@ -11,23 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cloud.clock import GOOGLE_CLOCK, WaitClock
-from cloud.deletion import DeletedResource, delete_all
-from cloud.google_api import GoogleApi, connect
-from cloud.kinds import BUCKET, order_of
-from cloud.search import Scope
-from cloud.search import search as search_cloud
-from cloud.search_results import FoundResource, Inventory
-from cloud.simulated import is_simulated
-from cloud.spending import StackSpending, spending
-from contracts.answers import Absent, Answer, Unknown
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.labels import RETAINED, RETAINED_LABEL
-from engine import runner
-from engine import state as states
-from engine.backend import file_text
-from engine.deployment import (
+from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
+from gemma_serving.cloud.deletion import DeletedResource, delete_all
+from gemma_serving.cloud.google_api import GoogleApi, connect
+from gemma_serving.cloud.kinds import BUCKET, order_of
+from gemma_serving.cloud.search import Scope
+from gemma_serving.cloud.search import search as search_cloud
+from gemma_serving.cloud.search_results import FoundResource, Inventory
+from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.cloud.spending import StackSpending, spending
+from gemma_serving.contracts.answers import Absent, Answer, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
+from gemma_serving.engine import runner
+from gemma_serving.engine import state as states
+from gemma_serving.engine.backend import file_text
+from gemma_serving.engine.deployment import (
     StackDeployment,
     StateUnreadableError,
     back_up,
@@ -37,17 +37,17 @@ from engine.deployment import (
     unprotected,
     write_deployment,
 )
-from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
-from engine.state import StackState
-from planning.units import number_of
-from scripts.cli.command import not_written
-from scripts.cli.settings import gateway_settings, stack_settings
-from scripts.teardown import pending
-from scripts.teardown.options import TeardownOptions
-from scripts.teardown.output import ask, progress, resource_counts, show, text_of
-from scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
-from stacks.apis import GATEWAY_APIS, apis_of
-from stacks.loading import project_from_environment
+from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
+from gemma_serving.engine.state import StackState
+from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.cli.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.teardown import pending
+from gemma_serving.scripts.teardown.options import TeardownOptions
+from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
+from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
+from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
+from gemma_serving.stacks.loading import project_from_environment
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import Option
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class UpOptions:
 
 
 def _up(options: UpOptions) -> ExitCode:
-    from scripts.up.deploying import deploy
-    from scripts.up.gateway import deploy_gateway
-    from scripts.up.starting import prepared_stack
+    from gemma_serving.scripts.up.deploying import deploy
+    from gemma_serving.scripts.up.gateway import deploy_gateway
+    from gemma_serving.scripts.up.starting import prepared_stack
 
     with prepared_stack(options.stack) as is_gateway:
         up = deploy_gateway if is_gateway else deploy

@@ -12,29 +12,29 @@ from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from cloud.guard import limits_line
-from contracts.answers import Present, Unknown
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.masking import masked
-from contracts.outputs import StackOutputs
-from contracts.plain_text import for_terminal
-from engine import runner
-from engine.atomic_file import private_folder
-from engine.events import VARIABLES, EventLog
-from engine.locks import end_dead_locks, is_lock_error, parse_locks
-from engine.previewed import diagnostics, previewed
-from engine.state import SERVER_TYPES, read, stack_outputs
-from engine.steps import ResourceChange, changes_of
-from scripts.cli.command import print_progress, print_result
-from scripts.cli.price_in_use import usd_per_hour_in_use
-from scripts.cli.prompts import confirm
-from scripts.cli.settings import stack_settings
-from scripts.cli.tables import console
-from scripts.preview.api import upcoming
-from scripts.status.api import read_served
-from stacks.planned import notes_line
-from stacks.settings import Settings
+from gemma_serving.cloud.guard import limits_line
+from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.events import VARIABLES, EventLog
+from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
+from gemma_serving.engine.previewed import diagnostics, previewed
+from gemma_serving.engine.state import SERVER_TYPES, read, stack_outputs
+from gemma_serving.engine.steps import ResourceChange, changes_of
+from gemma_serving.scripts.cli.command import print_progress, print_result
+from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.cli.tables import console
+from gemma_serving.scripts.preview.api import upcoming
+from gemma_serving.scripts.status.api import read_served
+from gemma_serving.stacks.planned import notes_line
+from gemma_serving.stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
@@ -97,7 +97,7 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
 
 def _require_within_limits(settings: Settings, stack: str) -> str:
     """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
-    from stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
+    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
 
     match stack_recorder(settings, stack).past_limits():
         case Present(value=refusal):
@@ -123,7 +123,7 @@ def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str
 
 
 def _require_weights(settings: Settings, stack: str) -> None:
-    from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
+    from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
     for check in staged_weights(settings, stack):
         fault = asyncio.run(check.fault())

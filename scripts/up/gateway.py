@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from engine.previewed import diagnostics, previewed
-from engine.state import stack_outputs
-from engine.steps import changes_of
-from scripts.cli.command import print_progress, print_result
-from scripts.cli.prompts import confirm
-from scripts.up.deploying import change_counts, engine_up, next_lines, program_messages, show_step
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.engine.previewed import diagnostics, previewed
+from gemma_serving.engine.state import stack_outputs
+from gemma_serving.engine.steps import changes_of
+from gemma_serving.scripts.cli.command import print_progress, print_result
+from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.up.deploying import change_counts, engine_up, next_lines, program_messages, show_step
 
 
 def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:

@@ -6,27 +6,27 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
-from cloud.google_session import NO_CONNECTION
-from contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import as_mapping
-from contracts.guest_attributes import FAILED, reason_of
-from engine import runner
-from engine.atomic_file import replace_file
-from engine.secrets_provider import create_state
-from engine.state import StackState, read, remove_empty
-from planning import plan
-from planning.errors import PlanningError
-from planning.solve.wording import with_callers_keys
-from scripts.cli.command import print_progress
-from scripts.cli.settings import gateway_settings, stack_settings
-from scripts.doctor.api import blocking_checks, report_entries, width_of
-from scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
-from stacks.deployed.home_region import home_region
-from stacks.loading import read_yaml
-from stacks.planned import require_unblocked, to_deployment, today
-from stacks.settings import Settings
-from stacks.wording import StackWording
+from gemma_serving.cloud.google_session import NO_CONNECTION
+from gemma_serving.contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.guest_attributes import FAILED, reason_of
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.secrets_provider import create_state
+from gemma_serving.engine.state import StackState, read, remove_empty
+from gemma_serving.planning import plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
+from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
+from gemma_serving.stacks.deployed.home_region import home_region
+from gemma_serving.stacks.loading import read_yaml
+from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
+from gemma_serving.stacks.settings import Settings
+from gemma_serving.stacks.wording import StackWording
 
 _GOOGLE_LIMIT_S: Final = 10.0
 
@@ -124,7 +124,7 @@ def exists_now(stack: str) -> str:
 
 def _fix(state: StackState, facts: CloudFacts) -> str:
     """Return how to fix a machine's server that failed, with the command to run then; empty if the cause is unknown."""
-    from scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
+    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
 
     if facts.phase != FAILED:
         return ""

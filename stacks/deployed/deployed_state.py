@@ -6,7 +6,7 @@ from typing import Final
 import pulumi
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random_exponential
 
-from contracts.fields import as_mapping
+from gemma_serving.contracts.fields import as_mapping
 
 _READ_S: Final = 20.0
 """Maximum time until a state that is being written can be read."""

@@ -7,10 +7,10 @@ restart the server of a machine, whose document names the image in that reposito
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
-from stacks.settings import Settings
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.stacks.settings import Settings
 
 _REPOSITORY_TYPE: Final = "gcp:artifactregistry/repository:Repository"
 

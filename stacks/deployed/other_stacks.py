@@ -5,9 +5,9 @@ from typing import Final, cast
 
 import pulumi
 
-from contracts.errors import CommandRefusedError
-from contracts.fields import ContractError, camel_case, from_json
-from contracts.outputs import GatewayNetwork
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import ContractError, camel_case, from_json
+from gemma_serving.contracts.outputs import GatewayNetwork
 
 _NETWORK: Final = camel_case("gateway_network")
 """Output of a gateway."""

@@ -6,11 +6,11 @@ from typing import Final, cast
 
 import pulumi
 
-from cloud.google_calls import GoogleCallError, call
-from contracts.errors import CommandRefusedError
-from contracts.labels import Ownership
-from contracts.resource_types import BUCKET_TYPE
-from stacks.bound_hooks import bind_types
+from gemma_serving.cloud.google_calls import GoogleCallError, call
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.resource_types import BUCKET_TYPE
+from gemma_serving.stacks.bound_hooks import bind_types
 
 LIMIT_S: Final = 10.0
 _NOT_FOUND: Final = 404

@@ -13,14 +13,14 @@ from typing import Final
 
 import pulumi
 
-from cloud.clock import WaitClock
-from cloud.enabled import await_api, require_apis
-from cloud.google_api import connect, lookup
-from cloud.kinds import POLICIES, last_segments
-from contracts.answers import Answer, Present, Unknown
-from contracts.errors import CommandRefusedError, ScriptError
-from stacks.bound_hooks import bind
-from stacks.planned import doctor_hint
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.enabled import await_api, require_apis
+from gemma_serving.cloud.google_api import connect, lookup
+from gemma_serving.cloud.kinds import POLICIES, last_segments
+from gemma_serving.contracts.answers import Answer, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.stacks.bound_hooks import bind
+from gemma_serving.stacks.planned import doctor_hint
 
 LIMIT_S: Final = 300.0
 """Maximum wait for one resource. Google's error text names "a few minutes" for an API; 60 s is usual for an account."""

@@ -4,12 +4,12 @@ from typing import Final
 
 import pulumi
 
-from contracts.fields import as_mapping
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import ServerChange, server_change
-from planning.question.types import Plan
-from stacks.base import Context
-from stacks.bound_hooks import bind_types
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.server_change import ServerChange, server_change
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.stacks.base import Context
+from gemma_serving.stacks.bound_hooks import bind_types
 
 _MOST_SHOWN: Final = 5
 

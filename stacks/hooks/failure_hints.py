@@ -9,19 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from contracts.final_failures import FINAL_FAILURES
-from contracts.staged_weights import folder_uri
-from planning.data.checkpoints import find_checkpoint, original_of, other_ids
-from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
-from planning.memory.budget import utilization_leaving
-from planning.question.types import Plan
-from planning.rules.crashes import CRASHES, Crash
-from planning.rules.platforms.cloud_run import STREAMS_FROM_GS
-from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
-from planning.speed.startup import LONGEST_PROBE
-from planning.units import align_to
-from stacks.secrets import HF_TOKEN, set_command
-from stacks.settings import Settings
+from gemma_serving.contracts.final_failures import FINAL_FAILURES
+from gemma_serving.contracts.staged_weights import folder_uri
+from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
+from gemma_serving.planning.memory.budget import utilization_leaving
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.speed.startup import LONGEST_PROBE
+from gemma_serving.planning.units import align_to
+from gemma_serving.stacks.secrets import HF_TOKEN, set_command
+from gemma_serving.stacks.settings import Settings
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024

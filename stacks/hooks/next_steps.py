@@ -5,9 +5,9 @@ The provider appends these sentences to its error, because it knows each zone's 
 
 from collections.abc import Sequence
 
-from planning.data.prices import region_of
-from planning.machine.hardware import Accelerator, compute_quota, find_accelerator, known_places
-from planning.question.types import Deployment
+from gemma_serving.planning.data.prices import region_of
+from gemma_serving.planning.machine.hardware import Accelerator, compute_quota, find_accelerator, known_places
+from gemma_serving.planning.question.types import Deployment
 
 
 def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:

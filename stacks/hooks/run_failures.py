@@ -12,20 +12,20 @@ from typing import Any, Final
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
-from cloud.clock import GOOGLE_CLOCK
-from cloud.google_calls import GoogleCallError
-from contracts.fields import as_mapping, as_sequence
-from contracts.masking import LineMask, masked
-from contracts.plain_text import for_terminal
-from contracts.resource_types import SERVICE_TYPE
-from planning.settings.cloud_run import CloudRunSettings, ProbeSettings
-from planning.settings.text import format_memory
-from stacks.base import Context
-from stacks.bound_hooks import bind_types
-from stacks.google_project.propagation import NewGrants
-from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
-from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
-from stacks.secrets import API_KEY
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.google_calls import GoogleCallError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.masking import LineMask, masked
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.text import format_memory
+from gemma_serving.stacks.base import Context
+from gemma_serving.stacks.bound_hooks import bind_types
+from gemma_serving.stacks.google_project.propagation import NewGrants
+from gemma_serving.stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
+from gemma_serving.stacks.hooks.failure_hints import Cause, FailedStart, cause_of
+from gemma_serving.stacks.secrets import API_KEY
 
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400

@@ -13,23 +13,23 @@ from typing import Final
 import pulumi
 from tenacity import retry, retry_if_exception, stop_after_attempt
 
-from cloud.capacity import ListedQueuedResource, capacity_names
-from cloud.clock import GOOGLE_CLOCK
-from cloud.google_calls import GoogleCallError, call_now
-from cloud.guard import limit_keys, limits_line
-from cloud.prices import seen_instance, seen_queued, seen_service
-from cloud.spending import StackSpending
-from contracts.answers import Absent, Answer, Present, Unknown
-from contracts.errors import CommandRefusedError
-from contracts.labels import NO_LIMITS, PRODUCT, Ownership, StackLimits
-from contracts.naming import Names
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
-from planning.cost.costs import endless_forms
-from stacks.base import Context
-from stacks.bound_hooks import bind
-from stacks.planned import doctor_hint
-from stacks.settings import Settings
+from gemma_serving.cloud.capacity import ListedQueuedResource, capacity_names
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.google_calls import GoogleCallError, call_now
+from gemma_serving.cloud.guard import limit_keys, limits_line
+from gemma_serving.cloud.prices import seen_instance, seen_queued, seen_service
+from gemma_serving.cloud.spending import StackSpending
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import NO_LIMITS, PRODUCT, Ownership, StackLimits
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
+from gemma_serving.planning.cost.costs import endless_forms
+from gemma_serving.stacks.base import Context
+from gemma_serving.stacks.bound_hooks import bind
+from gemma_serving.stacks.planned import doctor_hint
+from gemma_serving.stacks.settings import Settings
 
 LIMIT_S: Final = 20.0
 _TRIES: Final = 3

@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import pulumi
 
-from cloud.google_calls import GoogleCallError, call
-from cloud.model_files import CONFIG
-from contracts.errors import CommandRefusedError
-from contracts.fields import as_mapping
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.staged_weights import (
+from gemma_serving.cloud.google_calls import GoogleCallError, call
+from gemma_serving.cloud.model_files import CONFIG
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.staged_weights import (
     MANIFEST,
     STAGING_VARIABLE,
     StoredFile,
@@ -29,12 +29,12 @@ from contracts.staged_weights import (
     object_name,
     stored_files,
 )
-from stacks.base import Context
-from stacks.bound_hooks import bind_types
-from stacks.deployed.home_region import Resources
-from stacks.extra_checkpoints import extra_checkpoints
-from stacks.planned import doctor_hint
-from stacks.settings import Settings
+from gemma_serving.stacks.base import Context
+from gemma_serving.stacks.bound_hooks import bind_types
+from gemma_serving.stacks.deployed.home_region import Resources
+from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
+from gemma_serving.stacks.planned import doctor_hint
+from gemma_serving.stacks.settings import Settings
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404

@@ -5,6 +5,6 @@ the name (`max_run_duration_s`, `memory_mib`). The blocks are those of `planning
 sentence.
 """
 
-from stacks.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
+from gemma_serving.stacks.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
 
 __all__ = ["NAMESPACES", "NOT_IN_FILE", "Settings", "SmokeSettings"]

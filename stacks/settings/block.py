@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from planning.settings.fields import setting_key
+from gemma_serving.planning.settings.fields import setting_key
 
 
 class Block(BaseModel):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planning.settings.text import DockerUser, SecretVersion
+from gemma_serving.planning.settings.text import DockerUser, SecretVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

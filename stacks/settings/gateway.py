@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from planning.settings.gateway import GatewaySettings
-from planning.settings.marks import CONSISTENT, OnChange
-from planning.settings.observability import AlertRecipients
-from planning.settings.text import FilePath, ProjectId
-from stacks.settings.block import Block
-from stacks.settings.labels import Labels
+from gemma_serving.planning.settings.gateway import GatewaySettings
+from gemma_serving.planning.settings.marks import CONSISTENT, OnChange
+from gemma_serving.planning.settings.observability import AlertRecipients
+from gemma_serving.planning.settings.text import FilePath, ProjectId
+from gemma_serving.stacks.settings.block import Block
+from gemma_serving.stacks.settings.labels import Labels
 
 
 class GatewayStack(Block):

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from functools import cache
 
-from planning.settings.fields import SettingField, block_fields, own_field
-from stacks.settings.block import Block
-from stacks.settings.stack import Settings
+from gemma_serving.planning.settings.fields import SettingField, block_fields, own_field
+from gemma_serving.stacks.settings.block import Block
+from gemma_serving.stacks.settings.stack import Settings
 
 
 @cache

@@ -9,19 +9,19 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from contracts.labels import PRODUCT, StackLimits
-from contracts.naming import Names
-from contracts.staged_weights import own_folder
-from planning.data.images import DEFAULT_IMAGES, IMAGES
-from planning.question.vllm_args import STREAMER, VllmOptions
-from planning.question.workload import Workload
-from planning.rules.findings import check_accepted
-from planning.settings.bucket import BucketSettings
-from planning.settings.cloud_run import CloudRunSettings
-from planning.settings.image import ImageSettings, named_image
-from planning.settings.marks import CONSISTENT, OnChange
-from planning.settings.observability import AlertSettings, MetricsSettings, collects
-from planning.settings.text import (
+from gemma_serving.contracts.labels import PRODUCT, StackLimits
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.staged_weights import own_folder
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
+from gemma_serving.planning.question.vllm_args import STREAMER, VllmOptions
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.rules.findings import check_accepted
+from gemma_serving.planning.settings.bucket import BucketSettings
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.image import ImageSettings, named_image
+from gemma_serving.planning.settings.marks import CONSISTENT, OnChange
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.text import (
     Commit,
     DurationS,
     FilePath,
@@ -32,12 +32,12 @@ from planning.settings.text import (
     ProjectPath,
     SecretVersion,
 )
-from planning.settings.tpu import TpuSettings
-from stacks.secrets import KINDS, SecretKey
-from stacks.settings.block import Block
-from stacks.settings.docker_hub import DockerHubSettings
-from stacks.settings.labels import Labels
-from stacks.settings.vllm import without_blocks
+from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.stacks.secrets import KINDS, SecretKey
+from gemma_serving.stacks.settings.block import Block
+from gemma_serving.stacks.settings.docker_hub import DockerHubSettings
+from gemma_serving.stacks.settings.labels import Labels
+from gemma_serving.stacks.settings.vllm import without_blocks
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with their own server."""
@@ -113,7 +113,7 @@ class Settings(Block):
             json_schema_input_type=Annotated[str, Field(json_schema_extra=_with_image_names)] | ImageSettings,
         ),
     ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
-    """The server's image: a name from `planning/data/images.json`, or a block for a custom image. Default: the target's image.
+    """The server's image: a name from `gemma_serving/planning/data/images.json`, or a block for a custom image. Default: the target's image.
 
     A custom image is a Docker Hub repository, pinned by digest. The stack pulls it through Artifact Registry.
     """

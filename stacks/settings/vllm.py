@@ -9,11 +9,11 @@ from typing import Annotated, Final, Literal, cast
 
 from pydantic import Field
 
-from contracts.fields import camel_case
-from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
-from planning.settings.marks import Matching, OneOf
-from planning.settings.text import Commit, ModelId, Positive
-from stacks.settings.block import Block
+from gemma_serving.contracts.fields import camel_case
+from gemma_serving.planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
+from gemma_serving.planning.settings.marks import Matching, OneOf
+from gemma_serving.planning.settings.text import Commit, ModelId, Positive
+from gemma_serving.stacks.settings.block import Block
 
 _PARSER: Final = "gemma4"
 _Items = Annotated[int, Field(ge=0, le=999)]

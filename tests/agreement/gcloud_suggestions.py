@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cloud.grants import PolicyHolder
-from cloud.kinds import KINDS
+from gemma_serving.cloud.grants import PolicyHolder
+from gemma_serving.cloud.kinds import KINDS
 from localcloud.tests.conftest import SCENARIO
 from localcloud.tests.idle_cloud import start
 from localcloud.tests.server.gcloud_commands import (

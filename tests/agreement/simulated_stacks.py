@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.settings_files import settings_file, shipped_files
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.settings import Settings
 from localcloud.vllm.arguments import Arguments, parse
 from localcloud.vllm.engine import TokenTiming, timing
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.recorded import Model, SimulatedCard, find_card, find_model
 from localcloud.vllm.speculation import Speculation
-from planning.cost.subject import Subject, examine
-from planning.question.vllm_args import vllm_arguments
-from stacks.loading import from_file
-from stacks.planned import to_deployment
-from stacks.settings import Settings
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]

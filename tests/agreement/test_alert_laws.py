@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from contracts.alerts import alerts_of
-from contracts.collector import AGENT_JOB, AGENT_METRICS_PORT, collector_config
-from contracts.guest_attributes import (
+from gemma_serving.contracts.alerts import alerts_of
+from gemma_serving.contracts.collector import AGENT_JOB, AGENT_METRICS_PORT, collector_config
+from gemma_serving.contracts.guest_attributes import (
     DOCUMENT_HASH_KEY,
     ENDING,
     FAILED,
@@ -23,17 +23,17 @@ from contracts.guest_attributes import (
     RETRYING,
     STARTING,
 )
-from contracts.naming import Names
+from gemma_serving.contracts.naming import Names
+from gemma_serving.stacks.observability import alert_values
+from gemma_serving.stacks.server_command import PORT
+from gemma_serving.vm_agent.observe import Observer
 from localcloud.tests.rules.built import evaluated
 from localcloud.tests.rules.collector_config import targets
 from localcloud.tests.rules.evaluator import Scrape
 from localcloud.vllm.metrics import Metrics
-from stacks.observability import alert_values
-from stacks.server_command import PORT
 from tests.agreement.simulated_stacks import served, settings_of
 from tests.agreement.test_alert_metrics import KEPT
 from tests.agreement.test_alerts import ON_MACHINE
-from vm_agent.observe import Observer
 
 pytestmark = pytest.mark.long
 START_S = 1_800_000_000

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from components.dashboard import TILES
-from contracts.alerts import RUNBOOK, TTFT_BUCKETS_S, AlertValues, alerts_of, every_alert
-from contracts.collector import (
+from gemma_serving.components.dashboard import TILES
+from gemma_serving.contracts.alerts import RUNBOOK, TTFT_BUCKETS_S, AlertValues, alerts_of, every_alert
+from gemma_serving.contracts.collector import (
     LONGEST_INTERVAL_S,
     collector_config,
     server_share,
 )
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.settings.observability import MetricsSettings
 from localcloud.services import monitoring_rules
 from localcloud.vllm.metrics import Metrics
-from planning.errors import PlanningError
-from planning.settings.fields import check_block
-from planning.settings.observability import MetricsSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = AlertValues(

@@ -5,15 +5,15 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from components.observability import Observability, ObservabilityArgs
-from contracts.alerts import AlertValues, alerts_of, every_alert
-from contracts.collector import (
+from gemma_serving.components.observability import Observability, ObservabilityArgs
+from gemma_serving.contracts.alerts import AlertValues, alerts_of, every_alert
+from gemma_serving.contracts.collector import (
     AGENT_METRICS_PORT,
     COLLECTOR_IMAGE,
     COLLECTOR_REPOSITORY,
     collector_config,
 )
-from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from localcloud.ledger.entries import load
 from localcloud.running.shims.collector import is_collector
 from localcloud.tests import idle_cloud

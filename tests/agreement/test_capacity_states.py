@@ -1,7 +1,7 @@
 """The provider and the commands call the same capacity by the same state."""
 
-from contracts import capacity_states
 from gcp_tpu_provider import compute_api, tpu_api
+from gemma_serving.contracts import capacity_states
 
 
 def test_an_instance_has_one_state_whoever_reads_it():

@@ -1,14 +1,14 @@
-"""What Google offers stands once, in `planning/data`: the local cloud has a generated copy, and the lists that need another form name the same GPUs."""
+"""What Google offers stands once, in the planner's data: the local cloud has a generated copy, and the lists that need another form name the same GPUs."""
 
 from pathlib import Path
 
 from authors.planning_tables import local_cloud_catalog, provider_machines
+from gemma_serving.planning.data.prices import PRICES
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.fields import block_fields
 from localcloud.json_values import packaged
 from localcloud.world.scenario import Run
-from planning.data.prices import PRICES
-from planning.machine.hardware import CLOUD_RUN_GPUS
-from planning.settings.cloud_run import CloudRunSettings
-from planning.settings.fields import block_fields
 
 PROVIDER = "packages/gcp-tpu/gcp_tpu_provider/machines.json"
 COPY = "packages/localcloud/world/data/catalog.json"

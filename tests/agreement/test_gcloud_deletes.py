@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from cloud.kinds import KINDS
+from gemma_serving.cloud.kinds import KINDS
 from localcloud.running.shims import OPERATOR_TOKEN, gcloud, install
 from localcloud.tests.running.running_server import environment
 from localcloud.tests.services.test_instances import body_of

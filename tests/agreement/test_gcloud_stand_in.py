@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from gemma_serving.stacks.tpu import ssh_tunnel
 from localcloud.running.shims import install
 from localcloud.running.shims.gcloud import CommandError, listen, parse_tunnel
 from localcloud.tests.running.running_server import ask, environment
-from stacks.tpu import ssh_tunnel
 
 SSH = [
     "alpha",

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from gemma_serving.planning import Deployment, plan
+from gemma_serving.planning.data import checkpoints
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.model.spec import tensors
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
-from planning import Deployment, plan
-from planning.data import checkpoints
-from planning.model.catalog import spec_of
-from planning.model.hf_config import model_from_config
-from planning.model.spec import tensors
 
 KNOWN = {**checkpoints.CHECKPOINTS, **checkpoints.ABSENT}
 

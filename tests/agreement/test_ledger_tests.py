@@ -6,15 +6,15 @@ import json
 import re
 from pathlib import Path
 
-from contracts.settings_files import settings_file
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import plan
+from gemma_serving.planning.cost.costs import gateway_parts
+from gemma_serving.planning.data import checkpoints
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from localcloud.ledger.entries import load
 from localcloud.trials.requests_of_entries import trial
 from localcloud.trials.resources import created_by
-from planning import plan
-from planning.cost.costs import gateway_parts
-from planning.data import checkpoints
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENING = ROOT / "docs" / "one-evening.md"

@@ -3,15 +3,15 @@
 import re
 from pathlib import Path
 
-from contracts import plain_text
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts import plain_text
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning import numbers
+from gemma_serving.scripts.bench.options import BenchOptions
+from gemma_serving.scripts.cli import access
 from loadtest import command_line, run
 from loadtest.client import plain_text as theirs
 from loadtest.command_line import described_options
 from loadtest.endpoint import API_KEY_VARIABLE
-from planning import numbers
-from scripts.bench.options import BenchOptions
-from scripts.cli import access
 
 ROOT = Path(__file__).resolve().parents[2]
 PINS = re.compile(r"^(\S+==\S+)", re.MULTILINE)

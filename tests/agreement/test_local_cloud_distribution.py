@@ -11,15 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "packages" / "localcloud"
 ROOMS = (
     "authors",
-    "cloud",
     "components",
-    "contracts",
-    "engine",
-    "planning",
+    "gemma_serving",
     "scripts",
     "stacks",
     "tools",
-    "vm_agent",
 )
 
 

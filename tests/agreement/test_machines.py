@@ -14,16 +14,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from components.startup_script import startup_script
-from contracts.path_guard import GUARD_ARGUMENT
-from contracts.serving_document import DOCUMENT_METADATA_KEY
+from gemma_serving.components.startup_script import startup_script
+from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
+from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
+from gemma_serving.vm_agent.running_server import SET_PRIVILEGED
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.shims import docker_run
 from localcloud.running.shims.docker_devices import device_files, problem_of
 from localcloud.running.shims.machine import Machine
 from localcloud.tests.running.machine_world import CANARY, IMAGE, NODE, document, machines, spec, until
 from localcloud.tests.running.running_server import ask, environment
-from vm_agent.running_server import SET_PRIVILEGED
 
 
 def attributes(running: SimulatedMachines, name: str = NODE) -> dict[str, str]:
@@ -451,7 +451,7 @@ def processes_with(words: str) -> list[str]:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from components.startup_script import startup_script
+from gemma_serving.components.startup_script import startup_script
 from localcloud.tests.running.machine_world import NODE, document, machines, spec
 from localcloud.tests.running.test_revisions import NAME, SERVICE, revisions, template
 from localcloud.world.runtime import RevisionSpec

@@ -8,8 +8,8 @@ from gcp_tpu_provider import VERSION
 from gcp_tpu_provider.properties import inputs, outputs, package_schema
 from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.transport import Pacing
+from gemma_serving.vm_agent.stored_state import AgentPacing
 from tests.agreement.registry_pages import INDEX, INSTALLATION, LANGUAGES, samples
-from vm_agent.stored_state import AgentPacing
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROPERTIES = (DOCS / "provider-gcp-tpu-properties.md").read_text()

@@ -1,4 +1,4 @@
-"""The provider as a distribution: its package, its generated files, and the words that it shares with contracts/ without importing them."""
+"""The provider as a distribution: its package, its generated files, and the words that it shares with gemma_serving/contracts/ without importing them."""
 
 import ast
 import importlib
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import guest_attributes, labels
 from gcp_tpu_provider import TOKEN, desired_state, python_sdk, tpu_api
 from gcp_tpu_provider.properties import package_schema
 from gcp_tpu_provider.serving import last_line
+from gemma_serving.contracts import guest_attributes, labels
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packages" / "gcp-tpu"

@@ -7,7 +7,7 @@ import pytest
 from google.auth.exceptions import RefreshError
 from google.auth.transport.requests import Request
 
-from cloud.google_session import open_session
+from gemma_serving.cloud.google_session import open_session
 from localcloud.tests.conftest import PROJECT, Client
 from localcloud.world.oauth import login_file
 

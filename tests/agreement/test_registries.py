@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import requests
 
+from gemma_serving.planning.data.images import IMAGES
 from localcloud.services.registries import parse
 from localcloud.world.scenario import Images
-from planning.data.images import IMAGES
 
 ROOT = Path(__file__).parents[2]
 P = "projects/local-project"

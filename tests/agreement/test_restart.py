@@ -2,11 +2,11 @@
 
 import pytest
 
-from cloud.google_api import connect
-from cloud.tpu_machine import TpuMachine
-from contracts.labels import Ownership
-from contracts.serving_document import RESTART_METADATA_KEY
 from gcp_tpu_provider.tests.harness import wanted
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.cloud.tpu_machine import TpuMachine
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
 from localcloud.environment import API_OVERRIDES
 from tests.agreement.test_compute import PROJECT, Place, place, serving
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from cloud.quotas import tpu_quota
-from cloud.shortage import cause_of
 from gcp_tpu_provider.machines import GENERATIONS, chip_quota
 from gcp_tpu_provider.refusals import QUOTA, STOCK, UNKNOWN, kind
 from gcp_tpu_provider.tests.test_quota_or_stock import WORDS
-from planning.machine.hardware import ACCELERATORS, api_accelerator_type
+from gemma_serving.cloud.quotas import tpu_quota
+from gemma_serving.cloud.shortage import cause_of
+from gemma_serving.planning.machine.hardware import ACCELERATORS, api_accelerator_type
 
 
 @pytest.mark.parametrize(("words", "cause"), [pair for pair in WORDS if pair[1] in {QUOTA, STOCK, UNKNOWN}])

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from planning.question.types import Band
-from planning.question.workload import Workload
-from planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
-from planning.speed.serving import LoadedServer, server_of, workload_plan
+from gemma_serving.planning.question.types import Band
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
+from gemma_serving.planning.speed.serving import LoadedServer, server_of, workload_plan
 from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
 from tests.planning.corpus.traffic import Benchmark

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from gemma_serving.planning import Deployment
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.question.vllm_args import VllmOptions, vllm_arguments
+from gemma_serving.planning.speed.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import capacity
 from localcloud.vllm.recorded import find_card, find_model
-from planning import Deployment
-from planning.cost.subject import examine
-from planning.question.vllm_args import VllmOptions, vllm_arguments
-from planning.speed.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
 from tests.agreement.simulated_stacks import STACKS, Served, served
 
 LENGTHS = (2048, 4096, 8192, 16384, 32768)

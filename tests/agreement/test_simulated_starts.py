@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.planner import plan, plan_of
+from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm import recorded
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import as_loaded, capacity
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import Start
 from localcloud.vllm.startup import plan as start_of
-from planning.data.overheads import constant
-from planning.planner import plan, plan_of
-from planning.question.vllm_args import vllm_arguments
-from stacks.planned import to_deployment
 from tests.agreement.simulated_stacks import BUILT_IMAGE, ROOT, STACKS, Served, hardware_of, served, settings_of
 from tests.planning.corpus.measured import Boot, load, subject_of
 from tests.records import replace

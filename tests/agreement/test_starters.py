@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from components.container_starter import container_command
-from contracts.container_start import ContainerStart
-from contracts.path_guard import GUARD_ARGUMENT
+from gemma_serving.components.container_starter import container_command
+from gemma_serving.contracts.container_start import ContainerStart
+from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
 from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess
 from localcloud.tests.running.running_server import Answer, ask

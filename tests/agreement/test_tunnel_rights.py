@@ -4,13 +4,13 @@ import getpass
 
 import pytest
 
-from contracts import tunnel_role
+from gemma_serving.contracts import tunnel_role
+from gemma_serving.stacks import tpu
 from localcloud.running.shims import gcloud
 from localcloud.running.shims.gcloud import CommandError
 from localcloud.running.shims.gcloud_login import Login
 from localcloud.tests.conftest import PROJECT_POLICY, gcloud_itself, grant
 from localcloud.tests.services.test_instances import body_of
-from stacks import tpu
 from tests.polling import until
 
 PROJECT = "projects/local-project"

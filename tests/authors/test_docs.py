@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from authors import docs
-from contracts.errors import ScriptError
-from scripts.cli.command import run_command
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[2]
 MADE = functools.cache(docs._made)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import requests
 
-from cloud.staging.bucket import WeightsBucket
-from cloud.staging.copying import CopyPlan, stage
-from cloud.staging.sources import FolderSource
-from contracts.staged_weights import MANIFEST
+from gemma_serving.cloud.staging.bucket import WeightsBucket
+from gemma_serving.cloud.staging.copying import CopyPlan, stage
+from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.staged_weights import MANIFEST
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects
 from localcloud.tests import idle_cloud

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud import google_api
-from cloud.clock import GOOGLE_CLOCK
-from cloud.google_api import GoogleApi, GoogleListError
-from contracts.labels import NO_LIMITS, Ownership, StackLimits
-from contracts.naming import Names
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.contracts.labels import NO_LIMITS, Ownership, StackLimits
+from gemma_serving.contracts.naming import Names
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from cloud import google_api
-from cloud.alerts import _needs_collector, read_alerts
-from contracts.alerts import AlertValues, every_alert, row_of
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.alerts import _needs_collector, read_alerts
+from gemma_serving.contracts.alerts import AlertValues, every_alert, row_of
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import PROJECT, SCENARIO, Client

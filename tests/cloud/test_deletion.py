@@ -2,11 +2,11 @@
 
 import pytest
 
-from cloud.clock import WaitClock
-from cloud.deletion import delete_all
-from cloud.google_api import GoogleListError
-from cloud.kinds import KINDS, by_name, order_of
-from cloud.search import Scope, resource_of, search
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.deletion import delete_all
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.kinds import KINDS, by_name, order_of
+from gemma_serving.cloud.search import Scope, resource_of, search
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world, owner

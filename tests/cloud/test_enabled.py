@@ -2,10 +2,10 @@
 
 import pytest
 
-from cloud import enabled
-from cloud.clock import WaitClock
-from contracts.answers import Absent, Present, Unknown
-from contracts.errors import ScriptError
+from gemma_serving.cloud import enabled
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.errors import ScriptError
 
 OFF = Unknown("the API storage.googleapis.com is off or was just enabled", "api off", "storage")
 

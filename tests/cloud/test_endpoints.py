@@ -6,9 +6,9 @@ from email.utils import format_datetime
 
 import pytest
 
-from cloud import google_calls
-from cloud.clock import GOOGLE_CLOCK, GoogleClock
-from cloud.google_api import endpoint
+from gemma_serving.cloud import google_calls
+from gemma_serving.cloud.clock import GOOGLE_CLOCK, GoogleClock
+from gemma_serving.cloud.google_api import endpoint
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world
 
 

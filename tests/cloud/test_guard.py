@@ -2,10 +2,10 @@
 
 import pytest
 
-from cloud import guard
-from cloud.google_calls import GoogleCallError
-from cloud.guard import limits_line
-from contracts.labels import NO_LIMITS, StackLimits
+from gemma_serving.cloud import guard
+from gemma_serving.cloud.google_calls import GoogleCallError
+from gemma_serving.cloud.guard import limits_line
+from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cloud.hub import main_commit
-from contracts.answers import Present, Unknown
-from planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.cloud.hub import main_commit
+from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from tests.cloud.test_staging_from_local_hub import at_hub
 
 EXISTS, ABSENT = "google/gemma-4-E2B-it", "google/gemma-4-26B-A4B-it-qat-w4a16-ct"

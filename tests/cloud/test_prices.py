@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.kinds import by_name
-from cloud.prices import usd_per_hour, usd_so_far
-from cloud.search import resource_of
+from gemma_serving.cloud.kinds import by_name
+from gemma_serving.cloud.prices import usd_per_hour, usd_so_far
+from gemma_serving.cloud.search import resource_of
 from localcloud.tests.google_bodies import google_body
 from tests.cloud.populated import owner
 

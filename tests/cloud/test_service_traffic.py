@@ -1,6 +1,6 @@
 """The traffic of a service as Google returns it: complete, incomplete, and by a name or by the latest revision."""
 
-from cloud.service_traffic import known_shares, serving_shares, shares_text
+from gemma_serving.cloud.service_traffic import known_shares, serving_shares, shares_text
 
 BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"

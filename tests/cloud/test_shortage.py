@@ -4,11 +4,11 @@ from itertools import product
 
 import pytest
 
-from cloud import offers, shortage
-from cloud.caller import USER, GoogleCaller
-from cloud.capacity import ListedQueuedResource
-from cloud.quotas import limits_in, tpu_quota
-from cloud.shortage import OtherRequest, QuotaRead, cause_of, read_shortage
+from gemma_serving.cloud import offers, shortage
+from gemma_serving.cloud.caller import USER, GoogleCaller
+from gemma_serving.cloud.capacity import ListedQueuedResource
+from gemma_serving.cloud.quotas import limits_in, tpu_quota
+from gemma_serving.cloud.shortage import OtherRequest, QuotaRead, cause_of, read_shortage
 from localcloud.tests.google_bodies import google_answer
 
 PROJECT = "p"

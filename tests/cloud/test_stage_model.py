@@ -13,17 +13,17 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from cloud.google_api import GoogleApi, GoogleListError
-from cloud.staging.sources import FolderSource
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.staged_weights import MANIFEST, manifest_hash
-from engine import runner
-from engine.deployment import ResourceState
-from engine.state import StackState
-from scripts.cli.command import run_command
-from scripts.stage_model import __main__ as stage_model
-from scripts.stage_model import bucket_creation, housekeeping
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import ResourceState
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.stage_model import __main__ as stage_model
+from gemma_serving.scripts.stage_model import bucket_creation, housekeeping
 from tests.cloud.conftest import PROJECT
 from tests.safetensors_files import safetensors
 
@@ -97,7 +97,7 @@ def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, m
         asked.append((model, revision))
         return HubFolder(Path("checkpoint"), revision if revision and len(revision) == 40 else "b" * 40)
 
-    monkeypatch.setattr("cloud.staging.sources.hub", hub)
+    monkeypatch.setattr("gemma_serving.cloud.staging.sources.hub", hub)
     model, commit = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "2096d38dad51a19b8e982b44241c47102a8bbb00"
     assert stage() == ExitCode.DONE
     assert asked == [(model, commit)]
@@ -331,7 +331,9 @@ def test_a_creation_can_be_refused(monkeypatch, capsys):
 @pytest.mark.usefixtures("own")
 def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
-    monkeypatch.setattr("cloud.enabled.read_enabled_apis", lambda *_: frozenset({"storage", "cloudresourcemanager"}))
+    monkeypatch.setattr(
+        "gemma_serving.cloud.enabled.read_enabled_apis", lambda *_: frozenset({"storage", "cloudresourcemanager"})
+    )
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
     assert "gcloud services enable iam.googleapis.com artifactregistry.googleapis.com" in said

@@ -9,12 +9,12 @@ import pytest
 from google.api_core.exceptions import RetryError, ServiceUnavailable
 from google.auth import exceptions
 
-from cloud.model_files import CONFIG
-from cloud.staging import bucket as buckets
-from cloud.staging import copying
-from cloud.staging.sources import FolderSource, require_checkpoint
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
+from gemma_serving.cloud.model_files import CONFIG
+from gemma_serving.cloud.staging import bucket as buckets
+from gemma_serving.cloud.staging import copying
+from gemma_serving.cloud.staging.sources import FolderSource, require_checkpoint
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects
 from tests.cloud.conftest import PART

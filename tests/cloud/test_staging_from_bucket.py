@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from cloud.staging import bucket as buckets
-from cloud.staging.bucket import WeightsBucket
-from cloud.staging.sources import bucket_of, in_bucket
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.staged_weights import MANIFEST
+from gemma_serving.cloud.staging import bucket as buckets
+from gemma_serving.cloud.staging.bucket import WeightsBucket
+from gemma_serving.cloud.staging.sources import bucket_of, in_bucket
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.staged_weights import MANIFEST
 from localcloud.services import storage_copies
 
 MIB = 1 << 20

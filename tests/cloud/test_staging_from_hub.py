@@ -6,9 +6,9 @@ import threading
 import pytest
 from huggingface_hub.utils import _http
 
-from cloud.staging.sources import hub
-from contracts.errors import ScriptError
-from contracts.staged_weights import MANIFEST
+from gemma_serving.cloud.staging.sources import hub
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.staged_weights import MANIFEST
 from tests.cloud.small_hub import small_hub
 from tests.library_time import end_hub_pauses
 

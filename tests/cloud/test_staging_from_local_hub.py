@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from contracts.exit_codes import ExitCode
-from contracts.staged_weights import MANIFEST, REAL_SIZE, manifest_hash
-from engine.state import StackState
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.staged_weights import MANIFEST, REAL_SIZE, manifest_hash
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.stage_model import __main__ as stage_model
+from gemma_serving.scripts.stage_model import housekeeping
+from gemma_serving.stacks.loading import from_file
 from localcloud.world.scenario import Fault, Hub
-from scripts.cli.command import run_command
-from scripts.stage_model import __main__ as stage_model
-from scripts.stage_model import housekeeping
-from stacks.loading import from_file
 from tests.cloud.conftest import PROJECT
 from tests.library_time import end_hub_pauses
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.staged_weights import MANIFEST, PARTS
+from gemma_serving.contracts.staged_weights import MANIFEST, PARTS
 from localcloud.services import storage_objects
 from tests.cloud.conftest import PROJECT
 from tests.laws import examples

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from cloud.kinds import KINDS
+from gemma_serving.cloud.kinds import KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "teardown.md").read_text()
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.capacity import capacity_kind, capacity_names
-from cloud.kinds import INSTANCE, QUEUED, by_name
-from cloud.prices import usd_per_hour
-from cloud.search import Scope, resource_of, search
-from cloud.spending import spending
-from contracts.labels import StackLimits
+from gemma_serving.cloud.capacity import capacity_kind, capacity_names
+from gemma_serving.cloud.kinds import INSTANCE, QUEUED, by_name
+from gemma_serving.cloud.prices import usd_per_hour
+from gemma_serving.cloud.search import Scope, resource_of, search
+from gemma_serving.cloud.spending import spending
+from gemma_serving.contracts.labels import StackLimits
 from localcloud.tests.google_bodies import google_body
 from localcloud.tests.services.test_instances import body_of
 from tests.cloud.populated import PROJECT, World, open_world, owner

@@ -4,17 +4,22 @@ import dataclasses
 
 import pytest
 
-from components.cloud_run_gpu_service import (
+from gemma_serving.components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
     Collector,
     _timeouts,
 )
-from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.stored_secret import ExistingSecret, ExistingSecretArgs, HuggingFaceToken, StoredSecretArgs
-from components.vllm_server import VllmServer
-from contracts.labels import Ownership
-from planning.settings.cloud_run import (
+from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
+from gemma_serving.components.stored_secret import (
+    ExistingSecret,
+    ExistingSecretArgs,
+    HuggingFaceToken,
+    StoredSecretArgs,
+)
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.planning.settings.cloud_run import (
     CloudRunSettings,
     MountSettings,
     ProbeSettings,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from components.gateway_config import UPSTREAM_IDLE_S, GatewayServer, gateway_config
-from contracts.gateway import ENVOY_DIGEST, ENVOY_VERSION
+from gemma_serving.components.gateway_config import UPSTREAM_IDLE_S, GatewayServer, gateway_config
+from gemma_serving.contracts.gateway import ENVOY_DIGEST, ENVOY_VERSION
 from localcloud.running import envoy
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ import openai
 import pytest
 import requests
 
-from components.gateway_config import SERVER_PATHS, GatewayServer, gateway_config
-from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, OUTSIDE_HEAP_MIB, REQUEST_KIB
+from gemma_serving.components.gateway_config import SERVER_PATHS, GatewayServer, gateway_config
+from gemma_serving.contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, OUTSIDE_HEAP_MIB, REQUEST_KIB
 from localcloud.running import envoy
 from tests.polling import until
 

@@ -2,7 +2,7 @@
 
 import pulumi
 
-from components.gcp_tpu import DataDiskArgs, QueuedResource, QueuedResourceArgs, ReadyArgs
+from gemma_serving.components.gcp_tpu import DataDiskArgs, QueuedResource, QueuedResourceArgs, ReadyArgs
 
 KEYS = {"node_id": "a", "max_run_duration_s": "b", "nodeId": "c"}
 

@@ -6,12 +6,12 @@ import re
 import pulumi
 import pytest
 
-from components.cloud_run_gpu_service import CloudRunGpuService
-from components.defaults import program_ownership
-from components.stored_secret import StoredSecretArgs
-from components.tpu_queued_resource import TpuQueuedResource
-from planning.errors import PlanningError
-from planning.settings.cloud_run import MountSettings, ProbeSettings
+from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService
+from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.stored_secret import StoredSecretArgs
+from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.settings.cloud_run import MountSettings, ProbeSettings
 from tests.components.test_cloud_run_gpu_service import ARGS as SERVICE
 from tests.components.test_tpu_queued_resource import ARGS as CAPACITY
 

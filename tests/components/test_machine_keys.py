@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from components.container_starter import STARTER_SECTIONS
-from components.startup_script import SECTIONS
-from contracts.collector import CollectorSettings, parse_collector
-from contracts.compile_cache import ArchiveSettings, parse_archive
-from contracts.container_start import ContainerStart, GraphCache, parse_start
-from contracts.rollout import RolloutLimits, parse_rollout
-from contracts.serving_document import (
+from gemma_serving.components.container_starter import STARTER_SECTIONS
+from gemma_serving.components.startup_script import SECTIONS
+from gemma_serving.contracts.collector import CollectorSettings, parse_collector
+from gemma_serving.contracts.compile_cache import ArchiveSettings, parse_archive
+from gemma_serving.contracts.container_start import ContainerStart, GraphCache, parse_start
+from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
+from gemma_serving.contracts.serving_document import (
     RESTART_METADATA_KEY,
     SCRIPT_METADATA_KEY,
     BucketWeights,
@@ -51,7 +51,7 @@ SENT: list[tuple[Any, Callable[[str], Any], Iterable[str]]] = [
 
 def trees(package: str) -> Iterator[ast.Module]:
     for module in sorted({*SECTIONS, *STARTER_SECTIONS}):
-        if module.startswith(f"{package}."):
+        if module.startswith(f"gemma_serving.{package}."):
             yield ast.parse(Path(f"{module.replace('.', '/')}.py").read_text())
 
 

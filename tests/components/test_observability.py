@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from components.observability import Observability, ObservabilityArgs
-from contracts.alerts import AlertValues, alerts_of
+from gemma_serving.components.observability import Observability, ObservabilityArgs
+from gemma_serving.contracts.alerts import AlertValues, alerts_of
 
 VALUES = AlertValues(
     stack="x", name="gemma-x", ttft_s=5.0, ttft_goal=0.95, idle_s=5400, ready_s=3600, usd_per_hour=1.5, daily_usd=36.0

@@ -7,10 +7,15 @@ import pulumi
 import pulumi_gcp as gcp
 import pytest
 
-from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
-from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import ExistingSecret, ExistingSecretArgs, HuggingFaceToken, StoredSecretArgs
+from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
+from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
+from gemma_serving.components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
+from gemma_serving.components.stored_secret import (
+    ExistingSecret,
+    ExistingSecretArgs,
+    HuggingFaceToken,
+    StoredSecretArgs,
+)
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
 REGIONS_OF = {

@@ -7,21 +7,21 @@ from datetime import UTC, datetime
 import pulumi
 import pytest
 
-from components.startup_script import startup_script
-from components.stored_secret import ExistingSecret, ExistingSecretArgs
-from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, timeouts
-from components.vllm_server import VllmServer
-from contracts.labels import Ownership
-from contracts.rollout import RolloutLimits, parse_rollout
-from contracts.serving_document import BucketWeights, image_in
 from gcp_tpu_provider.capacity import PROVISIONING_S
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.transport import Pacing
+from gemma_serving.components.startup_script import startup_script
+from gemma_serving.components.stored_secret import ExistingSecret, ExistingSecretArgs
+from gemma_serving.components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, timeouts
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
+from gemma_serving.contracts.serving_document import BucketWeights, image_in
+from gemma_serving.planning.settings.tpu import TpuSettings
 from localcloud.services import tpu_requests
 from localcloud.services.tpu_queue import Conditions, Queued, QueuedResourceState, step
 from localcloud.world.scenario import TpuDurations
-from planning.settings.tpu import TpuSettings
 
 IMAGE = "us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64
 SERVER = VllmServer(image=IMAGE, arguments=("google/gemma-4-E2B-it", "--port=8000"))

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.features import ServedFeatures
-from contracts.fields import ContractError, documented, from_json, to_json
-from contracts.labels import Ownership
-from contracts.outputs import (
+from gemma_serving.contracts.features import ServedFeatures
+from gemma_serving.contracts.fields import ContractError, documented, from_json, to_json
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.outputs import (
     CostSummary,
     MemorySummary,
     PlanSummary,
@@ -18,7 +18,7 @@ from contracts.outputs import (
     ThroughputSummary,
     Tunnel,
 )
-from contracts.serving_document import BucketWeights, ServingDocument, document_hash, parse_document
+from gemma_serving.contracts.serving_document import BucketWeights, ServingDocument, document_hash, parse_document
 
 PLAN = PlanSummary(
     fits=True,

@@ -1,6 +1,6 @@
 import pytest
 
-from contracts.machine_log import account_parts
+from gemma_serving.contracts.machine_log import account_parts
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.masking import _PASSES, MASK, LineMask, masked
+from gemma_serving.contracts.masking import _PASSES, MASK, LineMask, masked
 
 CANARY = "canaryCANARY0123456789"
 SECRETS = (

@@ -2,11 +2,11 @@
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.outputs import DETAILS_TYPE
-from contracts.resource_types import SERVICE_TYPE
-from engine.deployment import ResourceState
-from engine.state import STACK_TYPE, outputs_in
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.outputs import DETAILS_TYPE
+from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.engine.deployment import ResourceState
+from gemma_serving.engine.state import STACK_TYPE, outputs_in
 from tests.scripts.sample_outputs import sample_outputs
 
 

@@ -1,6 +1,6 @@
 """Text of others cannot steer a terminal, and hides nothing from a model."""
 
-from contracts.plain_text import for_model, for_terminal
+from gemma_serving.contracts.plain_text import for_model, for_terminal
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07\x1b[2J"
 

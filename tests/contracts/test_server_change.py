@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import ChangedValue, flags_of, server_change
-from contracts.serving_document import DOCUMENT_METADATA_KEY, ServingDocument
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.server_change import ChangedValue, flags_of, server_change
+from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, ServingDocument
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 CANARY = "hf_canary0123456789abcdefABCDEF0123"

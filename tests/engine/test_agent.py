@@ -10,7 +10,7 @@ from mcp import types
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from scripts.agent.codes import FOLDER, CodeShelf
+from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
 from tests.engine.conftest import CAPACITY, LIMIT_S
 
 SHIPPED, TPU, OTHER, RUN = "tpu-v6e4", "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from contracts.staged_weights import STAGING_VARIABLE
-from planning.data.images import IMAGES
+from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
+from gemma_serving.planning.data.images import IMAGES
 
 PINNED = IMAGES["vllm-openai"]
 STACK = "l4-qat"

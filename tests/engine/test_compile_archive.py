@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.vm_agent.archives import Archive
+from gemma_serving.vm_agent.cloud import MetadataClient
 from tests.agreement.test_machines import has_own_view
 from tests.engine.conftest import HF_CANARY, assert_nowhere_in_clear, until
-from vm_agent.archives import Archive
-from vm_agent.cloud import MetadataClient
 
 STACK = "tpu-v6e1"
 BUCKET = "local-project-gemma-tpu-v6e1-models"

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from contracts.staged_weights import STAGING_VARIABLE
+from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from tests.engine.conftest import FAILURE, PROJECT
 
 STACK = "l4-qat"

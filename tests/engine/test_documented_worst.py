@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.settings_files import settings_file, shipped_files
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.stacks.apis import COMMON_APIS
 from localcloud.world.scenario import BUILT_IN
-from stacks.apis import COMMON_APIS
 from tests.engine.conftest import open_workspace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from planning.data.images import DEFAULT_IMAGES, IMAGES
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from tests.engine.conftest import FAILURE, until
 
 STACK = "l4-12b-qat"

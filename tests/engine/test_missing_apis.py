@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stacks.apis import COMMON_APIS
+from gemma_serving.stacks.apis import COMMON_APIS
 from tests.engine.conftest import FAILURE, open_workspace
 from tests.engine.test_new_grants import WAITS
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.settings_files import settings_file, shipped_files
-from planning.data.images import built_images
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.planning.data.images import built_images
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_nowhere_in_clear
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from tests.engine.terminal import typed
 
 TPU, CLOUD_RUN = "tpu-v6e1-e4b", "l4-12b-qat"
 ROUNDS = 8
-GEMMA = "from scripts.gemma.first import first_lines; print(*first_lines(limit_s=120), sep=chr(10))"
+GEMMA = "from gemma_serving.scripts.gemma.first import first_lines; print(*first_lines(limit_s=120), sep=chr(10))"
 """The output of `gemma` on a machine that may be too busy for its own limit of seconds."""
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

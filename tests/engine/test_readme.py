@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import shipped_files
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning import plan
+from gemma_serving.scripts.gemma.__main__ import main, overview
+from gemma_serving.scripts.gemma.first import FIRST_DAY
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from localcloud import cli
-from planning import plan
-from scripts.gemma.__main__ import main, overview
-from scripts.gemma.first import FIRST_DAY
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md"))

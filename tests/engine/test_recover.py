@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.kinds import POLICIES
-from contracts.run_record import RUNS_WORD
+from gemma_serving.cloud.kinds import POLICIES
+from gemma_serving.contracts.run_record import RUNS_WORD
 from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, LIMIT_S, PROJECT, until
 
 TPU, RUN = "tpu-v6e1", "l4-qat"

@@ -17,9 +17,9 @@ STACK = "tpu-v6e1"
 UNKNOWN_FLAG = "--no-such-flag"
 CLIENT = """
 import json, sys, time
-from scripts.cli.access import open_stack_access
+from gemma_serving.scripts.cli.access import open_stack_access
 from loadtest.client.openai import UnreachableError, call_once
-from engine.state import stack_outputs
+from gemma_serving.engine.state import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}
 with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) as log:

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from engine import runner
-from engine.deployment import is_passphrase_error
-from engine.secrets_provider import key_of, provider_options
-from scripts.preview.without_secrets import STAND_IN, without_secrets
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import is_passphrase_error
+from gemma_serving.engine.secrets_provider import key_of, provider_options
+from gemma_serving.scripts.preview.without_secrets import STAND_IN, without_secrets
 from tests.engine.kms import served
 
 KEY = "projects/p/locations/us/keyRings/r/cryptoKeys/k"

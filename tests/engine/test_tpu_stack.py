@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
-from contracts.run_record import RunRecord
-from contracts.tunnel_role import PERMISSIONS
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.run_record import RunRecord
+from gemma_serving.contracts.tunnel_role import PERMISSIONS
 from localcloud.running.shims import gcloud
 from localcloud.running.shims.gcloud import CommandError
 from localcloud.running.shims.gcloud_login import Login
@@ -189,7 +189,7 @@ def test_a_member_with_the_custom_role_connects_and_another_person_does_not(work
 def test_a_changed_start_up_script_reaches_the_machine_and_leaves_the_server_running(workspace, deployed):
     """An upgrade of this project changes the agent's text; the server restarts for a changed document only."""
     before = running_container(workspace)
-    module = workspace.folder / "project" / "vm_agent" / "base.py"
+    module = workspace.folder / "project" / "gemma_serving" / "vm_agent" / "base.py"
     module.write_text(module.read_text() + "\nNEXT_RELEASE = True\n")
     changes = resource_changes(workspace.up(STACK))
     assert changes["updated"] == 1

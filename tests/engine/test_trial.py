@@ -5,7 +5,7 @@ import sys
 import pytest
 import yaml
 
-from engine.trial import STATE_VARIABLE
+from gemma_serving.engine.trial import STATE_VARIABLE
 
 STACK = "tpu-v6e1"
 KEY, REAL_KEY = "key-of-the-trial-0123456789", "key-of-the-real-stack-0123"

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from contracts.settings_files import shipped_files
+from gemma_serving.contracts.settings_files import shipped_files
 from tests.engine.conftest import ALICE, HF_CANARY, KEY_CANARY, ROOT, Workspace, open_workspace
 from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, NO_ENVOY, SERVER_SETTINGS, has_envoy
 from tools.engine.language_host import WARM_PROGRAMS

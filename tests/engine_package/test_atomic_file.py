@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from engine import atomic_file
-from engine.atomic_file import replace_file, write_private
+from gemma_serving.engine import atomic_file
+from gemma_serving.engine.atomic_file import replace_file, write_private
 
 
 def mode(path):

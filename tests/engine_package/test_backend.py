@@ -5,9 +5,9 @@ import tempfile
 
 import pytest
 
-from engine import runner
-from engine.atomic_file import private_folder
-from engine.backend import BACKEND_VARIABLE, absolute_backend
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.backend import BACKEND_VARIABLE, absolute_backend
 
 
 def test_a_folder_is_private_and_gone_at_the_end(monkeypatch, tmp_path):

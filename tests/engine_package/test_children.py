@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.children import interruptible, run_async, started
+from gemma_serving.engine.children import interruptible, run_async, started
 from tests.polling import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ import os
 import sys
 import threading
 import time
-from engine.children import interruptible, started
+from gemma_serving.engine.children import interruptible, started
 
 def wait(has_ended):  # in steps, because a signal just before a wait without end is noticed only after it
     while not has_ended():
@@ -124,7 +124,14 @@ def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
         run_async(work())
 
 
-MAY_START = frozenset({"engine/children.py", "engine/trial.py", "scripts/agent/programs.py", "scripts/cli/access.py"})
+MAY_START = frozenset(
+    {
+        "gemma_serving/engine/children.py",
+        "gemma_serving/engine/trial.py",
+        "scripts/agent/programs.py",
+        "scripts/cli/access.py",
+    }
+)
 """The one runner; the step of `.venv/bin/pulumi` that becomes the engine; commands of the
 assistant, which write to files; and a tunnel, which runs in a session of its own until its user closes it."""
 
@@ -138,6 +145,10 @@ def starts_programs(text):
 def test_programs_are_started_in_one_place():
     assert starts_programs("done = subprocess.run(words)")
     assert starts_programs("with subprocess.Popen(words) as process:")
-    paths = [path for room in ("cloud", "engine", "scripts", "stacks") for path in (ROOT / room).rglob("*.py")]
+    paths = [
+        path
+        for room in ("gemma_serving/cloud", "gemma_serving/engine", "scripts", "stacks")
+        for path in (ROOT / room).rglob("*.py")
+    ]
     found = {str(path.relative_to(ROOT)) for path in paths if starts_programs(path.read_text())}
     assert found == MAY_START

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import deployment, runner
-from engine.deployment import StateUnreadableError, back_up, is_secret, parse_deployment, read_deployment
+from gemma_serving.engine import deployment, runner
+from gemma_serving.engine.deployment import StateUnreadableError, back_up, is_secret, parse_deployment, read_deployment
 
 STATES = Path(__file__).parents[1] / "fixtures" / "state"
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:abc"}

@@ -5,12 +5,12 @@ import subprocess
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from engine import runner
-from engine import state as states
-from engine.previewed import preview_errors
-from engine.runner import PulumiFailedError
-from engine.secrets_provider import create_state
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.engine import state as states
+from gemma_serving.engine.previewed import preview_errors
+from gemma_serving.engine.runner import PulumiFailedError
+from gemma_serving.engine.secrets_provider import create_state
 
 NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
 
@@ -196,6 +196,6 @@ def test_a_state_is_not_created_for_a_settings_file_without_room_for_its_salt(mo
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text("config: {}\n")
     # Tests may run as root, who may write to a read-only file.
-    monkeypatch.setattr("engine.secrets_provider.os.access", lambda at, _mode: at != path)
+    monkeypatch.setattr("gemma_serving.engine.secrets_provider.os.access", lambda at, _mode: at != path)
     with pytest.raises(CommandRefusedError, match=f"{path} is read-only, .* Run `chmod u[+]w {path}`"):
         create_state("x")

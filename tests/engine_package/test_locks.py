@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from engine import runner
-from engine.locks import (
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.engine.locks import (
     StackLock,
     end_dead_locks,
     is_lock_error,

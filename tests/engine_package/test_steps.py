@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engine.steps import shown_changes, steps_of
+from gemma_serving.engine.steps import shown_changes, steps_of
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
 PARENT = "urn:pulumi:dev::gemma-serving::gemma-serving:index:CloudRunGpuService$gcp:cloudrunv2/service:Service"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine import runner, trial
+from gemma_serving.engine import runner, trial
 
 PLAIN = "config:\n  # the model\n  gemma-serving:model: google/gemma-4-E2B-it\n  gemma-serving:vllm:\n    maxModelLen: 8192\n"
 SECRET = "  gemma-serving:hfToken:\n    secure: v1:AAA=:{0}\n"

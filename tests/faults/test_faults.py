@@ -46,7 +46,7 @@ def test_each_fault_changes_one_module_and_applies(subtests):
 def test_a_copy_takes_a_fault_and_gives_it_back(name, tmp_path):
     (fault,) = [fault for fault in FAULTS if fault.name == name]
     copy = command.copied(tmp_path)
-    module = copy / "planning" / "memory" / "adapters.py"
+    module = copy / "gemma_serving" / "planning" / "memory" / "adapters.py"
     before = module.read_text()
     assert command.applied(copy, fault)
     assert module.read_text() != before

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import settings_file, shipped_files
-from stacks.program import run
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.stacks.program import run
 from tests.engine.conftest import FAILURE, copy_project, open_workspace
 from tests.engine.test_new_project import execute, follow_the_doctor
 from tests.stacks.conftest import configured

@@ -18,12 +18,12 @@ import grpc.aio
 import pytest
 from pulumi.runtime.proto import provider_pb2_grpc
 
-from components.model_bucket import ModelBucket, ModelBucketArgs
-from components.private_network import PrivateNetwork, PrivateNetworkArgs
-from contracts.labels import Ownership
+from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
+from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.stacks.program import run
 from localcloud.plugins import serve
 from localcloud.tests.plugins.harness import CheckFailedError, Engine
-from stacks.program import run
 from tests.engine.conftest import open_workspace
 from tests.stacks.conftest import configured
 
@@ -95,7 +95,7 @@ def parts():
 
 def sent_by_stacks(declare, configured, monkeypatch):
     """Return the longest inputs of each kind of the provider that the programs declare, in the order of the first."""
-    monkeypatch.setattr("stacks.base.token_hex", lambda count: "ab" * count)
+    monkeypatch.setattr("gemma_serving.stacks.base.token_hex", lambda count: "ab" * count)
     declared = declare(parts)[0].declared
     for stack, changes in PROGRAMS.items():
         configured(stack, **changes)

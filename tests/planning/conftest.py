@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.plan.__main__ import main
+from gemma_serving.scripts.plan.__main__ import main
 
 
 @pytest.fixture

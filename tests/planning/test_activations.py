@@ -2,21 +2,21 @@
 
 import pytest
 
-from planning.cost.subject import examine
-from planning.data.overheads import constant
-from planning.errors import PlanningError
-from planning.machine.devices import parse_device
-from planning.memory.activations import gpu_activation_gib
-from planning.memory.budget import captured_graphs, graph_gib
-from planning.memory.kv_cache import layout_of
-from planning.memory.resolve import resolve
-from planning.model.spec import Role
-from planning.question.recommendation import TEXT_ONLY
-from planning.question.releases import keeps_stored_head, runners
-from planning.question.resolved import Resolved
-from planning.question.types import Deployment
-from planning.question.vllm_args import VllmOptions
-from planning.settings.image import image_of_version
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.memory.activations import gpu_activation_gib
+from gemma_serving.planning.memory.budget import captured_graphs, graph_gib
+from gemma_serving.planning.memory.kv_cache import layout_of
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.spec import Role
+from gemma_serving.planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning.question.releases import keeps_stored_head, runners
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.settings.image import image_of_version
 from tests.records import replace
 
 GIB = 2**30

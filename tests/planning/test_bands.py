@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from planning.machine.hardware import ACCELERATORS
-from planning.speed.bands import BANDS, Figure, Kind, band
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.speed.bands import BANDS, Figure, Kind, band
 from tests.planning.corpus.sweeps import ComparedPoint, all_points, comparisons
 
 POINTS = all_points()

@@ -2,11 +2,11 @@
 
 import pytest
 
-from planning import Deployment, VllmOptions, Workload
-from planning.cost.subject import examine
-from planning.memory.budget import memory_plan
-from planning.memory.resolve import resolve
-from planning.speed.serving import LoadedServer, server_of, workload_plan
+from gemma_serving.planning import Deployment, VllmOptions, Workload
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.speed.serving import LoadedServer, server_of, workload_plan
 from tests.planning.corpus.measured import load
 from tests.planning.corpus.sweeps import all_points
 from tests.planning.corpus.traffic import Benchmark

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from planning import NO_TPU, Deployment, plan
-from planning.cost.capacity_order import capacity_order, known_usd_per_hour, order_lines, waits_s_of
-from planning.data.prices import PriceBook
-from planning.solve.plan_json import plan_json
+from gemma_serving.planning import NO_TPU, Deployment, plan
+from gemma_serving.planning.cost.capacity_order import capacity_order, known_usd_per_hour, order_lines, waits_s_of
+from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.solve.plan_json import plan_json
 from tests.records import replace
 
 US, EUROPE, UNKNOWN = "us-east5-a", "europe-west4-a", "southamerica-west1-a"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
-from planning.data.checkpoints import (
+from gemma_serving.planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
+from gemma_serving.planning.data.checkpoints import (
     ABSENT,
     CHECKPOINTS,
     family,
@@ -14,12 +14,12 @@ from planning.data.checkpoints import (
     similar_ids,
     stored_as,
 )
-from planning.memory.resolve import resolve
-from planning.memory.speculation import unknown_drafter_bytes
-from planning.model.catalog import MODELS, model_ids, spec_of
-from planning.model.spec import tensors
-from planning.question.drafters import drafter_mismatch, drafters_for
-from planning.solve.candidates import checkpoints_of
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
+from gemma_serving.planning.model.catalog import MODELS, model_ids, spec_of
+from gemma_serving.planning.model.spec import tensors
+from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for
+from gemma_serving.planning.solve.candidates import checkpoints_of
 from tests.records import replace
 
 H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")

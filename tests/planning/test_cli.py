@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from planning.question.fields import question_fields, value_at
-from planning.question.types import Deployment
-from planning.settings.fields import SettingField
-from planning.settings.marks import Limit, Matching, OneOf
-from planning.speed.bands import BANDS
-from scripts.cli.options import CommandParser, add_options, read_options
-from scripts.plan.__main__ import main
-from scripts.plan.question import CommandWording, Question, deployment_from
+from gemma_serving.planning.question.fields import question_fields, value_at
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.marks import Limit, Matching, OneOf
+from gemma_serving.planning.speed.bands import BANDS
+from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
+from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.scripts.plan.question import CommandWording, Question, deployment_from
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
@@ -40,7 +40,7 @@ def test_the_module_runs_and_prints_one_object_and_nothing_else():
 
 def test_planning_from_the_command_line_loads_no_heavy_library():
     probe = (
-        "import sys; from scripts.plan.__main__ import main; main(sys.argv[1:]);"
+        "import sys; from gemma_serving.scripts.plan.__main__ import main; main(sys.argv[1:]);"
         "print(sorted({'pydantic', 'rich', 'typer', 'yaml', 'pulumi', 'requests'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(

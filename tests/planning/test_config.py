@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from planning import Deployment, PlanningError, VllmOptions, plan
-from planning.data.tables import data_file
-from planning.machine.devices import parse_device
-from planning.model.hf_config import model_from_config
-from planning.model.spec import active_params, linear_params, tensors, text_params
-from planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.model.spec import active_params, linear_params, tensors, text_params
+from gemma_serving.planning.question.recommendation import TEXT_ONLY
 
 GIB = 2**30
 

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from planning import Deployment, plan
-from planning.cost.subject import examine
-from planning.question.vllm_args import VllmOptions
-from planning.rules.crashes import CRASHES
-from planning.rules.findings import detected_findings
-from planning.settings.image import image_of_version
+from gemma_serving.planning import Deployment, plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.rules.crashes import CRASHES
+from gemma_serving.planning.rules.findings import detected_findings
+from gemma_serving.planning.settings.image import image_of_version
 from tests.planning.corpus.measured import Boot, load, subject_of
 from tests.records import replace
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import planning
-from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint
-from planning.data.images import IMAGES, Image
-from planning.data.overheads import CONSTANTS, Constant
-from planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
-from planning.data.tables import data_file, row_of
-from planning.machine.families import FAMILIES, AcceleratorFamily
-from planning.machine.hardware import ACCELERATORS, Accelerator
-from planning.model.support import Support, support_rows
-from planning.rules.crashes import CRASHES, Crash
-from planning.rules.registry import ALL_RULES, Rule
-from planning.rules.security import advisories
-from planning.speed.measured_starts import MEASURED_STARTS, MeasuredStarts
+from gemma_serving import planning
+from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint
+from gemma_serving.planning.data.images import IMAGES, Image
+from gemma_serving.planning.data.overheads import CONSTANTS, Constant
+from gemma_serving.planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
+from gemma_serving.planning.data.tables import data_file, row_of
+from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
+from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
+from gemma_serving.planning.model.support import Support, support_rows
+from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.rules.registry import ALL_RULES, Rule
+from gemma_serving.planning.rules.security import advisories
+from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, MeasuredStarts
 
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
@@ -51,9 +51,9 @@ def test_no_import_of_the_planner_reads_a_data_file():
     code = (
         "import sys\nread = []\n"
         "sys.addaudithook(lambda event, args: read.append(args[0]) if event == 'open' else None)\n"
-        "import planning.planner, planning.solve.search\n"
+        "import gemma_serving.planning.planner, gemma_serving.planning.solve.search\n"
         "print([name for name in read if str(name).endswith('.json')])\n"
-        "planning.data.images.IMAGES['vllm-tpu']\n"
+        "gemma_serving.planning.data.images.IMAGES['vllm-tpu']\n"
         "print(len([name for name in read if str(name).endswith('images.json')]))\n"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
-from planning import PlanningError
-from planning.data.images import IMAGES
-from planning.machine.devices import parse_device
-from planning.machine.hardware import ACCELERATORS, find_accelerator, gpu_regions
+from gemma_serving.planning import PlanningError
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, gpu_regions
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 MODEL = ("--model", "google/gemma-4-E2B-it")

@@ -10,25 +10,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, PlanningError
-from planning.cost.loading_modes import loading_modes
-from planning.cost.subject import Subject, examine
-from planning.data.prices import PriceBook
-from planning.machine.hardware import ACCELERATORS, known_places
-from planning.memory.budget import memory_plan
-from planning.model.catalog import model_ids
-from planning.planner import plan_of
-from planning.question.fields import question_fields, with_changes
-from planning.question.workload import IMAGE_TOKENS
-from planning.rules.findings import RULES
-from planning.settings.bucket import BucketSettings
-from planning.settings.image import image_of_version
-from planning.settings.marks import Matching, OneOf
-from planning.solve.explain import explain
-from planning.solve.faster_start import faster_start
-from planning.solve.plan_json import plan_json
-from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
-from scripts.plan.question import CommandWording
+from gemma_serving.planning import Deployment, PlanningError
+from gemma_serving.planning.cost.loading_modes import loading_modes
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.machine.hardware import ACCELERATORS, known_places
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.fields import question_fields, with_changes
+from gemma_serving.planning.question.workload import IMAGE_TOKENS
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.settings.bucket import BucketSettings
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.marks import Matching, OneOf
+from gemma_serving.planning.solve.explain import explain
+from gemma_serving.planning.solve.faster_start import faster_start
+from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.planning.solve.wording import FIELDS, remedy_of, with_callers_keys
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.laws import examples
 from tests.records import replace
 

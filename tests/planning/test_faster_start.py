@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import settings_file
-from planning.cost.loading_modes import LoadingMode, loading_modes
-from planning.cost.subject import Subject, examine
-from planning.data.overheads import constant
-from planning.question.fields import with_changes
-from planning.solve.faster_start import FasterStart, faster_start
-from planning.solve.wording import FIELDS
-from planning.units import duration
-from scripts.gemma.__main__ import main
-from stacks.loading import from_file
-from stacks.planned import to_deployment
-from stacks.wording import StackWording
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning.cost.loading_modes import LoadingMode, loading_modes
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.solve.faster_start import FasterStart, faster_start
+from gemma_serving.planning.solve.wording import FIELDS
+from gemma_serving.planning.units import duration
+from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.wording import StackWording
 
 ROOT = Path(__file__).parents[2]
 CLOUD_RUN = ("l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "rtx6000-31b")

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from contracts.settings_files import settings_file
-from planning import Plan, plan
-from planning.rules.findings import RULES
-from stacks.loading import from_file
-from stacks.planned import finding_text, to_deployment
-from stacks.wording import StackWording
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import Plan, plan
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import finding_text, to_deployment
+from gemma_serving.stacks.wording import StackWording
 
 ROOT = Path(__file__).resolve().parents[2]
 LATE = {"initialDelay": "60s", "period": "60s", "failureThreshold": 5, "timeout": "50s"}

@@ -3,12 +3,12 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, VllmOptions, plan
-from planning.machine.hardware import ACCELERATORS
-from planning.memory.resolve import resolve
-from planning.memory.weights import weights_of
-from planning.model.catalog import model_ids
-from planning.model.hf_config import model_from_config
+from gemma_serving.planning import Deployment, VllmOptions, plan
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.memory.weights import weights_of
+from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.model.hf_config import model_from_config
 from tests.laws import examples
 from tests.records import replace
 

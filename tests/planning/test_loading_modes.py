@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from planning import Deployment, plan
-from planning.cost.loading_modes import MODES, loading_modes
-from planning.cost.subject import examine
-from planning.data.overheads import constant
-from planning.question.types import NO_SERVICE, WeightsMode
-from planning.units import GIB
+from gemma_serving.planning import Deployment, plan
+from gemma_serving.planning.cost.loading_modes import MODES, loading_modes
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.question.types import NO_SERVICE, WeightsMode
+from gemma_serving.planning.units import GIB
 from tests.records import replace
 
 service_block = partial(dataclasses.replace, NO_SERVICE)

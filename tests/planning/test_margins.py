@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, Plan, PlanningError, VllmOptions, plan
-from planning.machine.hardware import ACCELERATORS
-from planning.memory.budget import memory_plan
-from planning.memory.margins import edges_of_memory, margin_of
-from planning.memory.resolve import resolve
-from planning.model.catalog import MODELS, model_ids
-from planning.question.fields import with_changes
-from scripts.plan.__main__ import main
-from stacks.planned import headline
+from gemma_serving.planning import Deployment, Plan, PlanningError, VllmOptions, plan
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.margins import edges_of_memory, margin_of
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.catalog import MODELS, model_ids
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.stacks.planned import headline
 from tests.laws import examples
 from tests.records import replace
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from planning.machine.hardware import ACCELERATORS
-from planning.speed.measured_starts import MEASURED_STARTS, behind_the_start
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, behind_the_start
 from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
 
 

@@ -2,25 +2,25 @@
 
 import pytest
 
-from planning.machine.devices import parse_device
-from planning.memory.budget import (
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.memory.budget import (
     captured_graphs,
     memory_plan,
     token_buckets,
     utilization_leaving,
     verification_gib,
 )
-from planning.memory.kv_cache import blocks_per_request, layout_of
-from planning.memory.margins import one_request
-from planning.memory.resolve import resolve
-from planning.memory.speculation import drafter_bytes
-from planning.memory.tpu_programs import warm_up_of
-from planning.memory.weights import _share, weights_of
-from planning.model.spec import Tensor
-from planning.question.resolved import Resolved, Runtime
-from planning.question.types import Deployment
-from planning.question.vllm_args import VllmOptions
-from planning.speed.startup import xla_programs
+from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
+from gemma_serving.planning.memory.margins import one_request
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.memory.speculation import drafter_bytes
+from gemma_serving.planning.memory.tpu_programs import warm_up_of
+from gemma_serving.planning.memory.weights import _share, weights_of
+from gemma_serving.planning.model.spec import Tensor
+from gemma_serving.planning.question.resolved import Resolved, Runtime
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.speed.startup import xla_programs
 from tests.records import replace
 
 GIB = 2**30

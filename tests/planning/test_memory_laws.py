@@ -4,19 +4,19 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, PlanningError, VllmOptions, Workload
-from planning.cost.subject import subject_of
-from planning.machine.hardware import ACCELERATORS, Accelerator
-from planning.memory.budget import memory_plan
-from planning.memory.resolve import resolve
-from planning.model.catalog import model_ids
-from planning.planner import plan_of
-from planning.question.resolved import Resolved
-from planning.question.types import MemoryPlan
-from planning.question.workload import IMAGE_TOKENS
-from planning.settings.image import image_of_version
-from planning.speed import steps
-from planning.speed.serving import LoadedServer, server_of, throughput_plan, workload_plan
+from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workload
+from gemma_serving.planning.cost.subject import subject_of
+from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import MemoryPlan
+from gemma_serving.planning.question.workload import IMAGE_TOKENS
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.speed import steps
+from gemma_serving.planning.speed.serving import LoadedServer, server_of, throughput_plan, workload_plan
 from tests.laws import examples
 from tests.records import replace
 

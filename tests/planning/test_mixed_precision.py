@@ -5,17 +5,17 @@ from itertools import permutations
 
 import pytest
 
-from planning import Deployment, PlanningError, VllmOptions, Workload, plan
-from planning.data.overheads import constant
-from planning.data.tables import data_file
-from planning.machine.hardware import ACCELERATORS
-from planning.memory.resolve import resolve
-from planning.model.hf_config import model_from_config
-from planning.model.layer_names import named_modules
-from planning.model.spec import LayerGroup, tensors
-from planning.model.support import support_of
-from planning.speed.prefill import prompt_of
-from planning.speed.steps import flops_per_s
+from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workload, plan
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.model.layer_names import named_modules
+from gemma_serving.planning.model.spec import LayerGroup, tensors
+from gemma_serving.planning.model.support import support_of
+from gemma_serving.planning.speed.prefill import prompt_of
+from gemma_serving.planning.speed.steps import flops_per_s
 from tests.records import replace
 
 GIB = 2**30

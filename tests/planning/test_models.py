@@ -2,9 +2,9 @@
 
 import pytest
 
-from planning.data.checkpoints import ABSENT
-from planning.model.catalog import MODELS, find_id, model_ids, spec_of
-from planning.model.spec import active_params, tensors, text_params
+from gemma_serving.planning.data.checkpoints import ABSENT
+from gemma_serving.planning.model.catalog import MODELS, find_id, model_ids, spec_of
+from gemma_serving.planning.model.spec import active_params, tensors, text_params
 
 GIB = 2**30
 

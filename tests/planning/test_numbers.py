@@ -12,18 +12,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.exit_codes import ExitCode
-from planning import Deployment, PlanningError, plan
-from planning.numbers import LARGEST, is_number, number, read_json, whole_number
-from planning.question.fields import question_fields, with_changes
-from planning.question.vllm_args import Limit
-from planning.settings.text import DURATION
-from scripts.cli.command import Command, run_command
-from scripts.cli.options import option_fields
-from scripts.plan.__main__ import main
-from scripts.plan.set_option import set_keys
-from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file
-from stacks.schema import alternatives, block_of, settings_schema
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning import Deployment, PlanningError, plan
+from gemma_serving.planning.numbers import LARGEST, is_number, number, read_json, whole_number
+from gemma_serving.planning.question.fields import question_fields, with_changes
+from gemma_serving.planning.question.vllm_args import Limit
+from gemma_serving.planning.settings.text import DURATION
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.options import option_fields
+from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.scripts.plan.set_option import set_keys
+from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file
+from gemma_serving.stacks.schema import alternatives, block_of, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 NEVER = ("nan", "-inf", "1e400", "9" * 400, "-1", "true", "")
@@ -96,7 +96,7 @@ def flags(kind: type[object]) -> Iterator[str]:
 
 def all_options() -> Iterator[tuple[str, str, str]]:
     for name in COMMANDS:
-        command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
+        command = importlib.import_module(f"gemma_serving.scripts.{name}.__main__").COMMAND
         yield from ((name, subcommand, flag) for subcommand, flag in number_options(command))
 
 
@@ -105,7 +105,7 @@ def test_every_option_of_every_command_refuses_what_is_no_number(
 ):
     for name, subcommand, flag in all_options():
         with subtests.test(f"{name} {subcommand} {flag}"):
-            command = importlib.import_module(f"scripts.{name}.__main__").COMMAND
+            command = importlib.import_module(f"gemma_serving.scripts.{name}.__main__").COMMAND
             for text in ("nan", "1e400", "-1", "true"):
                 one_sentence(
                     capsys, run_command(command, [*([subcommand] if subcommand else []), f"{flag}={text}"]), names=flag

@@ -2,15 +2,15 @@
 
 import pytest
 
-from planning import Deployment, VllmOptions, Workload, plan
-from planning.data.overheads import constant
-from planning.data.tables import data_file
-from planning.machine.devices import parse_device
-from planning.memory.resolve import resolve
-from planning.model.hf_config import model_from_config
-from planning.settings.image import image_of_version
-from planning.speed.prefill import encoder_flops, prompt_of
-from planning.speed.steps import flops_per_s
+from gemma_serving.planning import Deployment, VllmOptions, Workload, plan
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.speed.prefill import encoder_flops, prompt_of
+from gemma_serving.planning.speed.steps import flops_per_s
 from tests.records import replace
 
 CONFIG = next(row["config"] for name, row in data_file("models.json").items() if name == "google/gemma-4-31B-it")

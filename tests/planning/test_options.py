@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from contracts.path_guard import GUARD_ARGUMENT
-from planning import Deployment, PlanningError, VllmOptions, plan
-from planning.data.prices import LIST_PRICES
-from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
-from planning.question.workload import Workload
+from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
+from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
+from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
+from gemma_serving.planning.question.workload import Workload
 from tests.records import replace
 
 CLOSED = {

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import settings_file
-from planning import Deployment, VllmOptions, plan
-from planning.data.checkpoints import CHECKPOINTS
-from planning.question.fields import with_changes
-from planning.question.types import Finding, WeightsMode
-from planning.question.vllm_args import vllm_arguments
-from planning.rules.security.pinned import COMMIT
-from stacks.loading import SettingsError, from_file
-from stacks.wording import file_changes
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import Deployment, VllmOptions, plan
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.question.types import Finding, WeightsMode
+from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.rules.security.pinned import COMMIT
+from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.wording import file_changes
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
-from planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
-from planning.question.types import Finding, Plan
+from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
+from gemma_serving.planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
+from gemma_serving.planning.question.types import Finding, Plan
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planning import plan
-from planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
-from planning.machine.hardware import FLEX_START_MAX_RUN_S
-from planning.question.workload import parse_workload
-from planning.solve.candidates import checkpoints_of, rentable_accelerators
-from planning.solve.profiles import Choice, Profile, Way, choose, ways_of
-from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
-from planning.units import MONTH_H, format_duration
-from scripts.plan.__main__ import main
-from scripts.plan.profile import conditions, decision, profile_json
-from scripts.plan.stack_text import StackFile, stack_text
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.planning import plan
+from gemma_serving.planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
+from gemma_serving.planning.machine.hardware import FLEX_START_MAX_RUN_S
+from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.profiles import Choice, Profile, Way, choose, ways_of
+from gemma_serving.planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
+from gemma_serving.planning.units import MONTH_H, format_duration
+from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.scripts.plan.profile import conditions, decision, profile_json
+from gemma_serving.scripts.plan.stack_text import StackFile, stack_text
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.records import replace
 
 LOAD = "in=4000,out=500,users=32"

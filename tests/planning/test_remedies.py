@@ -10,19 +10,19 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from contracts.settings_files import shipped_files
-from planning import Deployment, Plan, PlanningError, plan
-from planning.cost.subject import examine
-from planning.data.checkpoints import ABSENT
-from planning.model.catalog import model_ids
-from planning.question.fields import with_changes
-from planning.question.types import Finding, Remedy
-from planning.rules.findings import QUOTA_IDS, detected_findings
-from planning.solve.wording import remedy_of, with_callers_keys
-from stacks.loading import SettingsError, from_values
-from stacks.planned import to_deployment
-from stacks.settings import Settings
-from stacks.wording import StackWording, file_changes, inline_yaml
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning import Deployment, Plan, PlanningError, plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.checkpoints import ABSENT
+from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.question.types import Finding, Remedy
+from gemma_serving.planning.rules.findings import QUOTA_IDS, detected_findings
+from gemma_serving.planning.solve.wording import remedy_of, with_callers_keys
+from gemma_serving.stacks.loading import SettingsError, from_values
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.settings import Settings
+from gemma_serving.stacks.wording import StackWording, file_changes, inline_yaml
 from tests.laws import examples
 from tests.records import replace
 

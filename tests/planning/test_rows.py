@@ -7,21 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud.prices import node_usd_per_hour
-from cloud.quotas import instance_quotas, tpu_quota
-from planning import Deployment, plan
-from planning.cost.provisioning import provisioning_support
-from planning.data.prices import PRICES
-from planning.data.tables import data_file
-from planning.errors import PlanningError
-from planning.machine import families, hardware
-from planning.machine.families import FAMILIES, AcceleratorFamily
-from planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
-from planning.question.types import NO_TPU, Plan
-from planning.question.workload import parse_workload
-from planning.solve.candidates import checkpoints_of, rentable_accelerators
-from planning.solve.plan_json import plan_json
-from planning.solve.search import ServiceLimits, SolutionSet, solve
+from gemma_serving.cloud.prices import node_usd_per_hour
+from gemma_serving.cloud.quotas import instance_quotas, tpu_quota
+from gemma_serving.planning import Deployment, plan
+from gemma_serving.planning.cost.provisioning import provisioning_support
+from gemma_serving.planning.data.prices import PRICES
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine import families, hardware
+from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
+from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
+from gemma_serving.planning.question.types import NO_TPU, Plan
+from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.planning.solve.search import ServiceLimits, SolutionSet, solve
 from tests.records import replace
 
 V9Z: dict[str, Any] = {
@@ -170,7 +170,7 @@ def test_each_constant_that_is_missing_makes_its_own_figure_unknown(
 )
 @pytest.mark.usefixtures("v9z")
 def test_a_search_never_ranks_an_unknown_speed_or_start(monkeypatch: pytest.MonkeyPatch, name: str, said: str):
-    monkeypatch.setattr("planning.solve.search.image_for", lambda _served, _accelerator: "vllm-tpu")
+    monkeypatch.setattr("gemma_serving.planning.solve.search.image_for", lambda _served, _accelerator: "vllm-tpu")
 
     def searched() -> SolutionSet:
         workload, places = parse_workload("in=1500,out=300,users=8"), rentable_accelerators((), accelerator="v9z-4")

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
-from planning.cost.subject import examine
-from planning.question.fields import with_changes
-from planning.question.recommendation import TEXT_ONLY
-from planning.rules import gateway, registry
-from planning.rules.findings import RULES, acceptable_ids, check_accepted
-from planning.rules.security import exposure
-from planning.rules.security.advisories import vulnerabilities
-from planning.settings.cloud_run import ProbeSettings
-from planning.settings.image import image_of_version
-from planning.settings.tpu import ExistingNetworkSettings
-from planning.solve.wording import FIELDS, remedy_of, with_callers_keys
-from scripts.plan.question import CommandWording
+from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning.rules import gateway, registry
+from gemma_serving.planning.rules.findings import RULES, acceptable_ids, check_accepted
+from gemma_serving.planning.rules.security import exposure
+from gemma_serving.planning.rules.security.advisories import vulnerabilities
+from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.solve.wording import FIELDS, remedy_of, with_callers_keys
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.planning.corpus.measured import load
 from tests.records import replace
 
@@ -312,7 +312,7 @@ def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest
 def test_every_flag_of_the_table_is_one_of_vllms():
     known = {
         flag.split()[0]
-        for path in Path("planning/data/flags").glob("*.json")
+        for path in Path("gemma_serving/planning/data/flags").glob("*.json")
         for flag in json.loads(path.read_text())["flags"]
     }
     assert set(exposure._OPENS) - known == set()

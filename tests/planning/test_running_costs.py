@@ -5,14 +5,14 @@ from functools import partial
 
 import pytest
 
-from planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
-from planning.cost.running_costs import observability_usd_per_month
-from planning.cost.subject import examine
-from planning.data.prices import PriceBook
-from planning.question.types import BillPart
-from planning.question.workload import DEFAULT_WORKLOAD
-from planning.settings.observability import AlertSettings, MetricsSettings
-from planning.solve.plan_json import costs_json
+from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
+from gemma_serving.planning.cost.running_costs import observability_usd_per_month
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.question.types import BillPart
+from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
+from gemma_serving.planning.solve.plan_json import costs_json
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contracts.labels import PRODUCT
-from planning.errors import PlanningError
-from scripts.plan.question import ROOT, Question, deployment_from
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.plan.question import ROOT, Question, deployment_from
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "docs/settings.schema.json").read_text(encoding="utf-8"))
 DIGEST = f"sha256:{'0' * 64}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.speed.sharing import StepShares, shares_of
+from gemma_serving.planning.speed.sharing import StepShares, shares_of
 from tests.laws import examples
 from tests.planning.corpus.scheduler import SchedulerRow, stored_rows
 from tests.planning.corpus.traffic import burst_s, in_step_s

@@ -14,21 +14,21 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning import NO_TPU, Deployment, PlanningError, plan
-from planning.cost.subject import examine
-from planning.data.checkpoints import CHECKPOINTS
-from planning.data.prices import PriceBook, region_of
-from planning.machine.hardware import ACCELERATORS
-from planning.memory.budget import memory_plan
-from planning.memory.margins import margin_of
-from planning.memory.resolve import resolve
-from planning.model.catalog import spec_of
-from planning.question.types import NO_SERVICE
-from planning.question.workload import Workload, parse_workload
-from planning.rules import memory as rules_memory
-from planning.rules.findings import QUOTA_IDS, RULES, detected_findings
-from planning.solve import search
-from planning.solve.candidates import (
+from gemma_serving.planning import NO_TPU, Deployment, PlanningError, plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.planning.data.prices import PriceBook, region_of
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.margins import margin_of
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.question.types import NO_SERVICE
+from gemma_serving.planning.question.workload import Workload, parse_workload
+from gemma_serving.planning.rules import memory as rules_memory
+from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
+from gemma_serving.planning.solve import search
+from gemma_serving.planning.solve.candidates import (
     WEIGHTS_MODES,
     checkpoints_of,
     deployment_of,
@@ -38,11 +38,11 @@ from planning.solve.candidates import (
     servings_of,
     settings_of,
 )
-from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
-from scripts.plan.stack_text import StackFile, stack_text
-from stacks.loading import from_file
-from stacks.planned import to_deployment
-from stacks.program import run as program
+from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
+from gemma_serving.scripts.plan.stack_text import StackFile, stack_text
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.program import run as program
 from tests.laws import examples
 from tests.records import replace
 
@@ -369,7 +369,7 @@ def test_the_cheapest_place_is_taken():
 @pytest.fixture
 def command(monkeypatch, tmp_path, run):
     """The command on stacks in a folder of their own."""
-    monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     return run
 
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import shipped_files
-from planning import Deployment, plan
-from planning.cost.subject import examine
-from planning.data.checkpoints import with_owner
-from planning.data.images import IMAGES
-from planning.planner import original_note
-from planning.question.fields import value_at, with_changes
-from planning.question.workload import DEFAULT_WORKLOAD
-from planning.settings.image import image_of_version
-from planning.solve.candidates import checkpoints_of, deployment_of, rentable_accelerators, servings_of
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning import Deployment, plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.checkpoints import with_owner
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.planner import original_note
+from gemma_serving.planning.question.fields import value_at, with_changes
+from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.solve.candidates import checkpoints_of, deployment_of, rentable_accelerators, servings_of
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = shipped_files(ROOT)

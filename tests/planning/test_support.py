@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
-from planning import Deployment, Finding, Plan, plan
-from planning.data.images import IMAGES
-from planning.machine.hardware import ACCELERATORS
-from planning.model.catalog import MODELS
-from planning.model.spec import ModelSpec
-from planning.model.support import support_of, version_key
-from planning.solve.wording import remedy_of
-from stacks.loading import SettingsError, from_file
-from stacks.planned import to_deployment
-from stacks.wording import StackWording
+from gemma_serving.planning import Deployment, Finding, Plan, plan
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.model.catalog import MODELS
+from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.model.support import support_of, version_key
+from gemma_serving.planning.solve.wording import remedy_of
+from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.wording import StackWording
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,18 +2,18 @@
 
 import pytest
 
-from planning import Deployment, VllmOptions, Workload, plan
-from planning.cost.subject import examine
-from planning.data.overheads import constant
-from planning.machine.families import NotMeasuredError
-from planning.machine.hardware import Accelerator
-from planning.memory.resolve import resolve
-from planning.model.hf_config import model_from_config
-from planning.question.releases import DECODES_FASTER_ON_TPU
-from planning.settings.image import image_of_version
-from planning.speed.bands import BANDS, WIDER
-from planning.speed.prefill import prompt_of
-from planning.speed.steps import expert_rows_s, step_of
+from gemma_serving.planning import Deployment, VllmOptions, Workload, plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.machine.families import NotMeasuredError
+from gemma_serving.planning.machine.hardware import Accelerator
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.question.releases import DECODES_FASTER_ON_TPU
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.speed.bands import BANDS, WIDER
+from gemma_serving.planning.speed.prefill import prompt_of
+from gemma_serving.planning.speed.steps import expert_rows_s, step_of
 from tests.records import replace
 
 SPARSE = Deployment(

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning import Deployment, PlanningError, VllmOptions, Workload, plan
-from planning.machine.devices import parse_device
-from planning.memory.adapters import adapter_bytes, adapter_options
-from planning.memory.resolve import resolve
-from planning.question.fields import with_changes
-from planning.question.types import NO_SERVICE, WorkloadPlan
-from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
-from planning.settings.image import image_of_version
+from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workload, plan
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_options
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.question.types import NO_SERVICE, WorkloadPlan
+from gemma_serving.planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
+from gemma_serving.planning.settings.image import image_of_version
 from tests.records import replace
 
 

@@ -8,16 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from planning import Deployment, VllmOptions, Workload
-from planning.machine.hardware import ACCELERATORS
-from planning.memory.budget import memory_plan
-from planning.memory.resolve import resolve
-from planning.model.catalog import model_ids
-from planning.question.resolved import Resolved
-from planning.question.types import Band, WorkloadPlan
-from planning.question.workload import IMAGE_TOKENS
-from planning.settings.image import image_of_version
-from planning.speed.serving import server_of, workload_plan
+from gemma_serving.planning import Deployment, VllmOptions, Workload
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import Band, WorkloadPlan
+from gemma_serving.planning.question.workload import IMAGE_TOKENS
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace
 

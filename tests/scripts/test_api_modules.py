@@ -20,7 +20,7 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield f"scripts.{'.' * node.level}{node.module or ''}"
+            yield f"gemma_serving.scripts.{'.' * node.level}{node.module or ''}"
 
 
 def inside_imports(root: Path) -> list[str]:
@@ -30,8 +30,11 @@ def inside_imports(root: Path) -> list[str]:
         for path in sorted(room.rglob("*.py")):
             for name in imported(path):
                 parts = name.split(".")
-                is_other = parts[0] == "scripts" and parts[1:2] not in ([room.name], *([one] for one in SHARED))
-                if is_other and parts[2:3] != ["api"]:
+                is_other = parts[:2] == ["gemma_serving", "scripts"] and parts[2:3] not in (
+                    [room.name],
+                    *([one] for one in SHARED),
+                )
+                if is_other and parts[3:4] != ["api"]:
                     found.append(f"{path.relative_to(root)}: {name}")
     return found
 
@@ -46,8 +49,8 @@ def test_a_folder_is_a_command_or_what_commands_share():
 
 def test_what_commands_share_knows_no_command():
     shared = [path for name in SHARED for path in (ROOT / "scripts" / name).rglob("*.py")]
-    known = tuple(f"scripts.{name}." for name in SHARED)
-    found = [name for path in shared for name in imported(path) if name.startswith("scripts.")]
+    known = tuple(f"gemma_serving.scripts.{name}." for name in SHARED)
+    found = [name for path in shared for name in imported(path) if name.startswith("gemma_serving.scripts.")]
     assert [name for name in found if not name.startswith(known)] == []
 
 
@@ -56,7 +59,7 @@ def test_every_name_of_an_api_is_used_by_another_command():
     for room in rooms_of(ROOT):
         api = room / "api.py"
         if api.is_file():
-            names = {f"scripts.{room.name}.api.{name.rpartition('.')[2]}" for name in imported(api)}
+            names = {f"gemma_serving.scripts.{room.name}.api.{name.rpartition('.')[2]}" for name in imported(api)}
             assert names - used == set(), api
 
 
@@ -66,16 +69,20 @@ def test_the_rule_sees_each_way_into_a_command(tmp_path):
         (tmp_path / "scripts" / room).mkdir(parents=True)
         (tmp_path / "scripts" / room / "__init__.py").touch()
     lines = (
-        "import scripts.other.run",
-        "from scripts.other.run import work",
-        "from scripts.other import run",
-        "from scripts import other",
+        "import gemma_serving.scripts.other.run",
+        "from gemma_serving.scripts.other.run import work",
+        "from gemma_serving.scripts.other import run",
+        "from gemma_serving.scripts import other",
         "from ..other import run",
-        "def late():\n    from scripts.other.run import work",
+        "def late():\n    from gemma_serving.scripts.other.run import work",
     )
     for line in lines:
         (tmp_path / "scripts" / "ours" / "run.py").write_text(f"{line}\n")
         assert len(inside_imports(tmp_path)) == 1, line
-    allowed = ("scripts.other.api import work", "scripts.ours.deep import work", "scripts.cli.settings import work")
+    allowed = (
+        "gemma_serving.scripts.other.api import work",
+        "gemma_serving.scripts.ours.deep import work",
+        "gemma_serving.scripts.cli.settings import work",
+    )
     (tmp_path / "scripts" / "ours" / "run.py").write_text("".join(f"from {line}\n" for line in allowed))
     assert inside_imports(tmp_path) == []

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cli.command import run_command
-from scripts.gemma.__main__ import main
-from scripts.gemma.arguments import call_of, with_stack
-from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED
-from scripts.gemma.first import FIRST_DAY
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.scripts.gemma.arguments import call_of, with_stack
+from gemma_serving.scripts.gemma.catalog import ENTRIES, NEVER_GUESSED
+from gemma_serving.scripts.gemma.first import FIRST_DAY
 from tests.scripts.gemma.test_gemma import LEADS
 from tests.scripts.test_printed_commands import refusal_of, typed_form
 from tests.test_pages import GENERATED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gemma.__main__ import main
+from gemma_serving.scripts.gemma.__main__ import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "grow.md").read_text()
 NUMBER = re.compile(r"(?<![\w-])\d[\d,]*(?:\.\d+)?(?![\w-])")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import shipped_files
-from engine import runner
-from engine.locks import StackLock
-from scripts.cli.command import run_command
-from scripts.gemma.__main__ import main as gemma
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.engine import runner
+from gemma_serving.engine.locks import StackLock
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.gemma.__main__ import main as gemma
 
 ROOT = Path(__file__).parents[2]
 E2B = "plan --model google/gemma-4-E2B-it --accelerator"
@@ -222,7 +222,7 @@ def template(tmp_path_factory):
 @pytest.fixture
 def project(template, monkeypatch):
     monkeypatch.chdir(template)
-    monkeypatch.setattr("scripts.plan.question.ROOT", template)
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", template)
     yield template
     (template / "Pulumi.x.yaml").unlink(missing_ok=True)
 
@@ -261,7 +261,7 @@ def run_line(line):
     name, *words = shlex.split(line)
     if name == "gemma":
         return gemma(words)
-    return run_command(import_module(f"scripts.{name}.__main__").COMMAND, words)
+    return run_command(import_module(f"gemma_serving.scripts.{name}.__main__").COMMAND, words)
 
 
 def check(row, capsys):
@@ -306,10 +306,10 @@ def test_a_secret_on_the_command_line_is_refused_and_not_printed(line, capsys):
 @pytest.fixture
 def no_logs(monkeypatch):
     """Google Cloud with an empty log. What would wait for ever fails."""
-    monkeypatch.setattr("scripts.logs.reading.follow", lambda *_, **__: pytest.fail("it waits for lines"))
+    monkeypatch.setattr("gemma_serving.scripts.logs.reading.follow", lambda *_, **__: pytest.fail("it waits for lines"))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
-    monkeypatch.setattr("cloud.google_api.connect", lambda *_: None)
-    monkeypatch.setattr("scripts.logs.reading.newest_lines", lambda *_: ())
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda *_: None)
+    monkeypatch.setattr("gemma_serving.scripts.logs.reading.newest_lines", lambda *_: ())
 
 
 @pytest.mark.usefixtures("project", "no_logs")
@@ -347,7 +347,7 @@ def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, su
 def test_a_stack_that_is_locked_may_be_deployed_just_now(engine, capsys, monkeypatch):
     engine["any"] = NO_DEPLOYMENT["only its bucket"]
     held = StackLock(place="", user="ana", host="vm", pid=7, since="2026-11-23T10:00:00Z")
-    for module in ("engine.state", "scripts.status.collect"):
+    for module in ("gemma_serving.engine.state", "gemma_serving.scripts.status.collect"):
         monkeypatch.setattr(f"{module}.stack_locks", lambda _: (held,))
     assert run_line("status --stack tpu-v6e1") == 0
     assert "ana@vm" in capsys.readouterr().out

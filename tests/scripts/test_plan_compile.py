@@ -2,8 +2,8 @@
 
 import pytest
 
-from scripts.plan import compile as compiling
-from scripts.plan.__main__ import main
+from gemma_serving.scripts.plan import compile as compiling
+from gemma_serving.scripts.plan.__main__ import main
 
 WORDS = ("--stack", "tpu-v6e1", "--compile", "all", "--json")
 

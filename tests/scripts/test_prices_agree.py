@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from cloud import prices
-from cloud.kinds import by_name
-from cloud.search import resource_of
-from cloud.spending import spending
-from contracts.settings_files import settings_file, shipped_files
+from gemma_serving.cloud import prices
+from gemma_serving.cloud.kinds import by_name
+from gemma_serving.cloud.search import resource_of
+from gemma_serving.cloud.spending import spending
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.planning import plan
+from gemma_serving.scripts.preview.plans import HOURLY, describe_stack
+from gemma_serving.scripts.teardown.receipt import resource_json
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from localcloud.tests.google_bodies import google_body
-from planning import plan
-from scripts.preview.plans import HOURLY, describe_stack
-from scripts.teardown.receipt import resource_json
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 from tests.cloud.populated import owner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     shown = describe_stack(settings_file(stack, ROOT).parent, stack, date="2026-11-20")
     assert shown.figures[HOURLY] == f"${planned.cost.usd_per_hour:,.2f}"
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
-    monkeypatch.setattr("cloud.spending._billed_s", lambda *_: 3 * 3600.0)
+    monkeypatch.setattr("gemma_serving.cloud.spending._billed_s", lambda *_: 3 * 3600.0)
     for one in planned.cost.places:
         found = deployed(settings, one.place)
         first = found[0]

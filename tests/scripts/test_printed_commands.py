@@ -16,25 +16,21 @@ from unittest import mock
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import run_command
-from scripts.gemma import arguments
-from scripts.gemma.__main__ import main
-from scripts.gemma.catalog import ENTRIES, entry_of
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.gemma import arguments
+from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.scripts.gemma.catalog import ENTRIES, entry_of
 from tests.records import replace
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
-    "cloud",
     "components",
-    "contracts",
-    "engine",
     "packages/loadtest",
-    "planning",
+    "gemma_serving",
     "scripts",
     "stacks",
-    "vm_agent",
 )
 STACK = "tpu-v6e1"
 HOLE = "\ue001"

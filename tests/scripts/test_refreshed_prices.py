@@ -11,18 +11,18 @@ import pytest
 import requests
 from tenacity import wait_none
 
-from cloud import google_api
-from cloud.price_file import book_of, list_prices
-from contracts.errors import ScriptError
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.price_file import book_of, list_prices
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.scripts.plan import prices
+from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.scripts.plan.prices import read_catalog
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from planning import PlanningError, plan
-from planning.data.prices import LIST_PRICES
-from scripts.plan import prices
-from scripts.plan.__main__ import main
-from scripts.plan.prices import read_catalog
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "local-project"

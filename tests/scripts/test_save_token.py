@@ -10,17 +10,17 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 
-from cloud import google_api
-from cloud.secret_values import read_secret
-from contracts.errors import ScriptError
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
-from engine import runner
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine import runner
+from gemma_serving.scripts.cli.access import open_stack_access
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.save_token.__main__ import COMMAND
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
-from scripts.cli.access import open_stack_access
-from scripts.cli.command import run_command
-from scripts.save_token.__main__ import COMMAND
 from tests.scripts.sample_outputs import sample_outputs
 
 PROJECT = "my-project"

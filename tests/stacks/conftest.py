@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.settings_files import settings_file
+from gemma_serving.contracts.settings_files import settings_file
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from contracts.labels import NO_LIMITS, Ownership
-from contracts.naming import Names
-from contracts.settings_files import settings_file
-from planning import plan
-from planning.cost.subject import examine
-from stacks.base import Context
-from stacks.cloud_run import startup_probe
-from stacks.hooks.failure_hints import FailedStart
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.labels import NO_LIMITS, Ownership
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import plan
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.stacks.base import Context
+from gemma_serving.stacks.cloud_run import startup_probe
+from gemma_serving.stacks.hooks.failure_hints import FailedStart
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.stacks.conftest import ROOT
 
 PROJECT = "local-project"

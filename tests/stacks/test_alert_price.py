@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from contracts.naming import Names
-from planning.cost.subject import examine
-from stacks.loading import from_file
-from stacks.observability import alert_values
-from stacks.planned import to_deployment
+from gemma_serving.contracts.naming import Names
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.observability import alert_values
+from gemma_serving.stacks.planned import to_deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,11 +6,11 @@ import pulumi
 import pytest
 import requests
 
-from contracts.errors import CommandRefusedError
-from contracts.labels import Ownership
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.stacks.google_project.bucket_conflict import BucketCheck, require_free_bucket_name
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
-from stacks.google_project.bucket_conflict import BucketCheck, require_free_bucket_name
 
 PROJECT, BUCKET = "local-project", "weights-of-a-stack"
 OURS = Ownership(project="gemma-serving", stack="x")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planning.data.images import built_images
-from planning.data.overheads import IMAGE_ON_DISK_GIB
+from gemma_serving.planning.data.images import built_images
+from gemma_serving.planning.data.overheads import IMAGE_ON_DISK_GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [ROOT / str(image.build_context) for image in built_images("tpu").values()]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from planning import plan
-from planning.data.overheads import constant
-from stacks.loading import SettingsError, from_file
-from stacks.planned import to_deployment
+from gemma_serving.planning import plan
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.planned import to_deployment
 
 FILE = Path(__file__).parents[2] / "Pulumi.tpu-v6e1.yaml"
 

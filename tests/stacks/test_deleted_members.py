@@ -5,7 +5,7 @@ import asyncio
 import pulumi
 import pytest
 
-from stacks.google_project import propagation
+from gemma_serving.stacks.google_project import propagation
 
 PROJECT = "local-project"
 MEMBER = f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com"

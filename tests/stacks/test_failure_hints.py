@@ -5,10 +5,10 @@ The lines are those of public logs, of Cloud Run's system log and of vLLM.
 
 import pytest
 
-from planning.rules.crashes import CRASHES
-from planning.rules.findings import RULES
-from planning.settings.cloud_run import ProbeSettings
-from stacks.hooks.failure_hints import cause_of, known_causes
+from gemma_serving.planning.rules.crashes import CRASHES
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.stacks.hooks.failure_hints import cause_of, known_causes
 from tests.stacks.failed_start import failed_start
 
 MEMORY = "Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing the memory limit, see https://cloud.google.com/run/docs/configuring/memory-limits"

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.private_network import GATEWAY_RANGE
-from contracts.errors import CommandRefusedError
-from contracts.fields import camel_case
-from contracts.outputs import DETAILS
-from contracts.settings_files import settings_file
-from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
-from stacks import gateway, loading
-from stacks.gateway_plan import gateway_lines, plan_gateway
-from stacks.program import run
-from stacks.settings.gateway import GatewayStack
+from gemma_serving.components.private_network import GATEWAY_RANGE
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import camel_case
+from gemma_serving.contracts.outputs import DETAILS
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning.rules.gateway import GATEWAY_RULES, DeployedBackend
+from gemma_serving.stacks import gateway, loading
+from gemma_serving.stacks.gateway_plan import gateway_lines, plan_gateway
+from gemma_serving.stacks.program import run
+from gemma_serving.stacks.settings.gateway import GatewayStack
 from tests import security_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def up(project, declare, monkeypatch, tmp_path):
     """Declare a gateway whose backends have the outputs of an `up`."""
 
     def declared(files, outputs, **changes):
-        monkeypatch.setattr("stacks.gateway.deployed_outputs", outputs.get)
+        monkeypatch.setattr("gemma_serving.stacks.gateway.deployed_outputs", outputs.get)
         exported = {}
         monkeypatch.setattr("pulumi.export", exported.__setitem__)
         settings, _ = project(files, **changes)
@@ -135,7 +135,7 @@ def test_a_stack_behind_a_gateway_opens_its_port_to_the_gateway_only(declare, mo
         monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
         monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", "[]")
         monkeypatch.setattr(
-            "stacks.deployed.other_stacks.deployed_outputs", {"gateway": {"gatewayNetwork": network}}.get
+            "gemma_serving.stacks.deployed.other_stacks.deployed_outputs", {"gateway": {"gatewayNetwork": network}}.get
         )
         recorder, _ = declare(run)
         machine = recorder.one("gcp-tpu:index:QueuedResource").inputs
@@ -167,7 +167,7 @@ def test_a_stack_refuses_a_gateway_whose_network_its_machines_cannot_use(declare
     }
     for words, outputs in cases.items():
         with subtests.test(words):
-            monkeypatch.setattr("stacks.deployed.other_stacks.deployed_outputs", outputs.get)
+            monkeypatch.setattr("gemma_serving.stacks.deployed.other_stacks.deployed_outputs", outputs.get)
             with pytest.raises(CommandRefusedError, match=words):
                 declare(run)
 

@@ -6,17 +6,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = (
     "authors",
-    "cloud",
-    "engine",
     "stacks",
     "scripts",
     "components",
-    "contracts",
-    "planning",
+    "gemma_serving",
 )
 OPENS = re.compile(r"AuthorizedSession\(|google\.auth\.default\(|AuthorizedHttp|Credentials\(token=")
 ALLOWED = {
-    "cloud/google_session.py": "the one that opens sessions",
+    "gemma_serving/cloud/google_session.py": "the one that opens sessions",
     "scripts/cli/access.py": "exchanges a federated identity for an ID token: the call is a service account's about itself",
 }
 CONNECTS = re.compile(r"(?<!def )\bconnect\((?P<given>[^)]*)\)")

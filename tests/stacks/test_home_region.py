@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.settings_files import settings_file
-from stacks.deployed.home_region import home_region
-from stacks.loading import from_file
-from stacks.program import run
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.stacks.deployed.home_region import home_region
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
 
 BUCKET, REPOSITORY = "gcp:storage/bucket:Bucket", "gcp:artifactregistry/repository:Repository"
@@ -88,7 +88,7 @@ def test_a_zone_of_another_region_first_keeps_image_and_repository_of_a_running_
     monkeypatch,
 ):
     state = {}
-    monkeypatch.setattr("stacks.program.deployed_resources", lambda _stack: state)
+    monkeypatch.setattr("gemma_serving.stacks.program.deployed_resources", lambda _stack: state)
 
     def declared(zones):
         configured("tpu-v6e1", weights="bucket", tpu__zones=zones)
@@ -114,7 +114,7 @@ def test_a_region_change_stops_the_program_before_anything_is_declared(
     declare,
     monkeypatch,
 ):
-    monkeypatch.setattr("stacks.program.deployed_resources", lambda _stack: deployed(service="us-east4"))
+    monkeypatch.setattr("gemma_serving.stacks.program.deployed_resources", lambda _stack: deployed(service="us-east4"))
     configured("l4-qat", cloudRun__region="europe-west4")
 
     def program():

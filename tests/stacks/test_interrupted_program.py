@@ -101,8 +101,8 @@ def engine():
 def test_sigint_ends_the_program_while_the_engine_waits_for_a_hook(engine, tmp_path):
     monitor, address = engine
     shutil.copy(ROOT / "__main__.py", tmp_path)
-    (tmp_path / "stacks").mkdir()
-    (tmp_path / "stacks" / "program.py").write_text(STEPS)
+    (tmp_path / "gemma_serving" / "stacks").mkdir(parents=True)
+    (tmp_path / "gemma_serving" / "stacks" / "program.py").write_text(STEPS)
     words = ["--monitor", address, "--engine", address, "--project", "p", "--stack", "s", "--parallel", "4", "."]
     process = subprocess.Popen(
         [sys.executable, str(runner()), "--pwd", str(tmp_path), *words],

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import settings_file
-from planning import plan
-from planning.rules.findings import RULES
-from stacks.hooks.failure_hints import FailedStart, cause_of
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import plan
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.planning.corpus.measured import load, subject_of
 from tests.stacks.conftest import ROOT
 from tests.stacks.failed_start import PROJECT, failed_start

@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.settings_files import settings_file, shipped_files
-from planning import PlanningError, plan
-from planning.question.vllm_args import OPTIONS
-from stacks.loading import (
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.question.vllm_args import OPTIONS
+from gemma_serving.stacks.loading import (
     SettingsError,
     from_file,
     from_pulumi,
@@ -24,8 +24,8 @@ from stacks.loading import (
     gateway_from_file,
     gateway_from_pulumi,
 )
-from stacks.planned import to_deployment
-from stacks.settings import NAMESPACES, Settings
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.settings import NAMESPACES, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.naming import Names, NamingError
+from gemma_serving.contracts.naming import Names, NamingError
 
 STACK_NAMES = st.from_regex(r"\A[a-z]([a-z0-9-]{0,28}[a-z0-9])?\Z")
 PROJECTS = st.from_regex(r"\A[a-z][a-z0-9-]{4,28}[a-z0-9]\Z")

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.settings_files import settings_file
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.stacks.loading import from_file
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import IMAGES, PROJECT, Client
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, Scenario
-from stacks.loading import from_file
 
 ROOT = Path(__file__).resolve().parents[2]
 

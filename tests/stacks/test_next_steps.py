@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from planning.machine.hardware import ACCELERATORS, known_places
-from planning.question.types import NO_TPU, Deployment
-from stacks.hooks.next_steps import next_steps
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.planning.machine.hardware import ACCELERATORS, known_places
+from gemma_serving.planning.question.types import NO_TPU, Deployment
+from gemma_serving.stacks.hooks.next_steps import next_steps
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)

@@ -6,17 +6,17 @@ from dataclasses import fields
 import pulumi
 import pytest
 
-from components.stack_details import StackDetails
-from contracts.fields import camel_case, from_json
-from contracts.outputs import DETAILS, StackOutputs
-from planning.cost.subject import examine
-from planning.planner import plan_of
-from planning.question.vllm_args import given_options
-from planning.speed import startup
-from stacks.loading import from_file
-from stacks.outputs import smoke_thresholds
-from stacks.planned import to_deployment
-from stacks.program import run
+from gemma_serving.components.stack_details import StackDetails
+from gemma_serving.contracts.fields import camel_case, from_json
+from gemma_serving.contracts.outputs import DETAILS, StackOutputs
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.speed import startup
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.outputs import smoke_thresholds
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.program import run
 from tests.records import replace
 from tests.stacks.conftest import ROOT
 from tests.stacks.test_program import STACKS

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stacks.program import run
+from gemma_serving.stacks.program import run
 
 COMMITS = {
     "tpu-v6e4": "3e22461f65e89153144f8adb70e3b8c2cc9845a7",

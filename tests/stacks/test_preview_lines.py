@@ -5,15 +5,15 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import ChangedValue, ServerChange
-from contracts.settings_files import settings_file
-from planning import plan
-from stacks.hooks import changed_server
-from stacks.hooks.changed_server import change_text
-from stacks.loading import from_file
-from stacks.planned import preview_lines, to_deployment
-from stacks.wording import StackWording
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.server_change import ChangedValue, ServerChange
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import plan
+from gemma_serving.stacks.hooks import changed_server
+from gemma_serving.stacks.hooks.changed_server import change_text
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import preview_lines, to_deployment
+from gemma_serving.stacks.wording import StackWording
 from tests.contracts.test_server_change import machine
 from tests.records import replace
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import yaml
 
-from planning import PlanningError, plan
-from stacks.loading import SettingsError, from_file
-from stacks.planned import to_deployment
+from gemma_serving.planning import PlanningError, plan
+from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.planning.test_incidents import ROOT, TODAY
 
 

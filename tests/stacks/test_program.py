@@ -10,16 +10,16 @@ from typing import Any
 import pulumi_gcp as gcp
 import pytest
 
-from cloud.grants import owner_of_grant
-from components.stack_details import StackDetails
-from contracts.errors import CommandRefusedError
-from contracts.labels import Ownership
-from contracts.naming import NamingError
-from contracts.settings_files import shipped_files
-from planning.machine.hardware import image_of
-from stacks import tpu
-from stacks.loading import SettingsError
-from stacks.program import run
+from gemma_serving.cloud.grants import owner_of_grant
+from gemma_serving.components.stack_details import StackDetails
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.naming import NamingError
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning.machine.hardware import image_of
+from gemma_serving.stacks import tpu
+from gemma_serving.stacks.loading import SettingsError
+from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
 
 TUNNEL = {"tpu__tunnelMembers": ["user:alice@example.com"]}
@@ -252,7 +252,7 @@ def test_acceptance_is_offered_only_if_it_removes_all_blocks(configured, declare
 
 def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):
     configured("tpu-v6e4")
-    monkeypatch.setattr("stacks.program.pulumi.get_stack", lambda: "My_Stack")
+    monkeypatch.setattr("gemma_serving.stacks.program.pulumi.get_stack", lambda: "My_Stack")
     caught = {}
 
     def program():

@@ -8,14 +8,19 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from cloud.clock import WaitClock
-from cloud.google_api import GoogleListError
-from contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.scripts.doctor.permissions import permissions_of
+from gemma_serving.stacks.google_project import propagation
+from gemma_serving.stacks.google_project.propagation import (
+    awaited_change,
+    image_advice,
+    require_enabled,
+    require_resource_manager,
+)
+from gemma_serving.stacks.loading import from_file
 from loadtest.tests.virtual_time import VirtualLoop
-from scripts.doctor.permissions import permissions_of
-from stacks.google_project import propagation
-from stacks.google_project.propagation import awaited_change, image_advice, require_enabled, require_resource_manager
-from stacks.loading import from_file
 
 DISABLED = (
     "Error creating Network: googleapi: Error 403: Compute Engine API has not been used in project 269 before or it is disabled. "
@@ -198,8 +203,8 @@ ENABLE = "gcloud services enable run.googleapis.com compute.googleapis.com --pro
 
 def test_an_up_is_refused_with_one_line_for_all_missing_apis_and_a_preview_warns(monkeypatch):
     warned = []
-    monkeypatch.setattr("cloud.enabled.read_enabled_apis", lambda *_: frozenset({"iam"}))
-    monkeypatch.setattr("cloud.enabled.connect", lambda *_: None)
+    monkeypatch.setattr("gemma_serving.cloud.enabled.read_enabled_apis", lambda *_: frozenset({"iam"}))
+    monkeypatch.setattr("gemma_serving.cloud.enabled.connect", lambda *_: None)
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     with pytest.raises(CommandRefusedError, match=ENABLE):
@@ -224,8 +229,8 @@ def test_an_unknown_answer_is_one_line_and_neither_blocks_nor_counts_as_enabled(
     def refuse(*_):
         raise error
 
-    monkeypatch.setattr("cloud.enabled.read_enabled_apis", refuse)
-    monkeypatch.setattr("cloud.enabled.connect", lambda *_: None)
+    monkeypatch.setattr("gemma_serving.cloud.enabled.read_enabled_apis", refuse)
+    monkeypatch.setattr("gemma_serving.cloud.enabled.connect", lambda *_: None)
     monkeypatch.setattr(pulumi.log, "info", said.append)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     require_enabled("my-project", ["run"])

@@ -1,7 +1,7 @@
 """The page of settings and the JSON schema are what the models say, and every setting says what it is for."""
 
-from stacks.reference import page
-from stacks.schema import blocks
+from gemma_serving.stacks.reference import page
+from gemma_serving.stacks.schema import blocks
 
 
 def test_every_setting_has_a_meaning_and_a_type():

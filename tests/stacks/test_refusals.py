@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from components.cloud_run_gpu_service import CloudRunGpuService
-from components.tpu_queued_resource import TpuQueuedResource
-from contracts.labels import PRODUCT
-from contracts.settings_files import settings_file
-from planning import PlanningError, plan
-from scripts.plan.question import Question, deployment_from
-from stacks.loading import SettingsError, from_file, gateway_from_file
-from stacks.planned import to_deployment
-from stacks.schema import block_of, settings_schema
+from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService
+from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import PlanningError, plan
+from gemma_serving.scripts.plan.question import Question, deployment_from
+from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.schema import block_of, settings_schema
 from tests.components import test_invalid_arguments as invalid
 
 ROOT = Path(__file__).resolve().parents[2]

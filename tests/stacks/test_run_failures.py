@@ -7,15 +7,15 @@ import socket
 import pulumi
 import pytest
 
-from contracts.masking import MASK
+from gemma_serving.contracts.masking import MASK
+from gemma_serving.stacks.google_project.propagation import SPEED_VARIABLE, NewGrants
+from gemma_serving.stacks.hooks import run_failures
+from gemma_serving.stacks.hooks.run_failures import FailureReport
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
 from localcloud.world import run_messages
 from localcloud.world.run_messages import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
-from stacks.google_project.propagation import SPEED_VARIABLE, NewGrants
-from stacks.hooks import run_failures
-from stacks.hooks.run_failures import FailureReport
 from tests.stacks.failed_start import PROJECT, failed_start
 
 CANARY = "hf_canary0123456789"

@@ -5,12 +5,12 @@ import asyncio
 import pulumi
 import pytest
 
-from cloud.google_calls import GoogleCallError
-from contracts.answers import Absent, Present
-from contracts.errors import CommandRefusedError
-from contracts.labels import StackLimits
-from stacks.hooks import run_recorder
-from stacks.hooks.run_recorder import RunRecorder, keep_runs, recorder_of
+from gemma_serving.cloud.google_calls import GoogleCallError
+from gemma_serving.contracts.answers import Absent, Present
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.stacks.hooks import run_recorder
+from gemma_serving.stacks.hooks.run_recorder import RunRecorder, keep_runs, recorder_of
 from tests.stacks.failed_start import context_of, failed_start
 
 SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"

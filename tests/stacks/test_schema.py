@@ -5,9 +5,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from contracts.settings_files import settings_file, shipped_files
-from stacks.loading import SettingsError, from_file, read_yaml
-from stacks.schema import file_schema
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.stacks.loading import SettingsError, from_file, read_yaml
+from gemma_serving.stacks.schema import file_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = shipped_files(ROOT)

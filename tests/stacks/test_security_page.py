@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.private_network import GATEWAY_RANGE
-from contracts.labels import ALWAYS
-from contracts.settings_files import settings_file, shipped_files
-from stacks.program import run
+from gemma_serving.components.private_network import GATEWAY_RANGE
+from gemma_serving.contracts.labels import ALWAYS
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.stacks.program import run
 from tests.security_page import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,7 +206,7 @@ def listens(declared):
 def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declared, monkeypatch, subtests):
     shared = {"network": f"projects/{PROJECT}/global/networks/n", "subnetwork": "n", "regions": ["us-east5"]}
     outputs = {"gateway": {"gatewayNetwork": {**shared, "gatewayRange": GATEWAY_RANGE, "internetEgress": True}}}
-    monkeypatch.setattr("stacks.deployed.other_stacks.deployed_outputs", outputs.get)
+    monkeypatch.setattr("gemma_serving.stacks.deployed.other_stacks.deployed_outputs", outputs.get)
     page = {cause: tuple(cells) for cause, *cells in rows("Listening ports")}
     assert set(page) == {*LISTENS, "gateway"}
     for cause, (stack, settings) in LISTENS.items():

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from contracts.settings_files import shipped_files
-from planning.question.fields import question_fields, value_at
-from scripts.preview.plans import flat_settings
-from stacks.loading import from_file, read_yaml
-from stacks.planned import to_deployment
-from stacks.settings.keys import setting_fields
-from stacks.wording import settings_key, value_in_file
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning.question.fields import question_fields, value_at
+from gemma_serving.scripts.preview.plans import flat_settings
+from gemma_serving.stacks.loading import from_file, read_yaml
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.settings.keys import setting_fields
+from gemma_serving.stacks.wording import settings_key, value_in_file
 
 FILES = shipped_files(Path(__file__).resolve().parents[2])
 OWN = {

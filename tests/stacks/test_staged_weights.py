@@ -10,16 +10,16 @@ import pulumi
 import pytest
 import requests
 
-from cloud.staging.bucket import crc32c
-from contracts.errors import CommandRefusedError
-from contracts.resource_types import SERVICE_TYPE
-from contracts.settings_files import settings_file
-from contracts.staged_weights import MANIFEST, STAGING_VARIABLE, manifest_hash
+from gemma_serving.cloud.staging.bucket import crc32c
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.contracts.staged_weights import MANIFEST, STAGING_VARIABLE, manifest_hash
+from gemma_serving.stacks.hooks import staged_weights
+from gemma_serving.stacks.hooks.staged_weights import StagedWeights, require_weights_of_new_server
+from gemma_serving.stacks.loading import from_file
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from stacks.hooks import staged_weights
-from stacks.hooks.staged_weights import StagedWeights, require_weights_of_new_server
-from stacks.loading import from_file
 from tests.stacks.failed_start import context_of, failed_start
 
 ROOT = Path(__file__).resolve().parents[2]

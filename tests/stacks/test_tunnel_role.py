@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.tunnel_role import PERMISSIONS, tunnel_role
-from stacks.loading import SettingsError, from_file
+from gemma_serving.contracts.tunnel_role import PERMISSIONS, tunnel_role
+from gemma_serving.stacks.loading import SettingsError, from_file
 
 FILE = Path(__file__).parents[2] / "Pulumi.tpu-v6e1.yaml"
 

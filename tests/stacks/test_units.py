@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning.settings.text import format_memory, parse_memory_mib
-from planning.units import format_duration, parse_duration_s
+from gemma_serving.planning.settings.text import format_memory, parse_memory_mib
+from gemma_serving.planning.units import format_duration, parse_duration_s
 
 
 @given(st.integers(min_value=0, max_value=10**7))

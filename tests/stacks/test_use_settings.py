@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings_files import settings_file
-from planning import plan
-from planning.memory.resolve import resolve
-from planning.question.features import served_features
-from planning.question.fields import with_changes
-from planning.question.server_flags import TABLES, flag_table, parse_arguments
-from planning.question.vllm_args import vllm_arguments
-from stacks.loading import SettingsError, from_values, read_yaml
-from stacks.planned import to_deployment
-from stacks.wording import StackWording, file_changes
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning import plan
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.question.features import served_features
+from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
+from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.stacks.loading import SettingsError, from_values, read_yaml
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.wording import StackWording, file_changes
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAFTER = "google/gemma-4-31B-it-assistant"

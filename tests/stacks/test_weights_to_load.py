@@ -2,11 +2,11 @@
 
 import pytest
 
-from planning.cost.subject import examine
-from planning.memory.host_memory import parts_bytes
-from stacks.hooks.staged_weights import staged_weights
-from stacks.loading import from_values
-from stacks.planned import to_deployment
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.memory.host_memory import parts_bytes
+from gemma_serving.stacks.hooks.staged_weights import staged_weights
+from gemma_serving.stacks.loading import from_values
+from gemma_serving.stacks.planned import to_deployment
 from tests.stacks.failed_start import context_of
 from tests.stacks.test_loading import values_of
 

@@ -11,21 +11,17 @@ from tests.tools.imports import imports
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = (
-    "cloud",
     "components",
-    "contracts",
-    "engine",
-    "planning",
+    "gemma_serving",
     "scripts",
     "stacks",
     "tools",
-    "judges.tpu_compiler",
-    "vm_agent",
+    "judges/tpu_compiler",
 )
 AGENT = ROOT / "scripts" / "agent"
-CHILD = ROOT / "judges.tpu_compiler" / "server"
+CHILD = ROOT / "judges" / "tpu_compiler" / "server"
 """Runs in an environment of its own, whose packages are in `judges/tpu_compiler/locks/`."""
-OWN = {*PRODUCT, "authors", "gcp_tpu_provider", "loadtest", "localcloud", "tests"}
+OWN = {"authors", "gcp_tpu_provider", "gemma_serving", "judges", "loadtest", "localcloud", "tests", "tools"}
 SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
 WRITTEN = {"beside", "gcp_tpu", "googlecloudsdk"}

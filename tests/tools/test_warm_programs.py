@@ -22,7 +22,7 @@ print(json.dumps({
     "others": sorted(set(os.environ) - {"GIVEN", "LC_CTYPE"}),
     "name": __name__,
     "beside": beside.VALUE,
-    "own": sorted(name for name in sys.modules if name.split(".")[0] in ("planning", "stacks", "components", "contracts", "scripts")),
+    "own": sorted(name for name in sys.modules if name.split(".")[0] == "gemma_serving"),
     "pulumi": "pulumi.runtime" in sys.modules or "not imported",
 }))
 sys.stdout.flush()

@@ -12,12 +12,12 @@ from typing import get_args
 import pytest
 import yaml
 
+from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess
+from gemma_serving.scripts.doctor import permissions
+from gemma_serving.stacks.tpu import PROJECT_ROLES, tunnel_roles
 from localcloud.tests.server import gcloud_commands
 from localcloud.world.conditions import MODIFIED_ROLES
 from localcloud.world.roles import grants
-from planning.settings.tpu import CapacityApiName, SshAccess
-from scripts.doctor import permissions
-from stacks.tpu import PROJECT_ROLES, tunnel_roles
 from tests.tools.ci_page import (
     GITHUB,
     PAGE,
@@ -269,7 +269,7 @@ def test_a_vulnerability_that_the_file_does_not_have_fails_the_night(tmp_path, g
     (tmp_path / "osv").write_text(json.dumps({"vulns": [given]}))
     (tmp_path / "curl").write_text(f"#!/bin/sh\ncp {tmp_path}/osv osv.json\n")
     (tmp_path / "curl").chmod(0o755)
-    (tmp_path / "planning").symlink_to(ROOT / "planning")
+    (tmp_path / "gemma_serving").symlink_to(ROOT / "gemma_serving")
     done = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", step_script("nightly.yml", "Find new advisories of vLLM")],
         cwd=tmp_path,

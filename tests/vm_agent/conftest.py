@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.vm_agent import containers, publishing
+from gemma_serving.vm_agent.clock import AgentClock
 from tests.clock import ThreadClock
 from tests.vm_agent.docker import Threads, in_threads
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine
-from vm_agent import containers, publishing
-from vm_agent.clock import AgentClock
 
 
 class VirtualClock(ThreadClock, AgentClock):

@@ -2,14 +2,14 @@
 
 import threading
 
-from contracts.rollout import RolloutLimits
+from gemma_serving.contracts.rollout import RolloutLimits
+from gemma_serving.vm_agent import stored_state
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.follow import LatestDocument
+from gemma_serving.vm_agent.publishing import PhasePublisher
+from gemma_serving.vm_agent.serving import Agent
+from gemma_serving.vm_agent.stored_state import AgentPacing
 from tests.vm_agent.machine import IMAGE, Machine, document, free_port
-from vm_agent import stored_state
-from vm_agent.cloud import MetadataClient
-from vm_agent.follow import LatestDocument
-from vm_agent.publishing import PhasePublisher
-from vm_agent.serving import Agent
-from vm_agent.stored_state import AgentPacing
 
 OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from components.startup_script import startup_script
-from contracts.serving_document import SCRIPT_METADATA_KEY
+from gemma_serving.components.startup_script import startup_script
+from gemma_serving.contracts.serving_document import SCRIPT_METADATA_KEY
+from gemma_serving.vm_agent.base import TMPFS
+from gemma_serving.vm_agent.clock import CLOCK, AgentClock
 from localcloud.tests.google_bodies import google_body, google_request
 from tests.clock import ThreadClock
 from tests.polling import until
 from tests.vm_agent import docker
 from tests.vm_agent.hub import Hub
-from vm_agent.base import TMPFS
-from vm_agent.clock import CLOCK, AgentClock
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"

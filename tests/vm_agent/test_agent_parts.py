@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from contracts.guest_attributes import WAITING_FOR_DOCKER, reason_of
-from contracts.serving_document import BucketWeights, parse_document
+from gemma_serving.contracts.guest_attributes import WAITING_FOR_DOCKER, reason_of
+from gemma_serving.contracts.serving_document import BucketWeights, parse_document
+from gemma_serving.vm_agent import containers
+from gemma_serving.vm_agent import weights as weights_module
+from gemma_serving.vm_agent.base import ServingError, SupersededError
+from gemma_serving.vm_agent.clock import CLOCK, AgentClock
+from gemma_serving.vm_agent.cloud import MetadataClient, read_secret
+from gemma_serving.vm_agent.containers import pull_problem, remove_other_models
+from gemma_serving.vm_agent.follow import LatestDocument
+from gemma_serving.vm_agent.guard_file import write_guard
+from gemma_serving.vm_agent.publishing import LogFollower, PhasePublisher
+from gemma_serving.vm_agent.serving import Agent
+from gemma_serving.vm_agent.shipping import LogShipper
+from gemma_serving.vm_agent.stored_state import AgentPacing
+from gemma_serving.vm_agent.weights import WeightsCopy
 from tests.vm_agent import docker
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import CANARY, Machine, document, free_port
-from vm_agent import containers
-from vm_agent import weights as weights_module
-from vm_agent.base import ServingError, SupersededError
-from vm_agent.clock import CLOCK, AgentClock
-from vm_agent.cloud import MetadataClient, read_secret
-from vm_agent.containers import pull_problem, remove_other_models
-from vm_agent.follow import LatestDocument
-from vm_agent.guard_file import write_guard
-from vm_agent.publishing import LogFollower, PhasePublisher
-from vm_agent.serving import Agent
-from vm_agent.shipping import LogShipper
-from vm_agent.stored_state import AgentPacing
-from vm_agent.weights import WeightsCopy
 
 
 def copier(

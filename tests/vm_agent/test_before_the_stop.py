@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.rollout import RolloutLimits, parse_rollout
-from contracts.serving_document import parse_document
+from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent import prefetch
+from gemma_serving.vm_agent.prefetch import HubFetch, HubModel, hub_models
+from gemma_serving.vm_agent.running_server import parse_time
 from tests.polling import until
 from tests.vm_agent.in_process import Serving, calls, held, written
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
-from vm_agent import prefetch
-from vm_agent.prefetch import HubFetch, HubModel, hub_models
-from vm_agent.running_server import parse_time
 
 
 def of_model(serving: Serving, name: str) -> dict[str, list[str]]:

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, programs_key
-from contracts.serving_document import ServingDocument, parse_document
-from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, programs_key
+from gemma_serving.contracts.serving_document import ServingDocument, parse_document
+from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
+from gemma_serving.vm_agent import archives
+from gemma_serving.vm_agent.archives import SIGNED_PURPOSE, Archive
+from gemma_serving.vm_agent.clock import CLOCK, AgentClock
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.compile_cache import CompiledPrograms, program_files, program_folder, program_volumes
+from gemma_serving.vm_agent.publishing import PhasePublisher
 from tests.records import replace
 from tests.vm_agent.conftest import Unwaited
 from tests.vm_agent.machine import CANARY, Machine, document
-from vm_agent import archives
-from vm_agent.archives import SIGNED_PURPOSE, Archive
-from vm_agent.clock import CLOCK, AgentClock
-from vm_agent.cloud import MetadataClient
-from vm_agent.compile_cache import CompiledPrograms, program_files, program_folder, program_volumes
-from vm_agent.publishing import PhasePublisher
 
 SECRET_KEY = "0f" * 32
 KEY_VERSION = "projects/p/secrets/archive-key/versions/1"

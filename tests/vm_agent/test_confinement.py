@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.rollout import RolloutLimits, parse_rollout
+from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
+from gemma_serving.vm_agent.confinement import accelerator_devices, is_device_error
+from gemma_serving.vm_agent.running_server import SET_PRIVILEGED
 from tests.vm_agent.docker import CONFINED_FAULT, RUN_FAULT
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import Machine
-from vm_agent.confinement import accelerator_devices, is_device_error
-from vm_agent.running_server import SET_PRIVILEGED
 
 BUSY = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/vfio/1): Device or resource busy"
 DENIED = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Operation not permitted"

@@ -6,14 +6,14 @@ from contextlib import suppress
 
 import pytest
 
-from contracts.guest_attributes import RESTORING, RETRYING, WAITING_FOR_DOCKER
-from contracts.rollout import RolloutLimits
+from gemma_serving.contracts.guest_attributes import RESTORING, RETRYING, WAITING_FOR_DOCKER
+from gemma_serving.contracts.rollout import RolloutLimits
+from gemma_serving.vm_agent.stored_state import AgentPacing, Probation, StoredState
 from tests.polling import until
 from tests.vm_agent.conftest import VirtualClock
 from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import Machine
-from vm_agent.stored_state import AgentPacing, Probation, StoredState
 
 REAL = AgentPacing()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vm_agent import containers
-from vm_agent.base import ServingError
-from vm_agent.containers import ensure_docker
+from gemma_serving.vm_agent import containers
+from gemma_serving.vm_agent.base import ServingError
+from gemma_serving.vm_agent.containers import ensure_docker
 
 
 class Shell:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download
 
-from contracts.guest_attributes import WAITING_FOR_HUB
-from contracts.serving_document import parse_document
+from gemma_serving.contracts.guest_attributes import WAITING_FOR_HUB
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent import prefetch
+from gemma_serving.vm_agent.base import ServingError, SupersededError
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.prefetch import HubFetch
 from tests.vm_agent import hub
 from tests.vm_agent.hub import COMMIT, stored_name
 from tests.vm_agent.machine import CANARY, Machine, document
-from vm_agent import prefetch
-from vm_agent.base import ServingError, SupersededError
-from vm_agent.cloud import MetadataClient
-from vm_agent.prefetch import HubFetch
 
 MODEL = "org/model"
 FILES = {

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.guest_attributes import WAITING_FOR_REGISTRY
+from gemma_serving.contracts.guest_attributes import WAITING_FOR_REGISTRY
+from gemma_serving.vm_agent.weights import PART_SUFFIX
 from tests.polling import until
 from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.hub import COMMIT, stored_name
 from tests.vm_agent.in_process import Serving, calls, held
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, free_port
-from vm_agent.weights import PART_SUFFIX
 
 SECRET = "projects/p/secrets/s/versions/3"
 FIRST, SECOND = "one.safetensors", "two.safetensors"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.serving_document import parse_document
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent import bounded, metadata_guard
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.metadata_guard import MetadataGuard, guard_rule
 from tests.polling import until
 from tests.vm_agent.machine import Machine, document, free_port
-from vm_agent import bounded, metadata_guard
-from vm_agent.cloud import MetadataClient
-from vm_agent.metadata_guard import MetadataGuard, guard_rule
 
 SERVED = parse_document(document(8000))
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
-from contracts.serving_document import parse_document
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent import mounted
+from gemma_serving.vm_agent.archives import Archive
+from gemma_serving.vm_agent.base import ServingError
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.compile_cache import program_files
+from gemma_serving.vm_agent.containers import remove_other_models
+from gemma_serving.vm_agent.mounted import open_mounted
+from gemma_serving.vm_agent.prefetch import HubFetch, HubModel
 from tests.vm_agent.machine import CANARY, Machine, document
 from tests.vm_agent.test_compile_cache import KEY_VERSION, PROGRAMS, SECRET_KEY, SETTINGS, restored, saved
-from vm_agent import mounted
-from vm_agent.archives import Archive
-from vm_agent.base import ServingError
-from vm_agent.cloud import MetadataClient
-from vm_agent.compile_cache import program_files
-from vm_agent.containers import remove_other_models
-from vm_agent.mounted import open_mounted
-from vm_agent.prefetch import HubFetch, HubModel
 
 SERVED = parse_document(document(8000))
 KEY = programs_key(SERVED)

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from contracts.collector import (
+from gemma_serving.contracts.collector import (
     COLLECTOR_IMAGE,
     CONFIG_VARIABLE,
     CollectorSettings,
     collector_config,
 )
-from contracts.guest_attributes import READY, RETRYING
+from gemma_serving.contracts.guest_attributes import READY, RETRYING
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.containers import run_command
+from gemma_serving.vm_agent.follow import LatestDocument
+from gemma_serving.vm_agent.observe import COLLECTOR_NAME, Observer
+from gemma_serving.vm_agent.publishing import PhasePublisher
+from gemma_serving.vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
+from gemma_serving.vm_agent.stored_state import StoredState
 from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine, free_port
-from vm_agent.cloud import MetadataClient
-from vm_agent.containers import run_command
-from vm_agent.follow import LatestDocument
-from vm_agent.observe import COLLECTOR_NAME, Observer
-from vm_agent.publishing import PhasePublisher
-from vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
-from vm_agent.stored_state import StoredState
 
 KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
 VALUE = "canary-key-0123456789"

@@ -5,12 +5,12 @@ import urllib.request
 
 import pytest
 
-from contracts.serving_document import DocumentError, document_hash, parse_document
+from gemma_serving.contracts.serving_document import DocumentError, document_hash, parse_document
+from gemma_serving.vm_agent.cloud import MetadataClient, near_image
+from gemma_serving.vm_agent.publishing import PhasePublisher
+from gemma_serving.vm_agent.shipping import LogShipper
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
-from vm_agent.cloud import MetadataClient, near_image
-from vm_agent.publishing import PhasePublisher
-from vm_agent.shipping import LogShipper
 
 
 def test_a_document_that_names_a_hub_cache_keeps_it(serving: Serving, machine: Machine):

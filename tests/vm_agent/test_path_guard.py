@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vm_agent.path_guard import PathGuard
+from gemma_serving.vm_agent.path_guard import PathGuard
 
 KEY = "sk-of-the-stack"
 PATHS = (

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
+from gemma_serving.vm_agent import containers
+from gemma_serving.vm_agent.stored_state import Probation, StoredState
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import Machine
-from vm_agent import containers
-from vm_agent.stored_state import Probation, StoredState
 
 NO_DELAYS = (0.02, 0.02, 0.02)
 VERSION = "projects/p/secrets/s/versions/{}"

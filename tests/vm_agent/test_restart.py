@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from contracts.guest_attributes import IDLE_SINCE_KEY, NOT_IDLE
-from contracts.rollout import RolloutLimits
+from gemma_serving.contracts.guest_attributes import IDLE_SINCE_KEY, NOT_IDLE
+from gemma_serving.contracts.rollout import RolloutLimits
+from gemma_serving.vm_agent.follow import LatestDocument
+from gemma_serving.vm_agent.running_server import IdleTime, ServerLoad
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document
-from vm_agent.follow import LatestDocument
-from vm_agent.running_server import IdleTime, ServerLoad
 
 FIRST, SECOND = "2026-11-22T19:00:00Z-a", "2026-11-22T20:00:00Z-b"
 

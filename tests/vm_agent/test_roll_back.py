@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
-from contracts.rollout import RolloutLimits
-from contracts.serving_document import parse_document
+from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
+from gemma_serving.contracts.rollout import RolloutLimits
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent import containers, path_guard, stored_state
+from gemma_serving.vm_agent.stored_state import Assignment, FailedChange, GoodDocument, StoredState
+from gemma_serving.vm_agent.weights import remove_copy
 from tests.polling import until
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, free_port
-from vm_agent import containers, path_guard, stored_state
-from vm_agent.stored_state import Assignment, FailedChange, GoodDocument, StoredState
-from vm_agent.weights import remove_copy
 
 KEY = "sk-of-the-stack-0123456789"
 

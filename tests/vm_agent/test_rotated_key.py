@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from gemma_serving.vm_agent.stored_state import StoredState
 from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import IMAGE, Machine
-from vm_agent.stored_state import StoredState
 
 OLD, NEW = (f"projects/p/secrets/api-key/versions/{number}" for number in (1, 2))
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from components.container_starter import ARGUMENT_LIMIT_BYTES, container_command, starter_program
-from contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
-from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
-from contracts.serving_document import BucketWeights
+from gemma_serving.components.container_starter import ARGUMENT_LIMIT_BYTES, container_command, starter_program
+from gemma_serving.contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
+from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
+from gemma_serving.contracts.serving_document import BucketWeights
+from gemma_serving.vm_agent import path_guard
+from gemma_serving.vm_agent.archives import Archive
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.starter import restore_graphs, save_graphs
 from tests.polling import until
 from tests.vm_agent.machine import CANARY, Machine, free_port
 from tests.vm_agent.packed import unpacked
-from vm_agent import path_guard
-from vm_agent.archives import Archive
-from vm_agent.cloud import MetadataClient
-from vm_agent.starter import restore_graphs, save_graphs
 
 FOLDER = "compile-cache/nvidia-l4/0123"
 KEY = "0f" * 32

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-import vm_agent
-from components.container_starter import STARTER_SECTIONS
-from components.startup_script import (
+from gemma_serving import vm_agent
+from gemma_serving.components.container_starter import STARTER_SECTIONS
+from gemma_serving.components.startup_script import (
     METADATA_VALUE_LIMIT_BYTES,
     PLAIN_FILE,
     SECTIONS,
     agent_program,
     startup_script,
 )
-from contracts.compile_cache import programs_key
-from contracts.serving_document import document_hash, parse_document
+from gemma_serving.contracts.compile_cache import programs_key
+from gemma_serving.contracts.serving_document import document_hash, parse_document
+from gemma_serving.vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, TMPFS
 from tests.polling import until
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, free_port
 from tests.vm_agent.packed import unpacked
-from vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, TMPFS
 
 AGENT = Path(vm_agent.__file__).parent
 LARGEST_SCRIPT_BYTES = 160_000
@@ -86,20 +86,20 @@ def test_the_script_is_constant_small_enough_for_metadata_and_python_3_10():
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     assert {name.partition(".")[0] for name in imported} <= set(sys.stdlib_module_names)
-    assert SECTIONS[-1] == "vm_agent.entry"
-    carried = {"vm_agent.path_guard"}  # as a text, for the server's container
-    assert {f"vm_agent.{path.stem}" for path in AGENT.glob("[!_]*.py")} == {*_of_the_agent(), *carried}
+    assert SECTIONS[-1] == "gemma_serving.vm_agent.entry"
+    carried = {"gemma_serving.vm_agent.path_guard"}  # as a text, for the server's container
+    assert {f"gemma_serving.vm_agent.{path.stem}" for path in AGENT.glob("[!_]*.py")} == {*_of_the_agent(), *carried}
     ast.parse((AGENT / "path_guard.py").read_text(encoding="utf-8"), feature_version=(3, 10))
 
 
 def _of_the_agent() -> set[str]:
-    return {name for name in (*SECTIONS, *STARTER_SECTIONS) if name.startswith("vm_agent.")}
+    return {name for name in (*SECTIONS, *STARTER_SECTIONS) if name.startswith("gemma_serving.vm_agent.")}
 
 
 def test_the_script_holds_the_joined_program_and_is_the_same_in_every_process():
     """A preview on another machine must not show a change: the text depends on nothing but the program."""
     assert unpacked(startup_script()) == agent_program()
-    code = "from components.startup_script import startup_script as s; import hashlib; print(hashlib.sha256(s().encode()).hexdigest())"
+    code = "from gemma_serving.components.startup_script import startup_script as s; import hashlib; print(hashlib.sha256(s().encode()).hexdigest())"
     seeds = [
         subprocess.run(
             [sys.executable, "-c", code],

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.publishing import PhasePublisher
+from gemma_serving.vm_agent.stored_state import DocumentTrial, FailedChange, GoodDocument, Probation, StoredState
 from tests.vm_agent.machine import IMAGE, Machine, document
-from vm_agent.cloud import MetadataClient
-from vm_agent.publishing import PhasePublisher
-from vm_agent.stored_state import DocumentTrial, FailedChange, GoodDocument, Probation, StoredState
 
 GOOD = GoodDocument(document(8000), IMAGE, "40", '{"VLLM_API_KEY": "projects/p/secrets/s/versions/2"}')
 READY = GoodDocument(document(8001), IMAGE)

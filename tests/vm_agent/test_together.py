@@ -8,17 +8,17 @@ from contextlib import suppress
 
 import pytest
 
-from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
-from contracts.guest_attributes import FETCHING_WEIGHTS, PULLING_IMAGE, WAITING_FOR_HUB
-from contracts.serving_document import parse_document
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
+from gemma_serving.contracts.guest_attributes import FETCHING_WEIGHTS, PULLING_IMAGE, WAITING_FOR_HUB
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent.base import ServingError, SupersededError
+from gemma_serving.vm_agent.cloud import MetadataClient
+from gemma_serving.vm_agent.compile_cache import CompiledPrograms
+from gemma_serving.vm_agent.together import Together, Work
 from tests.polling import until
 from tests.vm_agent.in_process import Serving, calls, held
 from tests.vm_agent.machine import IMAGE, Machine, document
 from tests.vm_agent.test_compile_cache import KEY_VERSION, SECRET_KEY, SETTINGS
-from vm_agent.base import ServingError, SupersededError
-from vm_agent.cloud import MetadataClient
-from vm_agent.compile_cache import CompiledPrograms
-from vm_agent.together import Together, Work
 
 CACHED = "huggingface/hub/models--org--new/refs/main"
 FULL = "write /x: no space left on device"

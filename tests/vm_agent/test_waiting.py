@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts import guest_attributes
-from contracts.guest_attributes import RETRYING, WAITING, WAITING_FOR_DOCKER, WITH_REASON
-from contracts.rollout import RolloutLimits
-from contracts.serving_document import parse_document
+from gemma_serving.contracts import guest_attributes
+from gemma_serving.contracts.guest_attributes import RETRYING, WAITING, WAITING_FOR_DOCKER, WITH_REASON
+from gemma_serving.contracts.rollout import RolloutLimits
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent.containers import refused_by_registry, server_error, waiting_phase
+from gemma_serving.vm_agent.stored_state import AgentPacing
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document
 from tests.vm_agent.test_confinement import runs
-from vm_agent.containers import refused_by_registry, server_error, waiting_phase
-from vm_agent.stored_state import AgentPacing
 
 HUB, REGISTRY, STORAGE = "waiting for the hub", "waiting for the registry", "waiting for storage"
 URL = "https://huggingface.co/google/gemma-4-E2B-it/resolve/main/config.json"
@@ -147,7 +147,7 @@ def test_the_log_of_a_server_that_was_ready_ends_no_attempts_and_one_with_unread
 ):
     """The first may contain a caller's text, the second a secret that cannot be masked."""
     plain = parse_document(document(1, secretEnv={}))
-    monkeypatch.setattr("vm_agent.serving.container_log", lambda: (VERDICTS["absent"],))
+    monkeypatch.setattr("gemma_serving.vm_agent.serving.container_log", lambda: (VERDICTS["absent"],))
     stopped = serving.agent._stopped
     assert (stopped(1, plain).retry, str(stopped(1, plain)).endswith("models' (exit code 1)")) == (False, True)
     secret = stopped(1, parse_document(document(1)))

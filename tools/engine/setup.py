@@ -92,7 +92,7 @@ def link(engine: Engine) -> bool:
     # The engine's commands are short. With Go's default of 100, garbage collection takes a tenth of their CPU time.
     variables = f'GOGC="${{GOGC:-400}}" GEMMA_SERVING_PYTHON="{binaries}/python" GEMMA_SERVING_ROOT="{project_root()}" PATH="{binaries}:$PATH"'
     started = f'"{engine.executable}" "$@"'
-    trial = f'[ -z "$LOCALCLOUD_STATE" ] || [ -L .venv ] || exec "{binaries}/python" -P "{project_root()}/engine/trial.py" {started}'
+    trial = f'[ -z "$LOCALCLOUD_STATE" ] || [ -L .venv ] || exec "{binaries}/python" -P "{project_root()}/gemma_serving/engine/trial.py" {started}'
     changed = _write(binaries / "pulumi", _script(f"export {variables}\n{trial}\nexec {started}"))
     if engine.language_exec is not None:
         # Next to the engine, not on PATH: the engine warns about every language host on PATH.

@@ -2,8 +2,8 @@
 
 import pulumi
 
-from components.serving_image import ServingImage, ServingImageArgs
-from contracts.labels import Ownership
+from gemma_serving.components.serving_image import ServingImage, ServingImageArgs
+from gemma_serving.contracts.labels import Ownership
 
 settings = pulumi.Config()
 image = ServingImage(

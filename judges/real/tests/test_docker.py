@@ -16,8 +16,8 @@ from http import HTTPStatus
 
 import pytest
 
-from contracts.exit_codes import ExitCode
-from contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.guest_attributes import FAILED, READY, WAITING_FOR_DOCKER
 from judges.real.docker_machine import (
     COLLECTOR_CONTAINER,
     CONTAINER,

@@ -9,7 +9,7 @@ from subprocess import TimeoutExpired
 
 import pytest
 
-from contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError
 from judges.real.home import ROOT, Need, print_progress, run
 from judges.real.upstream_tests import NEEDS, Modules, run_tests
 from judges.tpu_compiler import environment

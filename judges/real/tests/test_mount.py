@@ -12,6 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.question.recommendation import FUSE_MODES
+from gemma_serving.planning.speed.startup import LOAD_RATES
 from judges.real.gcsfuse_program import (
     VERSION,
     MountFailedError,
@@ -44,9 +47,6 @@ from judges.real.vllm_life import installed
 from localcloud.json_values import packaged, strings
 from localcloud.services import run_mount_options
 from localcloud.world import run_messages
-from planning.data.overheads import constant
-from planning.question.recommendation import FUSE_MODES
-from planning.speed.startup import LOAD_RATES
 
 SPEED = 200.0
 CACHE = "cache-dir=cr-volume:"

@@ -19,8 +19,11 @@ from urllib.parse import quote
 
 import pytest
 
-from contracts.guest_attributes import FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY
-from contracts.settings_files import settings_file
+from gemma_serving.contracts.guest_attributes import FETCHING_WEIGHTS, LOADING, PULLING_IMAGE, READY
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.planning.planner import plan
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from judges.real.docker_image import base_archive
 from judges.real.docker_machine import CONTAINER, RealMachines, real_machines
 from judges.real.home import ROOT, RealHome, wait_until
@@ -29,9 +32,6 @@ from judges.real.shared_disk import SharedDisk, shared_disk
 from judges.real.throttled_store import store
 from judges.real_vllm.server import DIRECT
 from localcloud.running.shims import STORAGE_ADDRESS
-from planning.planner import plan
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 
 STACK = "tpu-v6e4-31b"
 SCALE = 20.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from contracts.exit_codes import ExitCode
-from contracts.guest_attributes import COMPILING, LOADING, PULLING_IMAGE, READY, STARTING
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.guest_attributes import COMPILING, LOADING, PULLING_IMAGE, READY, STARTING
 from judges.real.docker_image import REAL_SERVER
 from judges.real.docker_machine import CONTAINER, KILLED, RealMachines, real_machines
 from judges.real.home import wait_until

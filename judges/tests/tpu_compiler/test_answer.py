@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.exit_codes import ExitCode
 from judges.tests.tpu_compiler.judge import BUILT, DONE, PROGRAMS, REFUSED, STAGES, TOTAL, answered, program
 from judges.tpu_compiler.answer import NotUnderstoodError, answer_of, event_line, read_event
 from judges.tpu_compiler.verdict import Planned, judgement

@@ -10,8 +10,8 @@ from hashlib import sha256
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
 from judges.tpu_compiler import environment
 from judges.tpu_compiler.wheels import NEWEST, WHEELS
 from localcloud.go_build import cache_folder

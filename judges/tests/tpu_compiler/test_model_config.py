@@ -2,10 +2,10 @@
 
 import pytest
 
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.model.catalog import MODELS
+from gemma_serving.planning.model.hf_config import model_from_config
 from judges.tpu_compiler.model_config import gemma4_config, gemma4_drafter_config
-from planning.data.tables import data_file
-from planning.model.catalog import MODELS
-from planning.model.hf_config import model_from_config
 
 RECORDS = data_file("models.json")
 GOOGLE = "google/gemma-4-"

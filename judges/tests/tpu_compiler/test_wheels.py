@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.planning.data.tables import data_file
 from judges.tpu_compiler.wheels import LEFT_OUT, NEWEST, WHEELS, wheels_for
-from planning.data.tables import data_file
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>\S+) \\\n    --hash=sha256:(?P<hash>[0-9a-f]{64})\n")

@@ -1,4 +1,4 @@
-"""Google's offers in `data/catalog.json`: TPUs, Cloud Run's GPUs and list prices. `make docs` writes that file from `planning/data`."""
+"""Google's offers in `data/catalog.json`: TPUs, Cloud Run's GPUs and list prices. `make docs` writes that file from `gemma_serving/planning/data`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

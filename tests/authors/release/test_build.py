@@ -12,7 +12,7 @@ import pytest
 
 from authors.release import build, plugins, rehearsal
 from authors.release.__main__ import COMMAND
-from scripts.cli.command import run_command
+from gemma_serving.scripts.cli.command import run_command
 
 ROOT = Path(__file__).parents[3]
 FORBIDDEN = {"__pycache__", ".git", ".venv", ".env", "tests"}

@@ -20,16 +20,13 @@ LIMIT_S = 600
 FOREIGN = (
     "authors",
     "components",
-    "contracts",
-    "engine",
     "gcp_tpu_provider",
+    "gemma_serving",
     "loadtest",
     "localcloud",
-    "planning",
     "scripts",
     "stacks",
     "tools",
-    "vm_agent",
 )
 SITE = """
 web = gcp.artifactregistry.Repository("web", repository_id="web", location="europe-west4", format="DOCKER")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from authors.release import version
-from contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 ROOT = Path(__file__).parents[3]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from planning.planner import plan_of
-from planning.question.types import Plan
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.types import Plan
 from tests.planning.corpus.measured import Boot, LoggedFigure, Measurements, subject_of
 
 SPARE_GIB: Final = 1.0

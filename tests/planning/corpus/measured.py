@@ -20,18 +20,18 @@ from msgspec import convert
 from msgspec.structs import replace as replace_struct
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from planning.cost.subject import Subject, examine
-from planning.cost.subject import subject_of as planned_subject
-from planning.data.overheads import constant
-from planning.errors import PlanningError
-from planning.machine.devices import parse_device
-from planning.model.catalog import spec_of
-from planning.model.hf_config import model_from_config
-from planning.question.types import NO_SERVICE, NO_TPU, Deployment
-from planning.question.vllm_args import VllmOptions
-from planning.question.workload import Workload
-from planning.settings.cloud_run import ProbeSettings
-from planning.settings.image import image_of_version
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.cost.subject import subject_of as planned_subject
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.planning.settings.image import image_of_version
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 BOOTS: Final = FILE.with_name("boots")
@@ -171,7 +171,7 @@ class Boot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConstant:
-    """A constant of `planning/data/overheads.py`, and the figures that it was derived from: "BOOT KIND" in the file."""
+    """A constant of `gemma_serving/planning/data/overheads.py`, and the figures that it was derived from: "BOOT KIND" in the file."""
 
     name: str
     read_off: tuple[tuple[Boot, LoggedFigure], ...]

@@ -15,13 +15,13 @@ from typing import Final, Literal
 from msgspec.structs import replace
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from planning.cost.subject import Subject, examine
-from planning.question.types import Band
-from planning.question.workload import Workload
-from planning.settings.image import image_of_version
-from planning.speed.bands import Figure, Kind, kind_of
-from planning.speed.prefill import prompt_of
-from planning.speed.serving import server_of, workload_plan
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.question.types import Band
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.speed.bands import Figure, Kind, kind_of
+from gemma_serving.planning.speed.prefill import prompt_of
+from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import MeasurementError, load
 from tests.planning.corpus.traffic import Benchmark
 

@@ -8,8 +8,8 @@ tokens: in step. How long they stay in step differs between published runs, so l
 import math
 from dataclasses import dataclass
 
-from planning.speed.serving import LoadedServer
-from planning.speed.sharing import StepShares
+from gemma_serving.planning.speed.serving import LoadedServer
+from gemma_serving.planning.speed.sharing import StepShares
 
 
 def burst_s(requests: float, prompt_steps: float, step_s: float, prompt_s: float) -> float:

@@ -9,16 +9,16 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
-from engine.state import StackState
-from engine.steps import steps_of
-from scripts.agent import delete_tools, update_tools
-from scripts.agent.codes import CodeShelf
-from scripts.agent.context import AgentContext, ShownPlan
-from scripts.agent.permissions import parse_permissions
-from scripts.agent.programs import ProgramResult
-from scripts.agent.recording import AuditFile
-from scripts.agent.spending import SpendingLimit
-from scripts.agent.staging import parse_sources
+from gemma_serving.engine.state import StackState
+from gemma_serving.engine.steps import steps_of
+from gemma_serving.scripts.agent import delete_tools, update_tools
+from gemma_serving.scripts.agent.codes import CodeShelf
+from gemma_serving.scripts.agent.context import AgentContext, ShownPlan
+from gemma_serving.scripts.agent.permissions import parse_permissions
+from gemma_serving.scripts.agent.programs import ProgramResult
+from gemma_serving.scripts.agent.recording import AuditFile
+from gemma_serving.scripts.agent.spending import SpendingLimit
+from gemma_serving.scripts.agent.staging import parse_sources
 
 STACK = "l4-qat"
 CANARY = "hf_canary0123456789abcdef"
@@ -76,7 +76,7 @@ class Commands:
                 secrets=tuple(secrets),
             )
 
-        for module in ("scripts.agent.context", "scripts.agent.update_tools"):
+        for module in ("gemma_serving.scripts.agent.context", "gemma_serving.scripts.agent.update_tools"):
             monkeypatch.setattr(f"{module}.run_program", run_program)
 
 

@@ -11,12 +11,12 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from scripts.agent import action_tools, server_tools
-from scripts.agent.permissions import CHANGES
-from scripts.agent.presenting import MOST_CHARACTERS, compact_json
-from scripts.agent.programs import ProgramResult
-from scripts.agent.server import build
-from scripts.cli import command as cli
+from gemma_serving.scripts.agent import action_tools, server_tools
+from gemma_serving.scripts.agent.permissions import CHANGES
+from gemma_serving.scripts.agent.presenting import MOST_CHARACTERS, compact_json
+from gemma_serving.scripts.agent.programs import ProgramResult
+from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.cli import command as cli
 from tests.scripts.agent.conftest import CANARY, STACK, typing
 
 MODEL = "google/gemma-4-12B-it"
@@ -171,9 +171,9 @@ class RealCommands:
             return self.result(0, json.dumps(PREVIEWED) if argv[1] == "preview" else "", ["said"] * 40, secrets)
         name, arguments = str(argv[2]).removeprefix("scripts."), [str(part) for part in argv[3:]]
         command = importlib.import_module(
-            f"scripts.{name}.__main__"
-            if importlib.util.find_spec(f"scripts.{name}").submodule_search_locations
-            else f"scripts.{name}"
+            f"gemma_serving.scripts.{name}.__main__"
+            if importlib.util.find_spec(f"gemma_serving.scripts.{name}").submodule_search_locations
+            else f"gemma_serving.scripts.{name}"
         ).COMMAND
         if name == "plan" and arguments[:1] != ["prices"]:
             key = tuple(arguments)
@@ -238,7 +238,7 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     """A server with every tool, and long answers of whatever asks Google or a server."""
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     real = RealCommands()
-    for module in ("scripts.agent.context", "scripts.agent.update_tools"):
+    for module in ("gemma_serving.scripts.agent.context", "gemma_serving.scripts.agent.update_tools"):
         monkeypatch.setattr(f"{module}.run_program", real.run_program)
     outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
     monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from cloud.guard import GUARD
-from contracts.errors import CommandRefusedError
-from contracts.labels import Ownership
-from contracts.naming import Names
-from contracts.resource_types import CAPACITY_TYPE
-from contracts.settings_files import settings_file, shipped_files, stack_of_file
-from engine.state import StackState
-from engine.steps import PlannedStep
+from gemma_serving.cloud.guard import GUARD
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
+from gemma_serving.engine.state import StackState
+from gemma_serving.engine.steps import PlannedStep
+from gemma_serving.scripts.agent.bounds import require_bound
+from gemma_serving.scripts.cli.frozen import FrozenProject
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.stacks.hooks.run_recorder import stack_recorder
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from scripts.agent.bounds import require_bound
-from scripts.cli.frozen import FrozenProject
-from scripts.cli.settings import stack_settings
-from stacks.hooks.run_recorder import stack_recorder
 from tests.cloud.populated import PROJECT, open_world
 
 ROOT = Path(__file__).parents[3]

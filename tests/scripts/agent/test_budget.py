@@ -6,12 +6,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from contracts.errors import CommandRefusedError
-from engine.deployment import StateUnreadableError, deployment_of
-from engine.state import StackState, of_deployment
-from scripts.agent import spending, update_tools
-from scripts.agent.server import build
-from scripts.agent.spending import deployed_now, usd_per_hour_of
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine.deployment import StateUnreadableError, deployment_of
+from gemma_serving.engine.state import StackState, of_deployment
+from gemma_serving.scripts.agent import spending, update_tools
+from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.agent.spending import deployed_now, usd_per_hour_of
 from tests.scripts.agent.conftest import STACK, call, keep
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"

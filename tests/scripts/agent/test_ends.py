@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[3]
 LIMIT_S = 120
 SERVER = """
 import sys
-import scripts.agent.context as workbench
+import gemma_serving.scripts.agent.context as workbench
 workbench.script = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
-from scripts.agent.__main__ import COMMAND
-from scripts.cli.command import run_command
+from gemma_serving.scripts.agent.__main__ import COMMAND
+from gemma_serving.scripts.cli.command import run_command
 sys.exit(run_command(COMMAND, sys.argv[3:]))
 """
 WORKS = """

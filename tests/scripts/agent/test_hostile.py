@@ -15,20 +15,20 @@ from mcp import MCPError, types
 from mcp.client.client import Client
 from mcp.server.request_state import AESGCMRequestStateCodec
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.masking import masked
-from contracts.outputs import StackOutputs
-from engine.events import EventLog
-from engine.locks import StackLock
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine.events import EventLog
+from gemma_serving.engine.locks import StackLock
+from gemma_serving.scripts.agent import server_tools, update_tools
+from gemma_serving.scripts.agent.command_tools import require_word
+from gemma_serving.scripts.agent.context import ERROR_NOTE
+from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.agent.programs import ProgramResult
+from gemma_serving.scripts.agent.recording import AuditEntry, AuditFile
+from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.cli.hidden import environment_secrets
 from loadtest.client.openai import ServerError
-from scripts.agent import server_tools, update_tools
-from scripts.agent.command_tools import require_word
-from scripts.agent.context import ERROR_NOTE
-from scripts.agent.presenting import untrusted
-from scripts.agent.programs import ProgramResult
-from scripts.agent.recording import AuditEntry, AuditFile
-from scripts.agent.server import build
-from scripts.cli.hidden import environment_secrets
 from tests.scripts.agent.conftest import (
     CANARY,
     STACK,

@@ -13,14 +13,14 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from contracts.errors import ScriptError
-from engine.events import EventLog
-from scripts.agent.context import AgentContext
-from scripts.agent.permissions import CHANGES, parse_permissions
-from scripts.agent.programs import run_program
-from scripts.agent.recording import AuditFile
-from scripts.agent.server import build
-from scripts.agent.update_tools import progress_text
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.engine.events import EventLog
+from gemma_serving.scripts.agent.context import AgentContext
+from gemma_serving.scripts.agent.permissions import CHANGES, parse_permissions
+from gemma_serving.scripts.agent.programs import run_program
+from gemma_serving.scripts.agent.recording import AuditFile
+from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.agent.update_tools import progress_text
 from tests.scripts.agent.conftest import spending
 
 ROOT = Path(__file__).parents[3]
@@ -174,6 +174,6 @@ NOT_AT_START = ("aiohttp", "google", "grpc", "pulumi", "pulumi_gcp", "requests")
 
 def test_the_start_imports_no_package_that_only_some_calls_need():
     """A client waits for it, Codex for 10 s: these take about 0.5 s of a processor, a third of the start."""
-    script = f"import sys, scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
+    script = f"import sys, gemma_serving.scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -7,8 +7,8 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from scripts.agent import programs, update_tools
-from scripts.agent.server import build
+from gemma_serving.scripts.agent import programs, update_tools
+from gemma_serving.scripts.agent.server import build
 from tests.scripts.agent.conftest import STACK, answering, keep, lines
 
 ALL = "up,ask,smoke,bench,stage,restart,recover,teardown"
@@ -27,7 +27,7 @@ def slow(commands, monkeypatch):
             await found.go.wait()
         return await ended(argv, **options)
 
-    for module in ("scripts.agent.context", "scripts.agent.update_tools"):
+    for module in ("gemma_serving.scripts.agent.context", "gemma_serving.scripts.agent.update_tools"):
         monkeypatch.setattr(f"{module}.run_program", waits)
     return found
 

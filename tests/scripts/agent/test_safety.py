@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from contracts.errors import CommandRefusedError
-from engine import runner
-from engine.state import StackState
-from scripts.agent import action_tools, delete_tools, update_tools
-from scripts.agent.codes import FOLDER, CodeShelf
-from scripts.agent.context import ERROR_NOTE
-from scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
-from scripts.agent.server import build
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.agent import action_tools, delete_tools, update_tools
+from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
+from gemma_serving.scripts.agent.context import ERROR_NOTE
+from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
+from gemma_serving.scripts.agent.server import build
 from tests.scripts.agent.conftest import (
     CANARY,
     PREVIEW,
@@ -123,7 +123,14 @@ def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, code
     person = typing(codes)
     found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     assert not found.is_error
-    assert commands.run[0][2:] == ["scripts.teardown", "--stack", STACK, "--yes", "--keep-bucket", "--json"]
+    assert commands.run[0][2:] == [
+        "scripts.teardown",
+        "--stack",
+        STACK,
+        "--yes",
+        "--keep-bucket",
+        "--json",
+    ]
     again = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     assert "the code does not belong to this deletion" in again.content[0].text
     assert len(commands.run) == 1

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from cloud import alerts as source
-from cloud import google_api
-from cloud.alerts import AlertReport, StackAlert, no_policies
-from engine import state as states
-from scripts.alerts.__main__ import COMMAND
-from scripts.alerts.render import AlertTimes, print_alerts
-from scripts.cli.command import run_command
+from gemma_serving.cloud import alerts as source
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.alerts import AlertReport, StackAlert, no_policies
+from gemma_serving.engine import state as states
+from gemma_serving.scripts.alerts.__main__ import COMMAND
+from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts
+from gemma_serving.scripts.cli.command import run_command
 from tests.scripts.status.planted import resource, service, stack_resource, state
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

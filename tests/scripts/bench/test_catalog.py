@@ -1,7 +1,7 @@
 """The limits of an accelerator with a model, on claims that are false and measurements that are true."""
 
+from gemma_serving.scripts.bench.catalog import roofline_of
 from loadtest.proof import impossible_reason
-from scripts.bench.catalog import roofline_of
 
 # Document 001: 467,825 tokens a second of the 26B MoE on a v6e-4, at 1,024 users and a context of 2,048 tokens.
 CLAIMED = {

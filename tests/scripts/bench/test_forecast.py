@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.measure import Objective
-from loadtest.settings import ForecastBand
-from loadtest.traffic.points import Point
-from loadtest.traffic.spec import Traffic
-from planning.cost.subject import examine
-from planning.question.types import Deployment
-from planning.question.workload import Workload
-from planning.speed.serving import server_of, workload_plan
-from scripts.bench.forecast import (
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.speed.serving import server_of, workload_plan
+from gemma_serving.scripts.bench.forecast import (
     PlanForecast,
     at_level,
     level_forecast,
     shape_of,
 )
+from loadtest.measure import Objective
+from loadtest.settings import ForecastBand
+from loadtest.traffic.points import Point
+from loadtest.traffic.spec import Traffic
 from tests.records import replace
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import requests
 
-from cloud import offers
-from cloud.caller import GoogleCaller
-from contracts.settings_files import shipped_files
-from engine import state as states
+from gemma_serving.cloud import offers
+from gemma_serving.cloud.caller import GoogleCaller
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.engine import state as states
+from gemma_serving.planning.cost.capacity_order import ABOVE
+from gemma_serving.planning.solve.candidates import deployable_accelerators
+from gemma_serving.scripts.capacity.__main__ import COMMAND
+from gemma_serving.scripts.capacity.places import judge
+from gemma_serving.scripts.cli.command import run_command
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Stock, Tpu, TpuDurations, TpuZone
-from planning.cost.capacity_order import ABOVE
-from planning.solve.candidates import deployable_accelerators
-from scripts.capacity.__main__ import COMMAND
-from scripts.capacity.places import judge
-from scripts.cli.command import run_command
 from tests.scripts.status.planted import queued, state
 
 PROJECT = "capacity-project"

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import pytest
 
-from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, print_progress, run_command
-from scripts.cli.options import JsonSwitch, Option
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 from tests.polling import until
 from tests.safetensors_files import safetensors
 
@@ -84,7 +84,10 @@ def small_files():
         ("scripts.gemma >/dev/full", "output"),
         ("scripts.preview run --plans-only --stack tpu-v6e1 --out README.md", "README.md"),
         ("scripts.new full-{pid} --model 12B", f"{ROOT / 'Pulumi.full-'}"),
-        ("scripts.bench --url {url} --concurrency 1 --output-tokens 8 --requests 2 --out {tmp}", "output"),
+        (
+            "scripts.bench --url {url} --concurrency 1 --output-tokens 8 --requests 2 --out {tmp}",
+            "output",
+        ),
     ],
 )
 def test_a_place_that_cannot_be_written_is_one_sentence_and_exit_code_1(line, place, tmp_path, url):
@@ -170,12 +173,12 @@ WITHOUT_ENGINE = [
 ]
 """Commands whose first work is something else."""
 ENGINE_THAT_WAITS = """
-from engine import runner
+from gemma_serving.engine import runner
 runner.pulumi = lambda: "./pulumi"
 """
 WORK_THAT_WAITS = """
 import pathlib, shutil, time
-from scripts.cli import command
+from gemma_serving.scripts.cli import command
 clear = shutil.rmtree
 class Waiting:
     def find_spec(self, *_, **__):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.settings_files import settings_file
-from scripts.cli import frozen
-from scripts.cli.frozen import freeze
-from stacks.settings import Settings
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.scripts.cli import frozen
+from gemma_serving.scripts.cli.frozen import freeze
+from gemma_serving.stacks.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 STACK = "l4-qat"
@@ -20,7 +20,12 @@ STACK = "l4-qat"
 def project(monkeypatch, tmp_path):
     """A project with an image of its own and prices, and an engine that says what `said` has."""
     folder = tmp_path / "checkout"
-    for room in ("components", "contracts", "images/own", ".venv/lib/python3.12/site-packages/a-1.0.dist-info"):
+    for room in (
+        "components",
+        "gemma_serving/contracts",
+        "images/own",
+        ".venv/lib/python3.12/site-packages/a-1.0.dist-info",
+    ):
         (folder / room).mkdir(parents=True)
         (folder / room / "a.py").write_text("x = 1\n")
     (folder / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from gcp_tpu_provider.tpu_api import GuestReport
+from gemma_serving.scripts.cli.command import print_progress
 from loadtest.client.events import error_message
-from scripts.cli.command import print_progress
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07\x1b[2J"
 

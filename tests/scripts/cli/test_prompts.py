@@ -11,8 +11,8 @@ from tests.engine.terminal import Terminal
 ROOT = Path(__file__).parents[3]
 PROGRAM = (
     "import sys, time\n"
-    "from contracts.errors import CommandRefusedError\n"
-    "from scripts.cli.prompts import confirm\n"
+    "from gemma_serving.contracts.errors import CommandRefusedError\n"
+    "from gemma_serving.scripts.cli.prompts import confirm\n"
     "print('working', flush=True)\n"
     "time.sleep(float(sys.argv[1]))\n"
     "try: confirm('Go?', without_terminal='no terminal', declined='declined')\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cli.command import Command, run_command
-from scripts.cli.lines import for_stream
-from scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.lines import for_stream
+from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 from tests.engine.terminal import Terminal as RealTerminal
 
 ROOT = Path(__file__).parents[3]

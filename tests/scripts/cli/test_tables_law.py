@@ -13,21 +13,28 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from authors import demo
-from cloud.alerts import AlertReport, StackAlert
-from cloud.shortage import Shortage
-from contracts.alerts import RUNBOOK, every_alert
-from contracts.labels import Ownership
-from contracts.settings_files import shipped_files
-from planning.data.prices import LIST_PRICES, slice_parts
-from planning.machine.hardware import ACCELERATORS
-from scripts.alerts.render import AlertTimes, print_alerts
-from scripts.capacity import table as capacity_table
-from scripts.capacity.places import FORMS, ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
-from scripts.cli.tables import FittedTable, console
-from scripts.plan.__main__ import main as plan
-from scripts.smoke.render import print_table
-from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
-from scripts.status.render import ReportView
+from gemma_serving.cloud.alerts import AlertReport, StackAlert
+from gemma_serving.cloud.shortage import Shortage
+from gemma_serving.contracts.alerts import RUNBOOK, every_alert
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.planning.data.prices import LIST_PRICES, slice_parts
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts
+from gemma_serving.scripts.capacity import table as capacity_table
+from gemma_serving.scripts.capacity.places import (
+    FORMS,
+    ExistingRequest,
+    JudgedForm,
+    JudgedPlace,
+    LocationCheck,
+    QuotaCheck,
+)
+from gemma_serving.scripts.cli.tables import FittedTable, console
+from gemma_serving.scripts.plan.__main__ import main as plan
+from gemma_serving.scripts.smoke.render import print_table
+from gemma_serving.scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
+from gemma_serving.scripts.status.render import ReportView
 from tests.records import replace
 from tests.scripts.status.test_status import REPORT
 
@@ -249,10 +256,10 @@ def test_the_law_holds_for_the_tables_of_all_commands():
     """A command with a new table has to be added above."""
     makers = {
         path.relative_to(ROOT).as_posix()
-        for folder in ("scripts", "authors", "gemma", "engine", "cloud")
+        for folder in ("scripts", "authors", "gemma", "gemma_serving/engine", "gemma_serving/cloud")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
-        and (node.module == "rich.table" or (node.module == "scripts.cli.tables" and "FittedTable" in {one.name for one in node.names}))
+        and (node.module == "rich.table" or (node.module == "gemma_serving.scripts.cli.tables" and "FittedTable" in {one.name for one in node.names}))
     }  # fmt: skip
     assert makers - {"scripts/cli/tables.py"} == {path for path, _ in TABLES.values()}

@@ -1,6 +1,6 @@
 """Progress inside one file, on a planted clock."""
 
-from scripts.cli.transfer import Transfer
+from gemma_serving.scripts.cli.transfer import Transfer
 
 GIB = 1024**3
 

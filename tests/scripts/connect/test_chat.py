@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from contracts.exit_codes import ExitCode
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
-from scripts.cli.command import run_command
-from scripts.connect import __main__ as connect
-from scripts.connect.chat import run_chat
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.connect import __main__ as connect
+from gemma_serving.scripts.connect.chat import run_chat
 from tests.scripts.connect.test_connect import Private, conversation, delta, private, streams
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -84,7 +84,7 @@ def stack_with(features, monkeypatch, url=""):
             raise AssertionError("the server was reached")
             yield
 
-        monkeypatch.setattr("scripts.cli.access.open_stack_access", never)
+        monkeypatch.setattr("gemma_serving.scripts.cli.access.open_stack_access", never)
     return ["chat", "--stack", "x", "Hi."]
 
 

@@ -19,19 +19,19 @@ from typing import ClassVar
 
 import pytest
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
-from engine import children as child
-from engine.deployment import deployment_of
-from scripts.cli.access import IdTokenSource, ServerAccess
-from scripts.connect.__main__ import main
-from scripts.connect.chat import Chat, ChatError
-from scripts.connect.proxy import ConnectProxy
-from scripts.connect.ready import NotReadyError, OtherModelError, wait_until_ready
-from scripts.connect.snippets import LocalEndpoint
-from scripts.connect.upstream import Upstream
-from scripts.status.report import ServesNow
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine import children as child
+from gemma_serving.engine.deployment import deployment_of
+from gemma_serving.scripts.cli.access import IdTokenSource, ServerAccess
+from gemma_serving.scripts.connect.__main__ import main
+from gemma_serving.scripts.connect.chat import Chat, ChatError
+from gemma_serving.scripts.connect.proxy import ConnectProxy
+from gemma_serving.scripts.connect.ready import NotReadyError, OtherModelError, wait_until_ready
+from gemma_serving.scripts.connect.snippets import LocalEndpoint
+from gemma_serving.scripts.connect.upstream import Upstream
+from gemma_serving.scripts.status.report import ServesNow
 from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -258,7 +258,7 @@ class Tunnels:
 
 
 def test_a_lost_tunnel_is_opened_again_and_a_waiting_request_is_answered(private, monkeypatch):
-    monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (0.1,))
+    monkeypatch.setattr("gemma_serving.scripts.connect.upstream._PAUSES_S", (0.1,))
     tunnels, said = Tunnels(private, refusals=2), []
     with proxied(tunnels.open, said=said) as url:
         assert call(f"{url}/v1/models")[0] == 200
@@ -272,7 +272,7 @@ def test_a_lost_tunnel_is_opened_again_and_a_waiting_request_is_answered(private
 
 
 def test_ending_while_a_tunnel_is_lost_ends_at_once(private, monkeypatch):
-    monkeypatch.setattr("scripts.connect.upstream._PAUSES_S", (6000.0,))
+    monkeypatch.setattr("gemma_serving.scripts.connect.upstream._PAUSES_S", (6000.0,))
     tunnels, said = Tunnels(private, refusals=1_000), []
     with proxied(tunnels.open, said=said):
         tunnels.is_cut.set()
@@ -397,9 +397,11 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
     why = "Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC."
     outputs = from_json(StackOutputs, sample_outputs(target=target, auth="none"))
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
-    monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
-    monkeypatch.setattr("engine.state.outputs_in", lambda *_: outputs)
-    monkeypatch.setattr("scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why=why))
+    monkeypatch.setattr("gemma_serving.engine.deployment.read_deployment", lambda _stack: document)
+    monkeypatch.setattr("gemma_serving.engine.state.outputs_in", lambda *_: outputs)
+    monkeypatch.setattr(
+        "gemma_serving.scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why=why)
+    )
     assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
     again = "gemma up x --refresh" if target == "gateway" else "gemma up x"
     name = "chat" if words else "connect"
@@ -409,9 +411,11 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
 def test_a_server_that_ended_in_an_order_of_forms_has_no_price_yet(capsys, monkeypatch):
     raw = sample_outputs(target="tpu", auth="none", provisioning="spot")
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
-    monkeypatch.setattr("engine.deployment.read_deployment", lambda _stack: document)
-    monkeypatch.setattr("engine.state.outputs_in", lambda *_: from_json(StackOutputs, raw))
-    monkeypatch.setattr("scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why="It ended."))
+    monkeypatch.setattr("gemma_serving.engine.deployment.read_deployment", lambda _stack: document)
+    monkeypatch.setattr("gemma_serving.engine.state.outputs_in", lambda *_: from_json(StackOutputs, raw))
+    monkeypatch.setattr(
+        "gemma_serving.scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why="It ended.")
+    )
     assert main(["--stack", "x"]) == 2
     again = "To serve again, run `gemma up x`, which first shows the price of each form of capacity."
     assert capsys.readouterr().err == f"connect: It ended. {again}\n"

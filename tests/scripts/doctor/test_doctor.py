@@ -18,28 +18,28 @@ import pytest
 import requests
 from google.oauth2 import service_account
 
-from cloud.staging.bucket import WeightsBucket
-from cloud.staging.copying import CopyPlan, stage
-from cloud.staging.sources import FolderSource
-from contracts.errors import ScriptError
-from contracts.settings_files import shipped_files
-from engine import runner
+from gemma_serving.cloud.staging.bucket import WeightsBucket
+from gemma_serving.cloud.staging.copying import CopyPlan, stage
+from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.engine import runner
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.doctor import blocking as blocking_module
+from gemma_serving.scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
+from gemma_serving.scripts.doctor.__main__ import COMMAND
+from gemma_serving.scripts.doctor.blocking import blocking_checks
+from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck
+from gemma_serving.scripts.doctor.run import concurrently
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run, Scenario, Tpu
-from planning.data.checkpoints import CHECKPOINTS
-from scripts.capacity.__main__ import COMMAND as CAPACITY
-from scripts.cli.command import run_command
-from scripts.cli.settings import stack_settings
-from scripts.doctor import blocking as blocking_module
-from scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
-from scripts.doctor.__main__ import COMMAND
-from scripts.doctor.blocking import blocking_checks
-from scripts.doctor.diagnosis import Diagnosis, DoctorCheck
-from scripts.doctor.run import concurrently
 from tests.tools.ci_page import page_commands
 
 PROJECT = "doctor-project"

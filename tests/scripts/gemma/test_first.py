@@ -6,14 +6,14 @@ from socket import gethostname
 
 import pytest
 
-from contracts.errors import ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.resource_types import CAPACITY_TYPE
-from engine import runner
-from engine.locks import StackLock
-from engine.state import STACK_TYPE
-from scripts.gemma import first
-from scripts.gemma.__main__ import main
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.engine import runner
+from gemma_serving.engine.locks import StackLock
+from gemma_serving.engine.state import STACK_TYPE
+from gemma_serving.scripts.gemma import first
+from gemma_serving.scripts.gemma.__main__ import main
 from tests.engine_package.test_locks import dead_pid
 from tests.scripts.sample_outputs import sample_outputs
 

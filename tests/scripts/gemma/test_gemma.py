@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.spelling import meant
-from engine import runner
-from scripts.cli.options import option_fields
-from scripts.gemma import arguments as of_gemma
-from scripts.gemma.__main__ import main, overview
-from scripts.gemma.arguments import ListedStack, call_of, default_stack, with_stack
-from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
-from scripts.gemma.completion import candidates
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.spelling import meant
+from gemma_serving.engine import runner
+from gemma_serving.scripts.cli.options import option_fields
+from gemma_serving.scripts.gemma import arguments as of_gemma
+from gemma_serving.scripts.gemma.__main__ import main, overview
+from gemma_serving.scripts.gemma.arguments import ListedStack, call_of, default_stack, with_stack
+from gemma_serving.scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
+from gemma_serving.scripts.gemma.completion import candidates
 
 ROOT = Path(__file__).parents[3]
 
@@ -200,8 +200,9 @@ def test_ctrl_c_at_the_start_shows_no_traceback_of_the_imports(tmp_path, begins,
     shutil.copy(ROOT / "gemma", tmp_path / "gemma")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    (tmp_path / "scripts" / "gemma").mkdir(parents=True)
-    (tmp_path / "scripts" / "gemma" / "__main__.py").write_text(
+    home = tmp_path / "gemma_serving" / "scripts" / "gemma"
+    home.mkdir(parents=True)
+    (home / "__main__.py").write_text(
         f"import os, signal\n{begins}\ndef main():\n  try: {does}\n  except KeyboardInterrupt: return 130\n"
     )
     shown = launched(tmp_path / "gemma", cwd="/")

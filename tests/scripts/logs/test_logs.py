@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.google_api import connect
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.machine_log import machine_log_name
-from contracts.masking import LineMask, masked
-from contracts.resource_types import CAPACITY_COMPONENT
-from engine.state import StackState
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.machine_log import machine_log_name
+from gemma_serving.contracts.masking import LineMask, masked
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.logs import __main__ as command
+from gemma_serving.scripts.logs.place import ServerLog, server_log
+from gemma_serving.scripts.logs.reading import follow, newest_lines
 from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
-from scripts.cli.command import run_command
-from scripts.logs import __main__ as command
-from scripts.logs.place import ServerLog, server_log
-from scripts.logs.reading import follow, newest_lines
 from tests.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import queued, resource, stack_resource, state
 
@@ -147,7 +147,7 @@ class TestWhereTheLinesAre:
 @pytest.fixture
 def deployed(world, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-    monkeypatch.setattr("engine.state.read", lambda stack: StackState(stack=stack, status="missing"))
+    monkeypatch.setattr("gemma_serving.engine.state.read", lambda stack: StackState(stack=stack, status="missing"))
     return world
 
 
@@ -162,7 +162,9 @@ class TestTheCommand:
 
     def test_no_lines_is_said_with_the_way_further_back(self, deployed, capsys, monkeypatch):
         server = [queued()]
-        monkeypatch.setattr("engine.state.read", lambda name: StackState(stack=name, status="read", resources=server))
+        monkeypatch.setattr(
+            "gemma_serving.engine.state.read", lambda name: StackState(stack=name, status="read", resources=server)
+        )
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
         said = capsys.readouterr()
         assert said.out == ""
@@ -170,7 +172,9 @@ class TestTheCommand:
 
     def test_a_stack_without_capacity_has_no_server_and_the_commands_that_follow(self, deployed, capsys, monkeypatch):
         kept = [resource(CAPACITY_COMPONENT, "capacity")]
-        monkeypatch.setattr("engine.state.read", lambda name: StackState(stack=name, status="read", resources=kept))
+        monkeypatch.setattr(
+            "gemma_serving.engine.state.read", lambda name: StackState(stack=name, status="read", resources=kept)
+        )
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 2
         assert capsys.readouterr().err == (
             "logs: Stack tpu-v6e4 has no server: the last request for capacity failed, or the last `up` stopped before it. "
@@ -202,11 +206,11 @@ class TestTheCommand:
         deployed.secret("key", {})
         version = f"projects/{PROJECT}/secrets/key/versions/1"
         monkeypatch.setattr(
-            "cloud.secret_values.read_secret",
+            "gemma_serving.cloud.secret_values.read_secret",
             lambda asked, project: {(version, PROJECT): "swordfish"}[asked, project],
         )
         kept = state(stack_resource(apiKeySecret=version))
-        monkeypatch.setattr("engine.state.read", lambda _: kept)
+        monkeypatch.setattr("gemma_serving.engine.state.read", lambda _: kept)
         log = ServerLog(stack="x", project=PROJECT, target="cloud-run", location="us-east4")
         write(deployed, log, "somebody printed swordfish here")
         assert run_command(command.COMMAND, ["--stack", "x"]) == 0

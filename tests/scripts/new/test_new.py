@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.answers import Present, Unknown
+from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.planning.planner import plan
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.new.__main__ import COMMAND
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.schema import file_schema
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
-from planning.planner import plan
-from scripts.cli.command import run_command
-from scripts.new.__main__ import COMMAND
-from stacks.loading import from_file
-from stacks.planned import to_deployment
-from stacks.schema import file_schema
 
 PROJECT = "my-project"
 COMMIT = "c" * 40
@@ -24,8 +24,8 @@ COMMIT = "c" * 40
 @pytest.fixture
 def new(monkeypatch, tmp_path, capsys):
     """Run the command in a folder of its own; returns exit code, stdout and stderr."""
-    monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
-    monkeypatch.setattr("cloud.hub.main_commit", lambda model: Present(COMMIT))
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present(COMMIT))
     for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -120,7 +120,7 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
 
 def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):
     why = "The Hugging Face Hub cannot be reached (ConnectError)"
-    monkeypatch.setattr("cloud.hub.main_commit", lambda model: Unknown(why))
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Unknown(why))
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0
     assert err.startswith(f"new: {why}. ")
@@ -200,7 +200,7 @@ def test_a_fine_tune_keeps_its_precision_or_one_line_says_why_not(new, tmp_path,
 def test_the_next_commands_of_a_fine_tune_name_its_folder_and_the_hub_is_no_error(
     new, monkeypatch, tmp_path, accelerator
 ):
-    monkeypatch.setattr("cloud.hub.main_commit", lambda model: HIDDEN)
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: HIDDEN)
     config = own(tmp_path)
     folder = config.removesuffix("/config.json")
     asked = ("--model", "my-org/sql", "--config", config, "--accelerator", accelerator, "--json", "--force")

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from contracts.answers import Present
-from planning.planner import plan
-from scripts.cli.command import run_command
-from scripts.new.__main__ import COMMAND, PROFILE_NAMES, _profile_name
-from scripts.new.profiles import USAGE_PROFILES
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.answers import Present
+from gemma_serving.planning.planner import plan
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.new.__main__ import COMMAND, PROFILE_NAMES, _profile_name
+from gemma_serving.scripts.new.profiles import USAGE_PROFILES
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 
 
 @pytest.fixture
 def new(monkeypatch, tmp_path, capsys):
     """Write a stack with these options; returns its settings, the text, the JSON and what stderr says."""
-    monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
-    monkeypatch.setattr("cloud.hub.main_commit", lambda model: Present("c" * 40))
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
 
     def written(*words):
         assert run_command(COMMAND, ["chat", "--json", "--force", *words]) == 0

@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from contracts.settings_files import settings_file
-from engine.steps import ResourceChange, ShownChange
-from scripts.preview.comment import comment
-from scripts.preview.plans import StackDescription, describe_checkout
-from scripts.preview.run import StackPreview
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.engine.steps import ResourceChange, ShownChange
+from gemma_serving.scripts.preview.comment import comment
+from gemma_serving.scripts.preview.plans import StackDescription, describe_checkout
+from gemma_serving.scripts.preview.run import StackPreview
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import CommandRefusedError
-from contracts.outputs import DETAILS_TYPE
-from engine import steps as engine_changes
-from engine.deployment import ResourceState
-from engine.steps import ResourceChange
-from scripts.preview import upcoming as deployed
-from scripts.preview.comment import _lines
-from scripts.preview.effects import effect_of
-from scripts.preview.plans import describe_checkout
-from scripts.preview.upcoming import SERVICE_TYPE, deployed_stack, effect_of_changes, headline
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.outputs import DETAILS_TYPE
+from gemma_serving.engine import steps as engine_changes
+from gemma_serving.engine.deployment import ResourceState
+from gemma_serving.engine.steps import ResourceChange
+from gemma_serving.scripts.preview import upcoming as deployed
+from gemma_serving.scripts.preview.comment import _lines
+from gemma_serving.scripts.preview.effects import effect_of
+from gemma_serving.scripts.preview.plans import describe_checkout
+from gemma_serving.scripts.preview.upcoming import SERVICE_TYPE, deployed_stack, effect_of_changes, headline
 
 CANARY = "hf_canary0123456789abcdef"
 ROOT = Path(__file__).resolve().parents[3]

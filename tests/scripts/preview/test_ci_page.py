@@ -4,8 +4,8 @@ import re
 import shutil
 import subprocess
 
-from scripts.preview.comment import comment
-from scripts.preview.plans import describe_checkout
+from gemma_serving.scripts.preview.comment import comment
+from gemma_serving.scripts.preview.plans import describe_checkout
 from tests.tools.ci_page import PAGE, ROOT
 
 

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 
-from scripts.cli.markdown import prose
-from scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
-from scripts.preview.plans import StackDescription
-from scripts.preview.run import StackPreview
+from gemma_serving.scripts.cli.markdown import prose
+from gemma_serving.scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
+from gemma_serving.scripts.preview.plans import StackDescription
+from gemma_serving.scripts.preview.run import StackPreview
 from tests.scripts.preview.cases import (
     CASES,
     GOLDEN,

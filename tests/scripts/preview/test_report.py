@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ScriptError
-from contracts.exit_codes import ExitCode
-from engine import runner
-from scripts.cli.command import run_command
-from scripts.cli.github import GitHubRepository
-from scripts.preview import run
-from scripts.preview.__main__ import COMMAND
-from scripts.preview.comment import MARKER
-from scripts.preview.run import preview_stacks
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.engine import runner
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.cli.github import GitHubRepository
+from gemma_serving.scripts.preview import run
+from gemma_serving.scripts.preview.__main__ import COMMAND
+from gemma_serving.scripts.preview.comment import MARKER
+from gemma_serving.scripts.preview.run import preview_stacks
 
 ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"

@@ -6,12 +6,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.errors import ScriptError
-from engine import runner
-from engine.deployment import is_secret, parse_deployment
-from engine.secrets_provider import key_of, provider_options
-from scripts.preview.without_secrets import STAND_IN, settings_with_stand_ins, with_stand_ins, without_secrets
-from stacks.loading import read_yaml
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import is_secret, parse_deployment
+from gemma_serving.engine.secrets_provider import key_of, provider_options
+from gemma_serving.scripts.preview.without_secrets import (
+    STAND_IN,
+    settings_with_stand_ins,
+    with_stand_ins,
+    without_secrets,
+)
+from gemma_serving.stacks.loading import read_yaml
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state"
 KEY = "projects/p/locations/us/keyRings/r/cryptoKeys/k"

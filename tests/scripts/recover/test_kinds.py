@@ -4,14 +4,14 @@ import hashlib
 
 import pytest
 
-from cloud.capacity import RENEWAL_SUFFIX
-from cloud.google_api import GoogleListError
-from contracts.errors import ScriptError
-from contracts.labels import Ownership
-from engine.deployment import UNKNOWN
 from gcp_tpu_provider.desired_state import SECOND
+from gemma_serving.cloud.capacity import RENEWAL_SUFFIX
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.scripts.recover.lookup import KINDS, LookupSession, lookup
 from localcloud.tests.google_bodies import google_answer, google_request
-from scripts.recover.lookup import KINDS, LookupSession, lookup
 
 OWNER = Ownership(project="gemma-serving", stack="dev")
 URN = "urn:pulumi:dev::gemma-serving::t::n"

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import CommandRefusedError, ScriptError
-from engine import runner
-from engine.deployment import (
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import (
     PendingOperation,
     StateUnreadableError,
     parse_deployment,
     wrong_passphrase,
 )
-from scripts.cli.command import run_command
-from scripts.recover import __main__ as command
-from scripts.recover import run
-from scripts.recover.lookup import LookupResult
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.recover import __main__ as command
+from gemma_serving.scripts.recover import run
+from gemma_serving.scripts.recover.lookup import LookupResult
 
 STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
 STACK = "l4-qat"
@@ -42,7 +42,7 @@ class World:
         monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
-        monkeypatch.setattr("scripts.cli.settings.stack_project", lambda _stack: "p")
+        monkeypatch.setattr("gemma_serving.scripts.cli.settings.stack_project", lambda _stack: "p")
 
     def read(self):
         if isinstance(self.state, Exception):
@@ -170,7 +170,7 @@ def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
 
 @pytest.mark.parametrize(("owner", "code"), [("owned", 0), ("not_owned", 1)])
 def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
-    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     world.owners["vllm"] = owner
     assert run_command(command.COMMAND, ["--stack", STACK, "--yes", "--json"]) == code
@@ -186,7 +186,7 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatch, capsys):
-    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK]) == 2
     assert "Pass --yes" in capsys.readouterr().err
@@ -194,7 +194,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatc
 
 
 def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
-    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     assert "To import (1):\n  Cloud Run service vllm" in capsys.readouterr().out
@@ -209,7 +209,7 @@ def test_a_dry_run_of_a_lost_state_lists_what_comes_back_and_changes_nothing(wor
         world.query(["stack", "init"])
 
     monkeypatch.setattr(run, "create_state", create)
-    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://real")
     world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
@@ -220,7 +220,7 @@ def test_a_dry_run_of_a_lost_state_lists_what_comes_back_and_changes_nothing(wor
 
 
 def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch, capsys):
-    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     plan = capsys.readouterr().out.rpartition("Plan: ")[2].strip()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cloud.kinds import POLICIES
-from engine import previewed
-from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
-from scripts.recover.lookup import KINDS
-from scripts.recover.state_edit import REDACTED, candidates, is_complete, with_resource
+from gemma_serving.cloud.kinds import POLICIES
+from gemma_serving.engine import previewed
+from gemma_serving.engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
+from gemma_serving.scripts.recover.lookup import KINDS
+from gemma_serving.scripts.recover.state_edit import REDACTED, candidates, is_complete, with_resource
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]

@@ -6,17 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud.clock import WaitClock
-from cloud.tpu_machine import TpuMachine
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
-from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
-from engine.locks import StackLock
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.tpu_machine import TpuMachine
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
+from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
+from gemma_serving.engine.locks import StackLock
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.restart import machine
+from gemma_serving.scripts.restart.__main__ import COMMAND
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from scripts.cli.command import run_command
-from scripts.restart import machine
-from scripts.restart.__main__ import COMMAND
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.polling import until
 from tests.scripts.status.planted import NAME, queued, stack_resource

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.features import ServedFeatures
-from contracts.outputs import SmokeThresholds
+from gemma_serving.contracts.features import ServedFeatures
+from gemma_serving.contracts.outputs import SmokeThresholds
+from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.smoke.checks_server import judged_drafts
+from gemma_serving.scripts.smoke.context import SmokeTarget
+from gemma_serving.scripts.smoke.results import Outcome
+from gemma_serving.scripts.smoke.run import CHECKS, run_smoke
 from localcloud.tests.running.running_server import ask, server
 from localcloud.vllm.faults import BROKEN_FEATURES
-from scripts.cli.access import ServerAccess
-from scripts.smoke.checks_server import judged_drafts
-from scripts.smoke.context import SmokeTarget
-from scripts.smoke.results import Outcome
-from scripts.smoke.run import CHECKS, run_smoke
 
 NEW = (
     "tool result",

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from contracts.fields import from_json, to_json
-from contracts.outputs import SmokeThresholds, StackOutputs
-from planning.cost.subject import examine
-from planning.planner import plan_of
-from planning.question.types import Band
-from planning.question.vllm_args import given_options
-from planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
-from scripts.cli.access import ServerAccess
-from scripts.cli.deployed_plan import deployed_plan
-from scripts.smoke.context import SmokeCheck, SmokeTarget
-from scripts.smoke.results import Outcome
-from scripts.smoke.run import PLAN_CHECK, run_smoke
-from stacks.loading import from_file
-from stacks.planned import to_deployment
+from gemma_serving.contracts.fields import from_json, to_json
+from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.types import Band
+from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
+from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.cli.deployed_plan import deployed_plan
+from gemma_serving.scripts.smoke.context import SmokeCheck, SmokeTarget
+from gemma_serving.scripts.smoke.results import Outcome
+from gemma_serving.scripts.smoke.run import PLAN_CHECK, run_smoke
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.records import replace
 from tests.scripts.sample_outputs import sample_outputs
 

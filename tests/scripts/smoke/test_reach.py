@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from contracts.fields import from_json, json_object
-from contracts.outputs import StackOutputs
+from gemma_serving.contracts.fields import from_json, json_object
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.scripts.cli import access
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.smoke import __main__ as smoke
+from gemma_serving.scripts.smoke import checks_basic
 from localcloud.running.shims import gcloud_login
-from scripts.cli import access
-from scripts.cli.command import run_command
-from scripts.smoke import __main__ as smoke
-from scripts.smoke import checks_basic
 from tests.scripts.sample_outputs import sample_outputs
 
 
@@ -44,8 +44,10 @@ def front():
 @pytest.fixture
 def smoked(monkeypatch, capsys):
     """Run the command against a server, and return its exit code, its verdict and what it said."""
-    monkeypatch.setattr("scripts.cli.deployed_plan.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None))
-    monkeypatch.setattr("scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
+    monkeypatch.setattr(
+        "gemma_serving.scripts.cli.deployed_plan.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None)
+    )
+    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
     monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
 
@@ -53,7 +55,7 @@ def smoked(monkeypatch, capsys):
         raw = sample_outputs(**changes)
         raw["smoke"]["startupBudgetS"] = 1.0
         outputs = from_json(StackOutputs, raw)
-        monkeypatch.setattr("engine.state.stack_outputs", lambda _: outputs)
+        monkeypatch.setattr("gemma_serving.engine.state.stack_outputs", lambda _: outputs)
         code = run_command(smoke.COMMAND, ["--stack", "x", "--json"])
         shown = capsys.readouterr()
         return code, json_object(shown.out).get("verdict"), " ".join(shown.err.split())

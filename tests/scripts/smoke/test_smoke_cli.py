@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from scripts.cli.command import run_command
-from scripts.smoke.__main__ import COMMAND, _progress
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.smoke.__main__ import COMMAND, _progress
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]

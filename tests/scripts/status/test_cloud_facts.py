@@ -4,21 +4,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.clock import GoogleClock
-from contracts.answers import Unknown
-from contracts.errors import ScriptError
-from contracts.guest_attributes import NOT_IDLE
-from contracts.labels import StackLimits
-from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from gemma_serving.cloud.clock import GoogleClock
+from gemma_serving.contracts.answers import Unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.guest_attributes import NOT_IDLE
+from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from gemma_serving.scripts.smoke.failure import ServerFailure
+from gemma_serving.scripts.status import cloud
+from gemma_serving.scripts.status.cloud import cloud_facts, lost_buckets, serving
+from gemma_serving.scripts.status.judge import document_that_serves, drift_of
+from gemma_serving.scripts.status.render import _idle, _notes
+from gemma_serving.scripts.status.report import ServesNow, StackStatus
+from gemma_serving.scripts.status.serves import run_end
 from localcloud.services.tpu import preempt
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
-from scripts.smoke.failure import ServerFailure
-from scripts.status import cloud
-from scripts.status.cloud import cloud_facts, lost_buckets, serving
-from scripts.status.judge import document_that_serves, drift_of
-from scripts.status.render import _idle, _notes
-from scripts.status.report import ServesNow, StackStatus
-from scripts.status.serves import run_end
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.polling import until
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, resource, service, stack_resource, state
@@ -141,8 +141,8 @@ def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world
         detail="line\nValueError: no memory.\n",
     )
     found = state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}"))
-    monkeypatch.setattr("scripts.smoke.failure.states.read", lambda _stack: found)
-    monkeypatch.setattr("scripts.smoke.failure.google_api.connect", lambda _project: world.api)
+    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.states.read", lambda _stack: found)
+    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.google_api.connect", lambda _project: world.api)
     said = ServerFailure("x")()
     assert (said is not None) is failed
     if failed:
@@ -153,7 +153,7 @@ def test_smoke_goes_on_waiting_where_google_cannot_be_asked(monkeypatch):
     def refused(_stack):
         raise ScriptError("no engine")
 
-    monkeypatch.setattr("scripts.smoke.failure.states.read", refused)
+    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.states.read", refused)
     assert ServerFailure("x")() is None
 
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engine.locks import StackLock
-from engine.state import StackState
-from scripts.status.judge import drift_of, next_command, waits_of
-from scripts.status.report import CloudFacts, ServesNow, StackStatus
+from gemma_serving.engine.locks import StackLock
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
+from gemma_serving.scripts.status.report import CloudFacts, ServesNow, StackStatus
 from tests.scripts.status.planted import queued, state
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)

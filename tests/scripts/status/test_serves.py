@@ -2,12 +2,12 @@
 
 import pytest
 
-from contracts.errors import ScriptError
-from contracts.resource_types import CAPACITY_COMPONENT
-from engine.state import StackState
-from scripts.status import cloud as status_cloud
-from scripts.status.report import CloudFacts
-from scripts.status.serves import read_served, serves_now
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.status import cloud as status_cloud
+from gemma_serving.scripts.status.report import CloudFacts
+from gemma_serving.scripts.status.serves import read_served, serves_now
 from tests.scripts.status.planted import queued, resource, stack_resource, state
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}

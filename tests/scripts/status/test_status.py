@@ -12,21 +12,28 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from contracts import guest_attributes
-from contracts.errors import ScriptError
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
-from engine.runner import NOT_LOGGED_IN
-from engine.state import StackState
-from scripts.cli.command import run_command
-from scripts.status import __main__ as command
-from scripts.status import collect
-from scripts.status.__main__ import COMMAND
-from scripts.status.cloud import serving
-from scripts.status.collect import StatusRequest
-from scripts.status.render import ReportView
-from scripts.status.report import CloudFacts, ServerFacts, ServesNow, StackStatus, StatusReport, UnansweredSource
-from scripts.status.server import server_facts, why_not_asked
+from gemma_serving.contracts import guest_attributes
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.engine.runner import NOT_LOGGED_IN
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.status import __main__ as command
+from gemma_serving.scripts.status import collect
+from gemma_serving.scripts.status.__main__ import COMMAND
+from gemma_serving.scripts.status.cloud import serving
+from gemma_serving.scripts.status.collect import StatusRequest
+from gemma_serving.scripts.status.render import ReportView
+from gemma_serving.scripts.status.report import (
+    CloudFacts,
+    ServerFacts,
+    ServesNow,
+    StackStatus,
+    StatusReport,
+    UnansweredSource,
+)
+from gemma_serving.scripts.status.server import server_facts, why_not_asked
 from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.status.planted import queued, resource, service, stack_resource, state

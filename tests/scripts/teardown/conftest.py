@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cloud.clock import WaitClock
-from contracts.errors import CommandRefusedError
-from contracts.labels import NO_LIMITS
-from engine import runner
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.labels import NO_LIMITS
+from gemma_serving.engine import runner
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.teardown import run as running
+from gemma_serving.scripts.teardown.__main__ import COMMAND
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
-from scripts.cli.command import run_command
-from scripts.teardown import run as running
-from scripts.teardown.__main__ import COMMAND
 from tests.cloud.populated import PROJECT, open_world, owner
 
 STACK = "x"

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud.tpu_machine import idle_since, reported
-from contracts.answers import Absent, Present, Unknown
-from contracts.exit_codes import ExitCode
-from contracts.guest_attributes import NOT_IDLE
-from contracts.labels import StackLimits
-from scripts.teardown import run
+from gemma_serving.cloud.tpu_machine import idle_since, reported
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.guest_attributes import NOT_IDLE
+from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.scripts.teardown import run
 from tests.cloud.populated import PROJECT, owner
 from tests.contract_keys import keys
 from tests.scripts.restart.test_restart import instance

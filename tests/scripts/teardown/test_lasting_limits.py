@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
-from cloud.prices import seen_instance, seen_queued
-from cloud.search import Scope, resource_of, search
-from cloud.spending import spending
-from contracts.answers import Absent, Present, Unknown
-from contracts.errors import CommandRefusedError
-from contracts.exit_codes import ExitCode
-from contracts.labels import NO_LIMITS, StackLimits
-from contracts.run_record import MOST_BYTES, RecordError, RunRecord
+from gemma_serving.cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
+from gemma_serving.cloud.prices import seen_instance, seen_queued
+from gemma_serving.cloud.search import Scope, resource_of, search
+from gemma_serving.cloud.spending import spending
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
+from gemma_serving.contracts.run_record import MOST_BYTES, RecordError, RunRecord
+from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from stacks.hooks.run_recorder import RunRecorder
 from tests.cloud.populated import PROJECT, ZONE, off_by, open_world, owner
 from tests.laws import examples
 from tests.scripts.teardown.conftest import Desk
@@ -200,7 +200,7 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
 
 
 def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkeypatch):
-    monkeypatch.setattr("stacks.hooks.run_recorder._PAUSE_S", 0)
+    monkeypatch.setattr("gemma_serving.stacks.hooks.run_recorder._PAUSE_S", 0)
     begin(world)
     first = description(world)
     fault = Fault(method="iam.projects.serviceAccounts.get", count=2, status=503)

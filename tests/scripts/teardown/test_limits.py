@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.clock import GoogleClock
-from cloud.search import Scope, search
-from cloud.spending import spending
-from contracts.exit_codes import ExitCode
-from contracts.labels import StackLimits
+from gemma_serving.cloud.clock import GoogleClock
+from gemma_serving.cloud.search import Scope, search
+from gemma_serving.cloud.spending import spending
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.labels import StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
 from tests.polling import until

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.google_api import GoogleListError
-from engine.deployment import deployment_of, unprotected
-from engine.state import of_deployment
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.engine.deployment import deployment_of, unprotected
+from gemma_serving.engine.state import of_deployment
+from gemma_serving.scripts.teardown import pending
 from localcloud.tests.google_bodies import google_answer
-from scripts.teardown import pending
 from tests.cloud.populated import owner
 from tests.cloud.test_deletion import Patience
 

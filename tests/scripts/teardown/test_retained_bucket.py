@@ -1,9 +1,9 @@
 """What a kept bucket costs."""
 
-from cloud.google_api import GoogleListError
-from cloud.search_results import FoundResource
-from contracts.labels import Ownership
-from scripts.teardown.receipt import retained_bucket
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.search_results import FoundResource
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.scripts.teardown.receipt import retained_bucket
 
 BUCKET = FoundResource(
     kind="bucket",

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
-from cloud.search_results import FoundResource, Inventory
-from scripts.teardown.output import text_of
-from scripts.teardown.receipt import Receipt
+from gemma_serving.cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
+from gemma_serving.cloud.search_results import FoundResource, Inventory
+from gemma_serving.scripts.teardown.output import text_of
+from gemma_serving.scripts.teardown.receipt import Receipt
 from tests.cloud.populated import owner
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from contracts.answers import Absent, Present, Unknown
-from contracts.errors import ScriptError
-from contracts.exit_codes import ExitCode
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
-from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from engine.deployment import UNKNOWN
-from engine.state import StackState
-from engine.steps import changes_of
-from scripts.cli.command import run_command
-from scripts.doctor.diagnosis import missing, unknown
-from scripts.preview import upcoming as preview_upcoming
-from scripts.preview.upcoming import upcoming
-from scripts.status import cloud as status_cloud
-from scripts.status.api import CloudFacts
-from scripts.status.report import ServesNow
-from scripts.up import __main__ as command
-from scripts.up import deploying as up
-from scripts.up import starting
-from stacks.hooks.run_recorder import RunRecorder
-from stacks.hooks.staged_weights import StagedWeights, Unproved
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.engine.state import StackState
+from gemma_serving.engine.steps import changes_of
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.doctor.diagnosis import missing, unknown
+from gemma_serving.scripts.preview import upcoming as preview_upcoming
+from gemma_serving.scripts.preview.upcoming import upcoming
+from gemma_serving.scripts.status import cloud as status_cloud
+from gemma_serving.scripts.status.api import CloudFacts
+from gemma_serving.scripts.status.report import ServesNow
+from gemma_serving.scripts.up import __main__ as command
+from gemma_serving.scripts.up import deploying as up
+from gemma_serving.scripts.up import starting
+from gemma_serving.stacks.hooks.run_recorder import RunRecorder
+from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.contracts.test_server_change import machine, service
 from tests.engine_package.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs

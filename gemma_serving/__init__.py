@@ -1,0 +1,1 @@
+"""Gemma 4 behind vLLM on Google Cloud: the namespace of every import."""

@@ -1,0 +1,148 @@
+"""Calls of Google's REST APIs with Application Default Credentials, at the environment's endpoints."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Literal, TypeVar
+
+import google.auth
+import google.auth.exceptions
+import requests
+from google.auth.credentials import Credentials
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from gemma_serving.cloud import google_session
+from gemma_serving.cloud.google_session import GoogleListError, NoConnectionError, endpoint, sent
+from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+
+CALL_LIMIT_S = 60.0
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_ATTEMPTS = 4
+_PAUSES = wait_exponential_jitter(multiplier=0.5, max=8)
+_PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
+_GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
+_CAUSES: Mapping[int, Cause] = {HTTPStatus.FORBIDDEN: "denied", HTTPStatus.NOT_IMPLEMENTED: "not simulated"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GoogleApi:
+    """One session for all APIs. Calls raise GoogleListError, or ScriptError without a usable response."""
+
+    session: requests.Session
+    projects: tuple[str, ...]
+    """Quota projects: the one that a call is about, otherwise the first."""
+
+    def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
+        """Yield the pages of a list method."""
+        token = ""
+        while True:
+            page = self._ask("GET", endpoint(api) + path, {"pageToken": token} if token else {})
+            yield page
+            token = str(page.get("nextPageToken") or "")
+            if not token:
+                return
+
+    def get(self, api: str, path: str) -> Mapping[str, object]:
+        """Return the response of a read method."""
+        return self._ask("GET", endpoint(api) + path, {})
+
+    def post(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the response of a read method with a body."""
+        return self._ask("POST", endpoint(api) + path, {}, body)
+
+    def change(
+        self,
+        verb: Literal["PUT", "PATCH", "DELETE"],
+        api: str,
+        path: str,
+        *,
+        body: Mapping[str, object] | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Mapping[str, object]:
+        """Replace, change or delete a resource and return the response."""
+        return self._ask(verb, endpoint(api) + path, parameters or {}, body)
+
+    def _ask(
+        self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
+    ) -> Mapping[str, object]:
+        attempts = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=_PAUSES,
+            reraise=True,
+        )
+        given = {"params": parameters, "json": body, "timeout": CALL_LIMIT_S, "auth": self._counted(url)}
+        try:
+            return attempts(sent, self.session, verb, url, **given)
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise ScriptError(
+                f"Google rejected the credentials ({str(error).splitlines()[0]}). "
+                "Run `gcloud auth application-default login`."
+            ) from None
+        except (requests.ConnectionError, requests.Timeout, GoogleListError) as error:
+            if not _may_pass(error):
+                raise
+            if isinstance(error, requests.ConnectionError):
+                raise NoConnectionError(url, error) from None
+            why = f"HTTP {error.status}" if isinstance(error, GoogleListError) else type(error).__name__
+            raise ScriptError(f"{url} failed {_ATTEMPTS} times ({why}). Try again later.") from None
+
+    def _counted(self, url: str) -> "google_session.Counted | None":
+        if not self.projects:
+            return None
+        named = _PROJECT.search(url)
+        about = named[1] if named is not None else ""
+        return google_session.counted_for(about if about in self.projects else self.projects[0])
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether another attempt can succeed, because the response was lost or Google requests a pause."""
+    if isinstance(error, GoogleListError):
+        return error.status in _RETRIED
+    return isinstance(error, requests.ConnectionError | requests.Timeout)
+
+
+def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
+    """Return the result of a read call. Only 404 and 410 prove that a resource does not exist."""
+    try:
+        return Present(read())
+    except GoogleListError as error:
+        if error.status in _GONE:
+            return Absent()
+        if error.is_api_off:
+            return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
+        return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
+    except NoConnectionError as error:
+        return Unknown(str(error), "no connection")
+    except ScriptError as error:
+        return Unknown(str(error))
+
+
+def lookup(api: GoogleApi, service: str, path: str) -> Answer[Mapping[str, object]]:
+    """Return whether a resource exists, with its document."""
+    return answer_of(service, lambda: api.get(service, path))
+
+
+def enable_command(project: str, apis: Iterable[str]) -> str:
+    """Return the command that enables APIs of a project."""
+    return f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in apis)} --project={project}"
+
+
+def connect(*projects: str, given: Credentials | None = None) -> GoogleApi:
+    """Return a session with the user's credentials, or those `given`, and its quota projects: the stack's, or all that are searched.
+
+    Without a quota project, only Cloud Storage accepts a user's login. Raises CommandRefusedError without credentials.
+    """
+    return GoogleApi(google_session.open_session(None, given=given or credentials()), projects)
+
+
+def credentials() -> Credentials:
+    """Return the user's credentials. Raises CommandRefusedError without any."""
+    try:
+        return google_session.credentials()
+    except google.auth.exceptions.DefaultCredentialsError:
+        raise CommandRefusedError("No Google credentials found. Run `gcloud auth application-default login`.") from None

@@ -1,0 +1,150 @@
+"""The session for every call to Google's REST APIs: the user's credentials and the quota project.
+
+Loading Google's libraries takes half a second, so they are imported when a session is opened.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+
+if TYPE_CHECKING:
+    import requests
+    from google.auth.credentials import Credentials
+
+
+class GoogleCallError(Exception):
+    """A call without a usable response: HTTP status (0 without a response), message and reason."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class GoogleListError(GoogleCallError):
+    """An error response from Google."""
+
+    @property
+    def is_api_off(self) -> bool:
+        """True if the API is off or was just enabled."""
+        return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
+
+
+NO_CONNECTION: Final = "No connection to "
+"""Start of a `NoConnectionError`'s message."""
+
+
+class NoConnectionError(ScriptError):
+    """No connection to an API. The message is the same for all APIs of Google, so a command with many calls says it once."""
+
+    def __init__(self, url: str, error: Exception) -> None:
+        super().__init__(
+            f"{NO_CONNECTION}{host_of(url)} ({type(error).__name__}). "
+            "Check the network of this machine, then run the same command again."
+        )
+
+
+class NotJsonError(ScriptError):
+    """A response that is not JSON, such as an object of a bucket with other content."""
+
+
+_API_OFF: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+"""Reasons of an API that is off or was just enabled; the second one is used by Cloud Storage and Compute Engine."""
+_NO_QUOTA_PROJECT: Final = "requires a quota project"
+"""Google's message, with the reason of an API that is off, for a call without a quota project."""
+Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequest]"
+
+TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
+"""An access token in this variable precedes all other credentials, as in the providers."""
+QUOTA_HEADER: Final = "x-goog-user-project"
+"""Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
+_SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
+CONNECTIONS: Final = 64
+AT_ONCE: Final = 32
+"""Lists of a search, and deletions, that run at the same time."""
+
+
+def endpoint(api: str) -> str:
+    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, otherwise Google's.
+
+    gcloud expects `storage/v1/` and `compute/v1/` at the end of two of them; the root excludes these.
+    """
+    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
+    return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL for a message, the same for all APIs of Google."""
+    host = urlsplit(url).netloc
+    return "googleapis.com" if host.endswith(".googleapis.com") else host
+
+
+def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> Mapping[str, object]:  # noqa: ANN401 - of requests
+    """Return the response. Raises GoogleListError, NotJsonError, GoogleAuthError and requests.RequestException."""
+    response = session.request(verb, url, **arguments)
+    GOOGLE_CLOCK.see(response.headers.get("Date"))
+    if not response.ok:
+        raise GoogleListError(response.status_code, *_refusal_in(response))
+    try:
+        return cast("Mapping[str, object]", response.json() if response.content else {})
+    except ValueError:
+        raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
+
+
+def _refusal_in(response: "requests.Response") -> tuple[str, str]:
+    """Return the message and reason in an error response from Google; for another body, the status."""
+    try:
+        error = as_mapping(as_mapping(response.json()).get("error"))
+    except ValueError:
+        error = as_mapping(None)
+    # Cloud Storage and Compute Engine return `errors`, the other APIs `details`.
+    details = map(as_mapping, (*as_sequence(error.get("details")), *as_sequence(error.get("errors"))))
+    reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
+    return str(error.get("message") or f"HTTP {response.status_code}"), reason
+
+
+def credentials() -> "Credentials":
+    """Return the user's credentials. Raises google.auth.exceptions.DefaultCredentialsError without any."""
+    import google.auth  # noqa: PLC0415 - slow to load
+    from google.oauth2.credentials import Credentials  # noqa: PLC0415 - as above
+
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token:
+        return Credentials(token=token)
+    return cast("tuple[Credentials, object]", google.auth.default(scopes=_SCOPES))[0]  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+
+
+def open_session(project: str | None, *, given: "Credentials | None" = None) -> "requests.Session":
+    """Return a session with the user's credentials, or those `given`, whose calls count against the quota of `project`.
+
+    None as the project: each call names its own, or is one of Cloud Storage, which uses the bucket's project.
+    Raises google.auth.exceptions.DefaultCredentialsError without credentials.
+    """
+    from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
+
+    session = AuthorizedSession(given or credentials())
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    if project is not None:
+        session.auth = counted_for(project)
+    return session
+
+
+def counted_for(project: str) -> Counted:
+    """Return a function that sets a request's quota project, for any caller and any quota project of the login.
+
+    Google rejects most calls of a user's login without one. The header is set on the request, not on the credentials, which also
+    send it with the token exchange, for which a federated identity may lack permission (google-github-actions/auth#250).
+    """
+
+    def add(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+        request.headers[QUOTA_HEADER] = project
+        return request
+
+    return add

@@ -1,0 +1,160 @@
+"""IAM grants of a stack: members of a policy, found by their account or their condition's text."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemma_serving.cloud.google_api import GoogleApi
+from gemma_serving.cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
+from gemma_serving.cloud.search_results import FoundResource
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import Ownership, owner_of
+
+_DELETED: Final = "deleted:"
+_POLICY_VERSION: Final = 3
+"""Policy version with conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
+_HOLDERS: Final = {
+    "project": ("cloudresourcemanager", "gcp:projects/iAMMember:IAMMember"),
+    "bucket": ("storage", "gcp:storage/bucketIAMMember:BucketIAMMember"),
+    "secret": ("secretmanager", "gcp:secretmanager/secretIamMember:SecretIamMember"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyHolder:
+    """A resource whose policy can hold grants of a stack: the project, or another owner's bucket or secret."""
+
+    kind: Literal["project", "bucket", "secret"]
+    project: str
+    name: str
+    """projects/P, projects/_/buckets/B or projects/N/secrets/S."""
+
+    @property
+    def api(self) -> str:
+        """The API that has the policy."""
+        return _HOLDERS[self.kind][0]
+
+    @property
+    def path(self) -> str:
+        """Path of the method that reads the policy."""
+        bucket = self.name.rpartition("/")[2]
+        return f"storage/v1/b/{bucket}/iam" if self.kind == "bucket" else f"v1/{self.name}:getIamPolicy"
+
+    def read(self, api: GoogleApi) -> Item:
+        """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
+        if self.kind == "project":
+            return api.post(self.api, self.path, {"options": {"requestedPolicyVersion": _POLICY_VERSION}})
+        parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
+        return api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
+
+    def write(self, api: GoogleApi, policy: Item) -> None:
+        """Replace the policy that was read; its etag rejects one that changed. Raises GoogleListError and ScriptError."""
+        body = {**policy, "version": _POLICY_VERSION}
+        if self.kind == "bucket":
+            api.change("PUT", self.api, self.path, body=body)
+        else:
+            api.post(self.api, f"v1/{self.name}:setIamPolicy", {"policy": body})
+
+    def command(self, role: str, member: str, condition: Item) -> str:
+        """Return the command that removes a grant."""
+        inputs = last_segments({"project": self.project, "bucket": self.name, "secretId": self.name})
+        words = [POLICIES[_HOLDERS[self.kind][1]].format_map(inputs), f"--member={shlex.quote(member)}"]
+        words.append(f"--role={role}")
+        if condition:
+            words.append(f"--condition={shlex.quote(_condition_flag(condition))}")
+        elif self.kind != "bucket":
+            words.append("--condition=None")
+        return f"gcloud {' '.join(words)}"
+
+
+def bindings_of(policy: Item) -> Sequence[Item]:
+    """Return the bindings of a policy. Raises ScriptError for a policy that could not be written back."""
+    return [as_mapping(binding) for binding in list_in(policy, "bindings")]
+
+
+def members_of(binding: Item) -> Sequence[str]:
+    """Return the members of a binding. Raises ScriptError as `bindings_of` does."""
+    return [str(member) for member in list_in(binding, "members")]
+
+
+def account_in(member: str) -> str:
+    """Return the e-mail of a service account, even of a deleted one; empty for another member."""
+    kind, _, email = _bare(member).partition(":")
+    return email if kind == "serviceAccount" else ""
+
+
+def owner_of_grant(member: str, condition: Item, accounts: Mapping[str, Ownership]) -> Ownership | None:
+    """Return the stack that a grant belongs to: by its condition's text, otherwise by its account's e-mail."""
+    words = f"{condition.get('description') or ''} {condition.get('title') or ''}"
+    return owner_of(description=words) or accounts.get(account_in(member))
+
+
+def grants_in(policy: Item, holder: PolicyHolder, accounts: Mapping[str, Ownership]) -> Iterator[FoundResource]:
+    """Yield the grants of a policy that belong to a stack."""
+    for binding in bindings_of(policy):
+        condition = as_mapping(binding.get("condition"))
+        for member in members_of(binding):
+            owner = owner_of_grant(member, condition, accounts)
+            if owner is not None:
+                yield found_grant(holder, str(binding.get("role")), member, condition, owner)
+
+
+def found_grant(holder: PolicyHolder, role: str, member: str, condition: Item, owner: Ownership) -> FoundResource:
+    """Return a grant of a stack as a found resource."""
+    return FoundResource(
+        kind=GRANT,
+        name=f"{holder.name} {role} {member}",
+        command=holder.command(role, member, condition),
+        project=holder.project,
+        location="global",
+        owner=owner,
+        labels=owner.labels,
+        document={"holder": holder, "role": role, "member": member, "condition": condition},
+    )
+
+
+def accounts_of(grants: Sequence[FoundResource]) -> Mapping[str, Ownership]:
+    """Return the owners of the accounts in grants, by e-mail."""
+    members = [(account_in(str(grant.document["member"])), grant.owner) for grant in grants]
+    return {email: owner for email, owner in members if email}
+
+
+def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str, Ownership]) -> tuple[Item, int]:
+    """Return the policy without these grants, and how many of them it had.
+
+    A grant that changed owner since the search stays, unless the stack's state has it (`stated`).
+    """
+    wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
+    removed = 0
+    bindings: list[Item] = []
+    for binding in bindings_of(policy):
+        kept: list[str] = []
+        for member in members_of(binding):
+            grant = wanted.get(_key(binding, member))
+            owner = owner_of_grant(member, as_mapping(binding.get("condition")), accounts)
+            if grant is not None and (owner == grant.owner or grant.document.get("stated")):
+                removed += 1
+            else:
+                kept.append(member)
+        if kept:
+            bindings.append({**binding, "members": kept})
+    return {**policy, "bindings": bindings}, removed
+
+
+def _key(binding: Item, member: str) -> tuple[str, str, str]:
+    """Return the identity of a grant: role, member and condition."""
+    condition = as_mapping(binding.get("condition"))
+    return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
+
+
+def _condition_flag(condition: Item) -> str:
+    """Return a condition in gcloud's format, with an unused separator (gcloud topic escaping)."""
+    texts = [f"{key}={value}" for key, value in condition.items()]
+    separator = next(mark for mark in (",", "|", "#", "~", ";", "@@") if not any(mark in text for text in texts))
+    return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
+
+
+def _bare(member: str) -> str:
+    """Return a member without the marks of a deleted account, which it may become before the removal."""
+    return member.removeprefix(_DELETED).partition("?")[0] if member.startswith(_DELETED) else member

@@ -1,0 +1,176 @@
+"""Cost of resources at list prices in their location, and their machines for the record of a stack's runs.
+
+The cost follows from Google's responses and from the age: an upper bound, not a bill, because contracts and credits change it.
+The plan prices slices and instances with the same functions (`planning.data.prices`).
+"""
+
+import math
+from datetime import datetime
+from typing import Final
+
+from gemma_serving.cloud.capacity import PROVISIONING, ListedInstance, ListedNode, ListedQueuedResource
+from gemma_serving.cloud.kinds import INSTANCE, NODE, QUEUED, SERVICE, Item
+from gemma_serving.cloud.price_file import list_prices
+from gemma_serving.cloud.search_results import FoundResource
+from gemma_serving.contracts.capacity_states import BILLED, BILLED_STATUSES, GRANTED
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.run_record import MICROS, Seen
+from gemma_serving.planning.data.prices import instance_parts, slice_parts
+from gemma_serving.planning.machine.hardware import accelerator_of_machine, family_of_type, find_accelerator
+
+_HOUR_S: Final = 3600.0
+_GIB: Final = {"Gi": 1.0, "Mi": 1 / 1024}
+
+
+def usd_per_hour(found: FoundResource) -> float | None:
+    """Return the cost of an idle resource per hour; None if the price list has none."""
+    document, place = found.document, found.location
+    if found.kind == QUEUED:
+        return (
+            _queued_usd(ListedQueuedResource(document), place)
+            if ListedQueuedResource(document).state in BILLED
+            else 0.0
+        )
+    if found.kind == NODE:
+        return None if ListedNode(document).request else node_usd_per_hour(document, "standard", place)
+    if found.kind == INSTANCE:
+        return _instance_usd(document, place) if ListedInstance(document).status in BILLED_STATUSES else 0.0
+    if found.kind != SERVICE:
+        return None
+    # Without instances that always run, the cost depends on use.
+    least = max(_least_instances(document), _least_instances(as_mapping(document.get("template"))))
+    rate = container_usd_per_hour(document, place) if least else None
+    return None if rate is None else least * rate
+
+
+def usd_so_far(found: FoundResource, now: datetime) -> float | None:
+    """Return the maximum cost of a resource since its creation; None if unknown."""
+    rate, age_s = usd_per_hour(found), found.age_s(now)
+    return None if rate is None or age_s is None else rate * max(age_s, 0.0) / _HOUR_S
+
+
+def _queued_usd(queued: ListedQueuedResource, zone: str) -> float | None:
+    rates = [node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes]
+    return None if None in rates else sum(rate for rate in rates if rate is not None)
+
+
+def _instance_usd(document: Item, zone: str) -> float | None:
+    """Return the price of a running Compute Engine instance: its chips cost the same as a TPU VM's (Cloud TPU pricing)."""
+    kind = accelerator_of_machine(str(document.get("machineType") or ""))
+    model = PROVISIONING.get(str(as_mapping(document.get("scheduling")).get("provisioningModel") or ""), "standard")
+    return node_usd_per_hour({"acceleratorType": kind}, model, zone) if kind else None
+
+
+def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | None:
+    """Return the price of a TPU VM; None if the price list has none."""
+    accelerator_type = str(document.get("acceleratorType") or "")
+    family, size = family_of_type(accelerator_type), accelerator_type.partition("-")[2]
+    accelerator = find_accelerator(accelerator_type)
+    if family is None or family.usable_gib is None or not size.isdigit():
+        return None
+    scheduling = as_mapping(document.get("schedulingConfig"))
+    is_spot = provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
+    kind = "spot" if is_spot else provisioning
+    chips = accelerator.chips if accelerator is not None else int(size)
+    parts = slice_parts(list_prices(), generation=family.name, chips=chips, provisioning=kind, place=zone)
+    return sum(part.usd_per_hour for part in parts) if parts else None
+
+
+def container_usd_per_hour(document: Item, region: str) -> float | None:
+    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; 0 without a container, None without a known price."""
+    template = as_mapping(document.get("template"))
+    containers = as_sequence(template.get("containers"))
+    if not containers:
+        return 0.0
+    limits = [as_mapping(as_mapping(as_mapping(one).get("resources")).get("limits")) for one in containers]
+    gpu = find_accelerator(str(as_mapping(template.get("nodeSelector")).get("accelerator") or ""))
+    parts = instance_parts(
+        list_prices(),
+        gpu=gpu.name if gpu else None,
+        vcpu=sum(_cpu(one.get("cpu")) for one in limits),
+        memory_gib=sum(_gib(one.get("memory")) for one in limits),
+        zonal_redundancy=not template.get("gpuZonalRedundancyDisabled"),
+        place=region,
+    )
+    return sum(part.usd_per_hour for part in parts) if parts else None
+
+
+def _least_instances(item: Item) -> int:
+    return int(str(as_mapping(item.get("scaling")).get("minInstanceCount") or 0))
+
+
+def _cpu(text: object) -> float:
+    given = str(text or "0")
+    return float(given.removesuffix("m")) / (1000 if given.endswith("m") else 1)
+
+
+def _gib(text: object) -> float:
+    """Return a size with one of the units that a stack declares."""
+    given = str(text or "0Gi")
+    return float(given[:-2]) * _GIB[given[-2:]]
+
+
+def seen_queued(document: Item, node: Item | None) -> Seen | None:
+    """Return the TPU VM of a queued resource and its node, if it has one; None if it never had a machine."""
+    queued = ListedQueuedResource(document)
+    if node is None and queued.state not in GRANTED:
+        return None
+    return Seen(
+        name=queued.name,
+        requested_s=_seconds(document.get("createTime")),
+        started_s=_seconds(node.get("createTime")) if node is not None and ListedNode(node).is_up else None,
+        micros_per_hour=_micros(_queued_usd(queued, queued.zone)),
+        longest_s=queued.longest_s,
+    )
+
+
+def seen_node(node: Item) -> Seen | None:
+    """Return a node that no queued resource created; None if it is not running."""
+    machine = ListedNode(node)
+    if not machine.is_up:
+        return None
+    name, created_s = machine.name, _seconds(node.get("createTime"))
+    rate = node_usd_per_hour(node, "standard", name.split("/")[3])
+    return Seen(name=name, requested_s=created_s, started_s=created_s, micros_per_hour=_micros(rate))
+
+
+def seen_instance(document: Item, zone: str) -> Seen | None:
+    """Return a Compute Engine instance; None if it never started."""
+    instance = ListedInstance(document)
+    if not instance.started:
+        return None
+    requested_s, started_s = _seconds(instance.created), _seconds(instance.started)
+    stopped_s = _seconds(instance.stopped) if instance.stopped else None
+    is_stopped = instance.state == "SUSPENDED"
+    if stopped_s is not None and not is_stopped:
+        started_s = requested_s  # it was restarted, and its first start is not recorded
+    return Seen(
+        name=str(document.get("name")),
+        requested_s=requested_s,
+        started_s=None if is_stopped and stopped_s is None else started_s,
+        stopped_s=stopped_s if is_stopped else None,
+        micros_per_hour=_micros(_instance_usd(document, zone)),
+        longest_s=instance.longest_s,
+    )
+
+
+def seen_service(document: Item, region: str) -> Seen:
+    """Return a Cloud Run service. Its price is one instance's."""
+    created_s = _seconds(document.get("createTime"))
+    return Seen(
+        name=str(document.get("name")),
+        requested_s=created_s,
+        started_s=created_s,
+        micros_per_hour=_micros(container_usd_per_hour(document, region)),
+        is_service=True,
+    )
+
+
+def _seconds(stamp: object) -> int:
+    """Return an RFC 3339 time in whole seconds since 1970: rounded down, so a start is never too late."""
+    return math.floor(datetime.fromisoformat(str(stamp)).timestamp())
+
+
+def _micros(usd_per_hour: float | None) -> int:
+    # A difference below a thousandth of a millionth is a floating-point error, not a price.
+    return math.ceil(round((usd_per_hour or 0.0) * MICROS, 3))

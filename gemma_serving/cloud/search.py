@@ -1,0 +1,399 @@
+"""Search projects for all resources of one stack, or of all stacks of this product.
+
+The locations come from the APIs, because a stack may have used zones that its settings no longer list.
+No list uses the wildcard location `-`, because Cloud Run rejects it, and elsewhere it is not documented to be complete.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
+from gemma_serving.cloud.google_session import AT_ONCE
+from gemma_serving.cloud.grants import PolicyHolder, bindings_of, grants_in
+from gemma_serving.cloud.kinds import (
+    ACCOUNT,
+    BUCKET,
+    GRANT,
+    KINDS,
+    LOCATIONS,
+    NETWORK,
+    SECRET,
+    Item,
+    Places,
+    ResourceKind,
+    list_in,
+)
+from gemma_serving.cloud.search_results import FoundResource, Inventory, ListCall
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.naming import Names, NamingError
+from gemma_serving.contracts.parallel import each
+
+READ: Final = "read"
+NOT_ENABLED: Final = "API not enabled"
+NO_SUCH_PLACE: Final = "no such place"
+_SETTLE_S: Final = 30.0
+"""Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
+_SHARED: Final = frozenset({"denied", "no connection"})
+"""Causes that many lists of a project have together. Google's text about a missing permission is the first list's."""
+_MOST_NAMED: Final = 4
+"""Kinds that a sentence names; it counts more."""
+_HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
+"""Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Scope of a search."""
+
+    projects: Sequence[str]
+    stack: str | None
+    """Name of the stack; None: all stacks of this product."""
+    stacks: Sequence[str] = ()
+    """Names of current and former stacks, for grants of deleted accounts."""
+    places: Mapping[Places, Sequence[str]] = field(default_factory=dict[Places, Sequence[str]])
+    """Zones and regions in a state or settings, which are searched even if the API does not list them."""
+    buckets: Sequence[str] = ()
+    """Buckets, including other projects', on which a stack may have grants."""
+    kept: Sequence[str] = ()
+    """Full names of retained resources. Grants on them are found like those on other owners' resources."""
+    apis: frozenset[str] | None = None
+    """APIs in the stacks' settings and states, which alone can have their resources. None: any."""
+    held: Sequence[str] = ()
+    """Zones in which a state has a resource. A denied one is not assumed to be empty."""
+
+    def may_use(self, api: str) -> bool:
+        """Return whether an API can have resources of the stacks."""
+        return self.apis is None or api in self.apis
+
+    def wants(self, owner: Ownership | None) -> bool:
+        """Return whether a resource of this owner is searched for."""
+        return owner is not None and self.stack in {None, owner.stack}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _List:
+    """A list to read: the locations of an API, the resources of a kind, or the policy of a holder."""
+
+    of: ResourceKind | PolicyHolder | Places
+    project: str
+    path: str
+    is_place: bool = True
+    """False for a location that neither the API nor a state has. Google denies calls for one that does not exist."""
+
+    @property
+    def api(self) -> str:
+        return self.of if isinstance(self.of, str) else self.of.api
+
+    @property
+    def kind(self) -> str:
+        if isinstance(self.of, ResourceKind):
+            return self.of.kind
+        return GRANT if isinstance(self.of, PolicyHolder) else f"locations of {self.of}"
+
+    @property
+    def about(self) -> str:
+        """The check that the list performs, as a clause."""
+        if isinstance(self.of, ResourceKind):
+            article = "an" if self.of.kind[0] in "aeiou" else "a"
+            return (
+                f"Could not check whether {article} {self.of.kind} still exists: {self.path.partition('?')[0]} answered"
+            )
+        if isinstance(self.of, PolicyHolder):
+            return f"Could not check whether {self.of.name} still has an IAM grant"
+        return f"Could not list the {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReadList:
+    """The result of one list."""
+
+    list: _List
+    call: ListCall
+    answer: Answer[Sequence[Item]]
+    seen: Sequence[Item]
+    """Items that were read, even if the list is incomplete. A policy is the only item."""
+
+    @property
+    def service(self) -> tuple[str, str]:
+        """Project and API of the call."""
+        return self.list.project, self.list.api
+
+    @property
+    def is_off(self) -> bool:
+        """True if the API is off, or responds as if it were, and can have resources of the stacks."""
+        return isinstance(self.answer, Unknown) and self.answer.cause == "api off"
+
+
+Say = Callable[[str], None]
+
+
+def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
+    """Return every resource in scope, each call, and every check that failed. Waits for recently enabled APIs."""
+    started_s = time.monotonic()
+    reader = _ListReader(api=api, scope=scope, clock=clock or WaitClock(), say=say or (lambda _: None))
+    first = reader.reads(_first_lists(scope))
+    reads = (*first, *reader.reads([*_place_lists(scope, first), *_policy_lists(scope, first)]))
+    resources = [*_resources(reads)]
+    own = [item for item in resources if scope.wants(item.owner)]
+    found = [*own, *_grants(reads, scope, [item.owner for item in resources])]
+    networks = [item.name for item in own if item.kind == NETWORK]
+    unread = _unread_sentences(reads)
+    return Inventory(
+        found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
+        calls=tuple(read.call for read in reads),
+        unknown=tuple(dict.fromkeys([*unread, *reader.switched_off(reads)])),
+        elapsed_s=time.monotonic() - started_s,
+        guests=tuple(item for item in resources if not scope.wants(item.owner) and _uses(item, networks)),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _ListReader:
+    """Runs the lists of a search, again for recently enabled APIs."""
+
+    api: GoogleApi
+    scope: Scope
+    clock: WaitClock
+    say: Say
+    enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    """For each project and API that responded as if it were off: whether it is enabled."""
+    end_s: float | None = None
+
+    def reads(self, lists: Sequence[_List]) -> Sequence[_ReadList]:
+        """Return the result of each list. Lists of a just enabled API are read until they succeed, and once more."""
+        reads = self._each(lists)
+        late = self._starting(reads)
+        while late:
+            is_off = any(read.is_off and read.service in late for read in reads)
+            if is_off and not self._has_time(late):
+                break
+            self.clock.sleep(PAUSE_S if is_off else _SETTLE_S)
+            again = iter(self._each([read.list for read in reads if read.service in late]))
+            reads = [next(again) if read.service in late else read for read in reads]
+            if not is_off and not any(read.is_off and read.service in late for read in reads):
+                break
+        return reads
+
+    def _each(self, lists: Sequence[_List]) -> Sequence[_ReadList]:
+        return each([partial(_read, self.api, self.scope, one) for one in lists], workers=AT_ONCE)
+
+    def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
+        if self.end_s is None:
+            self.end_s = self.clock.now_s() + START_LIMIT_S
+            names = ", ".join(sorted({f"{api}.googleapis.com" for _, api in late}))
+            self.say(f"waiting up to {START_LIMIT_S:.0f} s for {names} (recently enabled)")
+        return self.clock.now_s() < self.end_s
+
+    def _starting(self, reads: Sequence[_ReadList]) -> frozenset[tuple[str, str]]:
+        """Return the APIs that respond as if they were off although they are enabled."""
+        off = {read.service for read in reads if read.is_off} - self.enabled.keys()
+        for project in sorted({project for project, _ in off}):
+            apis = sorted(api for of, api in off if of == project)
+            try:
+                names = read_enabled_apis(self.api, project, apis)
+            except (GoogleListError, ScriptError):
+                names = frozenset[str]()
+            self.enabled |= {(project, api): api in names for api in apis}
+        return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
+
+    @staticmethod
+    def switched_off(reads: Sequence[_ReadList]) -> Iterator[str]:
+        """Yield a sentence for each project with APIs that are off."""
+        off = [read for read in reads if read.is_off]
+        for project in dict.fromkeys(read.list.project for read in off):
+            apis = sorted({read.list.api for read in off if read.list.project == project})
+            names = ", ".join(f"{api}.googleapis.com" for api in apis)
+            yield (
+                f"Could not check resources of {names} in project {project} because the API is off. "
+                f"They may still be running. Run `{enable_command(project, apis)}`, then the same command again."
+            )
+
+
+def _unread_sentences(reads: Sequence[_ReadList]) -> Iterator[str]:
+    """Yield a sentence for each list that could not be read; one for all of a project with the same cause."""
+    groups: dict[tuple[str, ...], list[tuple[_ReadList, str]]] = {}
+    for read in reads:
+        answer = read.answer
+        if not isinstance(answer, Unknown) or read.is_off:
+            continue
+        key = (read.list.project, answer.cause) if answer.cause in _SHARED else (read.list.about, answer.why)
+        groups.setdefault(key, []).append((read, answer.why))
+    for (project, cause), found in groups.items():
+        (first, why), *others = found
+        if not others or cause not in _SHARED:
+            yield f"{first.list.about}: {why}"
+            continue
+        kinds = list(dict.fromkeys(read.list.kind for read, _ in found))
+        named = ", ".join(kinds) if len(kinds) <= _MOST_NAMED else f"{len(kinds)} kinds of resources"
+        yield f"Could not read {len(found)} lists in project {project} ({named}), so resources may still exist: {why}"
+
+
+def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:
+    """Return a resource from the API's response as a found resource."""
+    name, location = kind.name(item), kind.location(item)
+    return FoundResource(
+        kind=kind.kind,
+        name=name,
+        command=kind.delete_command(name, project=project, location=location),
+        project=project,
+        location=location,
+        created=kind.created(item),
+        owner=owner,
+        labels=kind.marks(item),
+        document=item,
+    )
+
+
+def _first_lists(scope: Scope) -> Sequence[_List]:
+    lists: list[_List] = []
+    for project in scope.projects:
+        lists += [_List(of=places, project=project, path=path.format(p=project)) for places, path in LOCATIONS.items()]
+        lists.append(_policy(PolicyHolder(kind="project", project=project, name=f"projects/{project}")))
+        kinds = [kind for kind in KINDS if kind.places not in LOCATIONS]
+        lists += [_List(of=kind, project=project, path=kind.path.format(p=project)) for kind in kinds]
+    return lists
+
+
+def _place_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
+    for read in first:
+        listed = {str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in read.seen}
+        for kind in (kind for kind in KINDS if kind.places == read.list.of):
+            for place in sorted({*listed, *scope.places.get(kind.places, ())}):
+                path = kind.path.format(p=read.list.project, l=place)
+                known = place in listed or place in scope.held
+                yield _List(of=kind, project=read.list.project, path=path, is_place=known)
+
+
+def _policy_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
+    """Yield the policies of buckets and secrets that are not to be deleted."""
+    buckets = {f"projects/_/buckets/{name}": scope.projects[0] for name in scope.buckets}
+    secrets: dict[str, str] = {}
+    for read, kind, item in _items(first):
+        name = kind.name(item)
+        if scope.wants(kind.owner(item)) and name not in scope.kept:
+            buckets.pop(name, None)
+        elif kind.kind in {BUCKET, SECRET}:
+            (buckets if kind.kind == BUCKET else secrets)[name] = read.list.project
+    for name, project in sorted(buckets.items()):
+        yield _policy(PolicyHolder(kind="bucket", project=project, name=name))
+    for name, project in sorted(secrets.items()):
+        yield _policy(PolicyHolder(kind="secret", project=project, name=name))
+
+
+def _policy(holder: PolicyHolder) -> _List:
+    """Return the list whose only item is the holder's policy."""
+    return _List(of=holder, project=holder.project, path=holder.path)
+
+
+def _read(api: GoogleApi, scope: Scope, of: _List) -> _ReadList:
+    started_s = time.monotonic()
+    items: list[Item] = []
+    omitted: list[str] = []
+
+    def read() -> Sequence[Item]:
+        if isinstance(of.of, PolicyHolder):
+            items.append(of.of.read(api))
+            return items
+        for page in api.pages(of.api, of.path):
+            items.extend(_items_of(page, of.of.items if isinstance(of.of, ResourceKind) else "locations"))
+            omitted.extend(_unread(page))
+        return items
+
+    raw = answer_of(of.api, read)
+    answer = _judged(raw, of.api, scope, is_place=of.is_place)
+    if omitted:
+        answer = Unknown(f"{', '.join(omitted)} could not be reached")
+    is_policy = isinstance(of.of, PolicyHolder)
+    call = ListCall(
+        kind=of.kind,
+        api=of.api,
+        path=of.path.partition("?")[0],
+        items=sum(len(bindings_of(policy)) for policy in items) if is_policy else len(items),
+        elapsed_s=time.monotonic() - started_s,
+        outcome=_outcome(raw, answer),
+    )
+    return _ReadList(list=of, call=call, answer=answer, seen=items)
+
+
+def _items_of(page: Item, key: str) -> Sequence[Item]:
+    """Return the items of a page, which an aggregated list groups by scope. Raises ScriptError."""
+    parts = [as_mapping(part) for part in as_mapping(page.get("items")).values()] if key != "items" else [page]
+    return [as_mapping(item) for part in parts or [page] for item in list_in(part, key)]
+
+
+def _unread(page: Item) -> Iterator[str]:
+    """Yield the locations that the response itself reports as omitted."""
+    for key in ("unreachable", "unreachables"):
+        yield from map(str, as_sequence(page.get(key)))
+    for scope, part in {"": page, **as_mapping(page.get("items"))}.items():
+        warning = as_mapping(as_mapping(part).get("warning"))
+        if warning and warning.get("code") not in _HARMLESS_WARNINGS:
+            yield scope or str(warning.get("message") or warning.get("code"))
+
+
+def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
+    """Return the facts about the stacks that a response proves. Google returns 403 for a location that does not exist."""
+    match answer:
+        case Unknown(cause="api off") if not scope.may_use(service):
+            return Absent()
+        case Unknown(cause="denied") if not is_place:
+            return Absent()
+        case Present() | Absent() | Unknown():
+            return answer
+
+
+def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
+    """Return the recorded outcome of a call, which the receipt shows."""
+    if isinstance(raw, Unknown) and raw.cause == "api off":
+        return NOT_ENABLED
+    if isinstance(answer, Unknown):
+        return answer.why
+    return READ if isinstance(answer, Present) else NO_SUCH_PLACE
+
+
+def _items(reads: Sequence[_ReadList]) -> Iterator[tuple[_ReadList, ResourceKind, Item]]:
+    for read in reads:
+        if isinstance(read.list.of, ResourceKind):
+            for item in read.seen:
+                yield read, read.list.of, item
+
+
+def _resources(reads: Sequence[_ReadList]) -> Iterator[FoundResource]:
+    for read, kind, item in _items(reads):
+        owner = kind.owner(item)
+        if owner is not None:
+            yield resource_of(kind, item, project=read.list.project, owner=owner)
+
+
+def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
+    """Return whether the document of a resource names one of these networks."""
+    text = json.dumps(found.document)
+    return any(f'/{name}"' in text or f'"{name}"' in text for name in networks)
+
+
+def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
+    """Yield the grants of stacks. A deleted account belongs to the stack whose account gets this name."""
+    existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
+    accounts = {email: owner for email, owner in existing.items() if owner is not None}
+    by_stack = {owner.stack: owner for owner in owners}
+    for stack in {*([scope.stack] if scope.stack else []), *scope.stacks, *by_stack}:
+        for project in scope.projects:
+            with suppress(NamingError):
+                email = Names(project=project, stack=stack).account_email
+                if email not in existing:
+                    accounts[email] = by_stack.get(stack) or Ownership(project=PRODUCT, stack=stack)
+    for read in reads:
+        if isinstance(read.list.of, PolicyHolder):
+            for policy in read.seen:
+                grants = grants_in(policy, read.list.of, accounts)
+                yield from (grant for grant in grants if scope.wants(grant.owner))

@@ -1,0 +1,49 @@
+"""Read and write secret values in Secret Manager. No argument list, message or exception has a value."""
+
+import base64
+import binascii
+from http import HTTPStatus
+from typing import Final
+
+from gemma_serving.cloud import google_api
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
+from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping
+
+_API: Final = "secretmanager"
+
+
+def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> str:
+    """Return the value of `projects/P/secrets/S/versions/N`. Raises ScriptError with the command that grants access."""
+    try:
+        answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
+        payload = as_mapping(answer.get("payload"))
+        return base64.b64decode(str(payload.get("data") or ""), validate=True).decode()
+    except GoogleListError as error:
+        _, owner, _, secret, *_ = version.split("/")
+        fix = (
+            f" To allow it, run: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
+            '--member="user:$(gcloud config get account)" --role=roles/secretmanager.secretAccessor'
+            if error.status == HTTPStatus.FORBIDDEN
+            else ""
+        )
+        raise ScriptError(f"{version} cannot be read: {str(error).rstrip('.')}.{fix}") from None
+    except (binascii.Error, UnicodeDecodeError):
+        raise ScriptError(f"{version} is not text.") from None
+
+
+def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = None) -> str:
+    """Add a version to a secret, which is created if it does not exist, and return the version's name.
+
+    Raises ScriptError if Google rejects it. The message does not contain the value.
+    """
+    google = api or google_api.connect(project)
+    name = f"projects/{project}/secrets/{secret}"
+    body = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
+    try:
+        if isinstance(lookup(google, _API, f"v1/{name}"), Absent):
+            google.post(_API, f"v1/projects/{project}/secrets?secretId={secret}", {"replication": {"automatic": {}}})
+        return str(google.post(_API, f"v1/{name}:addVersion", body)["name"])
+    except GoogleListError as error:
+        raise ScriptError(f"{name} cannot be written: {error}") from None

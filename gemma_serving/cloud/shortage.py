@@ -1,0 +1,315 @@
+"""Why a TPU request waits or failed: for quota, for stock, or unknown if nothing that was read tells.
+
+Google gives no reason while a request waits, and a request without quota can wait like one without stock. So a wait is for stock only if the
+quota that the request draws on was read, with its use by all others, and is enough. A quota that was not read is unknown, not 0.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemma_serving.cloud import quotas
+from gemma_serving.cloud.caller import GoogleCaller
+from gemma_serving.cloud.capacity import ListedNode, ListedQueuedResource
+from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
+from gemma_serving.cloud.quotas import Quota
+from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.planning.machine.hardware import find_accelerator
+from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+
+Cause = Literal["quota", "stock", "unknown"]
+_WITHOUT_CAPACITY: Final = frozenset({*IN_QUEUE, "FAILED"})
+"""States of a request that waits or failed."""
+_MOST_OTHERS: Final = 3
+"""Requests in other zones that the evidence names."""
+_WORDS: Final[Mapping[Cause, re.Pattern[str]]] = {
+    "quota": re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)", re.IGNORECASE),
+    "stock": re.compile(
+        r"no more capacity|does not have enough resources available|ZONE_RESOURCE_POOL_EXHAUSTED|insufficient (reserved )?capacity",
+        re.IGNORECASE,
+    ),
+}
+"""Google's words, from public logs of 2021 to 2026. The provider has the same (tests/agreement/test_shortage.py).
+
+- quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."
+  (marin-community/marin#3200); "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted." (marin-community/marin#87); "Quota
+  'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region R." (Compute Engine). "Quota exceeded for quota metric 'Create requests'" is about
+  calls per minute and tells nothing;
+- stock: "There is no more capacity in the zone" (skypilot-org/skypilot), "Insufficient reserved capacity." (skypilot-org/skypilot#4579), "does
+  not have enough resources available to fulfill the request" (Compute Engine, ZONE_RESOURCE_POOL_EXHAUSTED).
+"""
+_REGION_SHORT: Final = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRead:
+    """What was read about the quota of one request in a zone or region, in the quota's unit."""
+
+    quota: Quota
+    place: str
+    """Zone or region of the limit that leaves least."""
+    limit: float | None
+    """Infinite: no limit. None: unknown."""
+    used: float | None
+    """Use by all others. None: unknown."""
+    needed: float
+    why_unknown: str = ""
+    fix: str = ""
+    """Command that lets the caller read it; empty if none is known."""
+
+    @property
+    def is_enough(self) -> bool | None:
+        """Whether the quota allows the request beside all others; None if unknown."""
+        if self.limit is None or (self.limit >= self.needed and self.used is None):
+            return None
+        return self.limit - (self.used or 0) >= self.needed
+
+    @property
+    def sentence(self) -> str:
+        """What was read, as a clause with the quota's id."""
+        if self.limit is None:
+            return f"quota {self.quota.quota_id} in {self.place} is unknown ({self.why_unknown})"
+        use = (
+            f"{self.used:g} used by others" if self.used is not None else f"use by others unknown ({self.why_unknown})"
+        )
+        return f"quota {self.quota.quota_id}: {self.limit:g} {self.quota.unit} in {self.place}, {use}, {self.needed:g} needed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherRequest:
+    """An answer to another request of this project for the same accelerator and form."""
+
+    zone: str
+    state: str
+    words: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The answer as a clause."""
+        return f"{self.zone}: {self.state}{f' ({self.words.rstrip(chr(46))})' if self.words else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Why a request waits or failed."""
+
+    cause: Cause
+    evidence: Sequence[str]
+    """Clauses: Google's words, the quota, other zones."""
+
+    @property
+    def sentence(self) -> str:
+        """Cause and evidence."""
+        return f"{self.cause}: {'; '.join(self.evidence)}."
+
+
+_BY_QUOTA: Final[Mapping[bool | None, Cause]] = {True: "stock", False: "quota", None: "unknown"}
+"""Cause of a wait without words."""
+
+
+def shortage(
+    state: str, words: str, reads: Sequence[QuotaRead], zone: str = "", others: Sequence[OtherRequest] = ()
+) -> Shortage:
+    """Return why a request in a state, with Google's words, waits or failed.
+
+    `reads`: the quotas that it can draw on, any of which suffices. `others`: answers in other zones, to requests of the same form.
+    """
+    by_quota = _any_enough([read.is_enough for read in reads])
+    by_words = cause_of(words)
+    if by_words != "unknown":
+        # Words about stock and a quota that is too low contradict each other.
+        cause: Cause = "unknown" if by_words == "stock" and by_quota is False else by_words
+    elif words or state not in IN_QUEUE:
+        cause = "unknown"
+    else:
+        cause = _BY_QUOTA[by_quota]
+    region = zone.rpartition("-")[0]
+    if cause == "stock" and not words and any(_is_short_region(other.words, region) for other in others):
+        cause = "unknown"
+    said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
+    quota = [read.sentence for read in reads] or ["no quota of this request is known"]
+    return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
+
+
+def cause_of(words: str) -> Cause:
+    """Return what Google's words name; unknown if they name neither, or if there are none."""
+    for cause, pattern in _WORDS.items():
+        if pattern.search(words):
+            return cause
+    return "unknown"
+
+
+def _any_enough(responses: Sequence[bool | None]) -> bool | None:
+    if True in responses:
+        return True
+    return None if not responses or None in responses else False
+
+
+def _is_short_region(words: str, region: str) -> bool:
+    found = _REGION_SHORT.search(words) if cause_of(words) == "quota" else None
+    return found is not None and found["region"].rstrip(".") == region
+
+
+def _shown(others: Sequence[OtherRequest], zone: str) -> list[str]:
+    listed = [other.sentence for other in others if other.zone != zone]
+    more = [f"{len(listed) - _MOST_OTHERS} more in other zones"] if len(listed) > _MOST_OTHERS else []
+    return listed[:_MOST_OTHERS] + more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedUse:
+    """The use of a quota by all others. None: unknown."""
+
+    used: float | None
+    why_unknown: str = ""
+    fix: str = ""
+
+
+UNREAD_USE: Final = CountedUse(used=None, why_unknown="not read")
+NOT_USED: Final = CountedUse(used=0)
+
+
+def read_quota(
+    responses: GoogleResponses, quota: Quota, place: str, needed: float, use: "ChipUse | CountedUse" = NOT_USED
+) -> QuotaRead:
+    """Return what was read about a quota in a location. If it has a limit in the zone and in the region, the one that leaves less."""
+    listed = responses.get("limits", quota.metric)
+    found: list[QuotaRead] = []
+    for at, limit in quotas.limits_in(listed.items, quota, place).items():
+        counted = use.at(at) if isinstance(use, ChipUse) else use
+        why, fix = counted.why_unknown, counted.fix
+        if limit is None:
+            why = listed.unread or f"Service Usage returned no limit for {quota.metric} in {at}"
+            fix = listed.fix
+        found.append(
+            QuotaRead(quota=quota, place=at, limit=limit, used=counted.used, needed=needed, why_unknown=why, fix=fix)
+        )
+    return min(found, key=lambda read: (_RANK[read.is_enough], _left(read)))
+
+
+_RANK: Final[Mapping[bool | None, int]] = {False: 0, None: 1, True: 2}
+"""A limit that is too low decides; then one that is unknown."""
+
+
+def _left(read: QuotaRead) -> float:
+    return (read.limit or 0) - (read.used or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipUse:
+    """Chips of a generation that requests and nodes take from the quota of a provisioning model.
+
+    A request counts in every state until it is deleted. A node counts if no listed request has it.
+    """
+
+    responses: GoogleResponses
+    generation: str
+    """The API's name, such as v5litepod."""
+    provisioning: ProvisioningModel
+    stack: str | None = None
+    """The stack whose own requests are not counted."""
+    request: str = ""
+    """Full name of a request that is not counted."""
+
+    def at(self, place: str) -> CountedUse:
+        """Return the chips in use in a zone or region."""
+        if place.count("-") > 1:
+            return self._in_zone(place)
+        if not self.responses.get("zones").is_read:
+            return CountedUse(used=None, why_unknown="the zones of the region were not read")
+        keys = self.responses.responses
+        found = [self._in_zone(zone) for key, zone in keys if key == "queuedResources" and zone.startswith(f"{place}-")]
+        unread = next((one for one in found if one.used is None), None)
+        return unread or CountedUse(used=sum(one.used or 0 for one in found))
+
+    def _in_zone(self, zone: str) -> CountedUse:
+        requests, nodes = (self.responses.get(key, zone) for key in ("queuedResources", "nodes"))
+        for response in (requests, nodes):
+            if not response.is_read:
+                return CountedUse(used=None, why_unknown=response.unread, fix=response.fix)
+        listed = [ListedQueuedResource(item) for item in requests.items]
+        counted = [one for one in listed if self._counts(one)]
+        ids = {one.name.rpartition("/")[2] for one in listed}
+        nodes_alone = [
+            node for node in map(ListedNode, nodes.items) if node.request not in ids and self._draws(node.provisioning)
+        ]
+        kinds = [*(kind for one in counted for kind in one.accelerators), *(node.accelerator for node in nodes_alone)]
+        sizes = [kind.rpartition("-") for kind in kinds]
+        if any(not size.isdigit() for _, _, size in sizes):
+            return CountedUse(
+                used=None, why_unknown=f"a request or a node in {zone} does not name its accelerator type"
+            )
+        return CountedUse(used=sum(int(size) for family, _, size in sizes if family == self.generation))
+
+    def _counts(self, one: ListedQueuedResource) -> bool:
+        is_own = one.name == self.request or (self.stack is not None and one.stack == self.stack)
+        return not is_own and self._draws(one.provisioning)
+
+    def _draws(self, other: ProvisioningModel) -> bool:
+        """Return whether another form draws on the same quota. A reservation has chips of its own."""
+        return other != "reservation" and quotas.is_preemptible(other) == quotas.is_preemptible(self.provisioning)
+
+
+def request_shortage(responses: GoogleResponses, request: ListedQueuedResource) -> Shortage | None:
+    """Return why a queued resource waits or failed, from lists of its zone and of others; None in other states."""
+    if request.state not in _WITHOUT_CAPACITY:
+        return None
+    accelerator = next(iter(request.accelerators), "")
+    quota = quotas.tpu_quota(accelerator, request.provisioning)
+    reads: list[QuotaRead] = []
+    if quota is not None:
+        generation = accelerator.rpartition("-")[0]
+        use = ChipUse(
+            responses=responses, generation=generation, provisioning=request.provisioning, request=request.name
+        )
+        reads.append(read_quota(responses, quota, request.zone, request.chips(generation), use))
+    others = [
+        OtherRequest(zone=one.zone, state=one.state, words=one.detail)
+        for (key, _), response in responses.responses.items()
+        if key == "queuedResources"
+        for one in map(ListedQueuedResource, response.items)
+        if one.name != request.name
+        and one.state in _WITHOUT_CAPACITY | GRANTED
+        and (one.provisioning, one.accelerators) == (request.provisioning, request.accelerators)
+    ]
+    return shortage(request.state, request.detail, reads, request.zone, others)
+
+
+def read_shortage(caller: GoogleCaller, request: ListedQueuedResource, zones: Sequence[str] = ()) -> Shortage | None:
+    """Return why a queued resource waits or failed, from Google's answers; None in other states. A read that fails is evidence of nothing.
+
+    `zones`: the stack's zones, whose answers are read beside those of the region.
+    """
+    found = find_accelerator(next(iter(request.accelerators), ""))
+    if request.state not in _WITHOUT_CAPACITY:
+        return None
+    if found is None or not found.is_tpu:
+        return shortage(request.state, request.detail, ())
+    asked = CapacityQuestion(
+        project=caller.project,
+        accelerators=(found,),
+        provisioning=request.provisioning,
+        places=tuple(dict.fromkeys((request.zone, *zones))),
+        region=request.zone.rpartition("-")[0],
+        catalog=False,
+    )
+    return request_shortage(read_all(caller, asked, remaining_s=deadline()), request)
+
+
+def read_instance_shortage(
+    caller: GoogleCaller, state: str, accelerator_type: str, provisioning: str, zone: str
+) -> Shortage | None:
+    """Return why a Compute Engine instance waits; None in other states. How many chips of a quota others use is not read, so never stock."""
+    if state not in IN_QUEUE:
+        return None
+    usable = quotas.instance_quotas(accelerator_type, provisioning) if provisioning else ()
+    asked = CapacityQuestion(project=caller.project, accelerators=(), everywhere=False, quotas=usable)
+    responses = read_all(caller, asked, remaining_s=deadline())
+    size = accelerator_type.rpartition("-")[2]
+    needed = float(size) if size.isdigit() else math.inf
+    region = zone.rpartition("-")[0]
+    reads = [read_quota(responses, quota, region, needed, UNREAD_USE) for quota in usable]
+    return shortage(state, "", reads, zone)

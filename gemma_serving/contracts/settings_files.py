@@ -1,0 +1,59 @@
+"""Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder, and examples of them in a folder of their own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from gemma_serving.contracts.spelling import did_you_mean
+
+EXAMPLES: Final = "examples/stacks"
+"""Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
+
+
+def shipped_files(folder: Path) -> Sequence[Path]:
+    """Return the settings files in a project's folder and those of its examples, sorted by file name."""
+    found = {path.name: path for place in (folder / EXAMPLES, folder) for path in place.glob("Pulumi.*.yaml")}
+    return [found[name] for name in sorted(found)]
+
+
+def settings_file(stack: str, folder: Path) -> Path:
+    """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
+    own = folder / f"Pulumi.{stack}.yaml"
+    example = folder / EXAMPLES / own.name
+    return example if example.is_file() and not own.is_file() else own
+
+
+def stacks_in(folder: Path) -> Sequence[str]:
+    """Return the stacks with a settings file in a folder, sorted."""
+    return sorted(stack_of_file(path.name) for path in folder.glob("Pulumi.*.yaml"))
+
+
+def stack_of_file(word: str) -> str:
+    """Return the stack of `Pulumi.STACK.yaml`, the name or path of a settings file; empty for any other word."""
+    name = word.rpartition("/")[2]
+    return name[len("Pulumi.") : -len(".yaml")] if name.startswith("Pulumi.") and name.endswith(".yaml") else ""
+
+
+def no_settings_file(stack: str, folder: Path) -> str:
+    """Return the error for a stack without a settings file, with the probable name."""
+    name = f"Pulumi.{stack}.yaml"
+    if committed_text(name, folder) is not None:
+        return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
+    if (example := settings_file(stack, folder)).is_file():
+        place = example.relative_to(folder).as_posix()
+        return f"{name} not found. {place} is an example. To deploy it, run `cp {place} .`, or copy it with `gemma new NAME --like {stack}`."
+    known = stacks_in(folder)
+    listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
+    return f"{name} not found.{listed} To create it, run `gemma new`."
+
+
+def committed_text(name: str, folder: Path) -> str | None:
+    """Return the text of a file in the checked-out commit; None if it is not committed, or without git."""
+    import subprocess  # noqa: PLC0415 - only a missing file needs it
+
+    git = ["git", "show", f"HEAD:./{name}"]
+    try:
+        done = subprocess.run(git, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

@@ -1,0 +1,85 @@
+"""Location of the engine's states, including when it runs in a copy of the project.
+
+The engine resolves a relative path such as `file://./state` against the folder that it runs in.
+In a copy that is another, empty backend.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.engine import runner
+
+BACKEND_VARIABLE: Final = "PULUMI_BACKEND_URL"
+_FILE: Final = "file://"
+
+
+@contextlib.contextmanager
+def variable(name: str, value: str) -> Generator[None]:
+    """Set an environment variable of this process temporarily."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def absolute_backend() -> Generator[None]:
+    """Make every engine of this process use the project folder's backend, in any working folder."""
+    folder = runner.project_folder()
+    url = chosen_url(folder)
+    path, mark, options = url.removeprefix(_FILE).partition("?")
+    if not url.startswith(_FILE) or path.startswith(("/", "~")):
+        yield
+        return
+    with variable(BACKEND_VARIABLE, f"{_FILE}{(folder / path).resolve()}{mark}{options}"):
+        yield
+
+
+def state_folder() -> Path | None:
+    """Return the folder `.pulumi` of a file backend, or None for other or unknown backends."""
+    folder = runner.project_folder()
+    url = chosen_url(folder)
+    if not url.startswith(_FILE):
+        return None
+    path = Path(unquote(url.removeprefix(_FILE).partition("?")[0])).expanduser()
+    return folder / path / ".pulumi"
+
+
+def file_text(stack: str) -> str:
+    """Return the text of a local backend's state, even if invalid, or an empty string."""
+    folder = state_folder()
+    try:
+        path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
+        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+    except OSError:
+        return ""
+
+
+def chosen_url(folder: Path) -> str:
+    """Return the backend's URL: variable, project file, login. Empty if none is set."""
+    if given := os.environ.get(BACKEND_VARIABLE):
+        return given
+    import yaml  # noqa: PLC0415 - takes 0.04 s, and many commands import this module
+
+    project = folder / "Pulumi.yaml"
+    found = as_mapping(yaml.safe_load(project.read_text(encoding="utf-8")) if project.is_file() else None)
+    if url := as_mapping(found.get("backend")).get("url"):
+        return str(url)
+    home = os.environ.get("PULUMI_CREDENTIALS_PATH") or os.environ.get("PULUMI_HOME") or str(Path.home() / ".pulumi")
+    try:
+        login = as_mapping(json.loads(Path(home, "credentials.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return ""
+    return str(login.get("current") or "")

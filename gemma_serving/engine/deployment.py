@@ -1,0 +1,277 @@
+"""Read, change, back up and write a stack's deployment: its resources and unfinished operations.
+
+The format of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3).
+Other content is kept as read, and secrets stay ciphertext.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.resource_types import BUCKET_TYPE
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import write_private
+
+BACKUP_FOLDER: Final = Path(".work") / "deployments"
+UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""A value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
+SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
+"""Key and value that mark a secret (pulumi/pulumi, sdk/go/common/resource/sig)."""
+IMPORT_LIMIT_S: Final = 300.0
+
+_UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
+_NEWEST_VERSION: Final = 4
+_PROTECTION: Final = "deletionProtection"
+_DELETE_HOOKS: Final = "BeforeDelete"
+
+
+class StateUnreadableError(ScriptError):
+    """The stack's state exists but is unreadable. `cut_off`: the document is incomplete, so nothing in it can be used."""
+
+    def __init__(self, message: str, *, cut_off: bool) -> None:
+        super().__init__(message)
+        self.cut_off = cut_off
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceState:
+    """One resource of the state. `raw` is the whole entry."""
+
+    raw: Mapping[str, object]
+
+    @property
+    def urn(self) -> str:
+        """The URN."""
+        return _text(self.raw, "urn")
+
+    @property
+    def type(self) -> str:
+        """The type, such as gcp:compute/network:Network."""
+        return _text(self.raw, "type")
+
+    @property
+    def name(self) -> str:
+        """The name in the program, the last part of the URN."""
+        return self.urn.rpartition("::")[2]
+
+    @property
+    def id(self) -> str:
+        """The provider's id. Empty for components and for resources that were never created."""
+        return _text(self.raw, "id")
+
+    @property
+    def parent(self) -> str:
+        """The parent's URN, or an empty string."""
+        return _text(self.raw, "parent")
+
+    @property
+    def inputs(self) -> Mapping[str, object]:
+        """The inputs. Secrets are ciphertext."""
+        return as_mapping(self.raw.get("inputs"))
+
+    @property
+    def outputs(self) -> Mapping[str, object]:
+        """The outputs. Secrets are ciphertext."""
+        return as_mapping(self.raw.get("outputs"))
+
+    @property
+    def delete(self) -> bool:
+        """True if it was replaced and is pending deletion."""
+        return bool(self.raw.get("delete"))
+
+    def changed(self, **values: object) -> "ResourceState":
+        """Return the resource with these keys of its entry replaced. None removes a key."""
+        merged = {**self.raw, **values}
+        return ResourceState({key: value for key, value in merged.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOperation:
+    """An unfinished operation: creating, updating, deleting, reading or importing."""
+
+    kind: str
+    resource: ResourceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackDeployment:
+    """A stack's state. `document` is the export as read, with all other content."""
+
+    document: Mapping[str, object]
+    resources: tuple[ResourceState, ...]
+    pending: tuple[PendingOperation, ...]
+
+    @property
+    def urns(self) -> frozenset[str]:
+        """URNs of all resources that are not pending deletion."""
+        return frozenset(resource.urn for resource in self.resources if not resource.delete)
+
+    def changed(
+        self, *, resources: Sequence[ResourceState] | None = None, pending: Sequence[PendingOperation] | None = None
+    ) -> "StackDeployment":
+        """Return the deployment with other resources or pending operations."""
+        kept = self if pending is None else replace(self, pending=tuple(pending))
+        return kept if resources is None else replace(kept, resources=tuple(resources))
+
+    def text(self) -> str:
+        """Return the deployment in the format of `pulumi stack export`."""
+        inner: dict[str, object] = {
+            **as_mapping(self.document.get("deployment")),
+            "resources": [dict(resource.raw) for resource in self.resources],
+            "pending_operations": [{"resource": dict(one.resource.raw), "type": one.kind} for one in self.pending],
+        }
+        if not self.pending:
+            del inner["pending_operations"]
+        return json.dumps({**self.document, "deployment": inner}, indent=4)
+
+
+def read_deployment(stack: str) -> StackDeployment:
+    """Return the stack's deployment.
+
+    Raises CommandRefusedError if the stack does not exist, StateUnreadableError if its state cannot be read, and PulumiFailedError.
+    """
+    try:
+        text = runner.query(["stack", "export", "--stack", stack])
+    except runner.PulumiFailedError as error:
+        if any(words in str(error) for words in _UNREADABLE):
+            raise _unreadable(stack, str(error)) from None
+        raise
+    return parse_deployment(stack, text)
+
+
+def parse_deployment(stack: str, text: str) -> StackDeployment:
+    """Return the deployment in an export or a backend's file. Raises StateUnreadableError."""
+    try:
+        document = as_mapping(json.loads(text))
+    except ValueError as error:
+        raise _unreadable(stack, str(error)) from None
+    if "checkpoint" in document:
+        latest = as_mapping(document["checkpoint"]).get("latest")
+        document = {"version": document.get("version"), "deployment": latest}
+    return deployment_of(stack, document)
+
+
+def deployment_of(stack: str, document: Mapping[str, object]) -> StackDeployment:
+    """Return the deployment in the document of an export. Raises StateUnreadableError."""
+    version = document.get("version")
+    if not isinstance(version, int):
+        raise _unreadable(stack, "it has no version")
+    if version > _NEWEST_VERSION:
+        raise StateUnreadableError(
+            f"The state of stack {stack} has format version {version}, but this program supports up to version {_NEWEST_VERSION}. "
+            "Update this project.",
+            cut_off=False,
+        )
+    inner = as_mapping(document.get("deployment"))
+    resources = tuple(_resource(stack, raw) for raw in as_sequence(inner.get("resources")))
+    pending = tuple(
+        PendingOperation(kind=_text(entry, "type"), resource=_resource(stack, entry.get("resource")))
+        for entry in map(as_mapping, as_sequence(inner.get("pending_operations")))
+    )
+    return StackDeployment(document=document, resources=resources, pending=pending)
+
+
+def empty() -> StackDeployment:
+    """Return a deployment without resources."""
+    manifest = {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}
+    return StackDeployment(document={"version": 3, "deployment": {"manifest": manifest}}, resources=(), pending=())
+
+
+def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeployment:
+    """Return the deployment without protection, on request with retained buckets."""
+    return deployment.changed(resources=[_unprotected(item, keep_bucket=keep_bucket) for item in deployment.resources])
+
+
+def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState:
+    changes: dict[str, object] = {"protect": None} if "protect" in resource.raw else {}
+    if _DELETE_HOOKS in as_mapping(resource.raw.get("resourceHooks")):  # with one, `destroy` needs the program
+        changes["resourceHooks"] = None
+    for key, properties in (("inputs", resource.inputs), ("outputs", resource.outputs)):
+        if properties.get(_PROTECTION) is True:
+            changes[key] = {**properties, _PROTECTION: False}
+    if keep_bucket and resource.type == BUCKET_TYPE:
+        changes["retainOnDelete"] = True
+    return resource.changed(**changes) if changes else resource
+
+
+def back_up(stack: str, text: str) -> Path:
+    """Write an export to a new private file, and return its path."""
+    folder = runner.project_folder() / BACKUP_FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{stack}-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.json"
+    write_private(path, text, new=True)
+    return path
+
+
+def write_deployment(stack: str, deployment: StackDeployment) -> None:
+    """Replace the stack's state. The engine checks it first, and writes it completely or not at all.
+
+    `pulumi stack import` drops pending creations. Raises ScriptError if the engine rejects the state.
+    """
+    with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
+        path = Path(folder) / f"{stack}.json"
+        path.write_text(deployment.text(), encoding="utf-8")
+        runner.query(["stack", "import", "--stack", stack, "--file", str(path)], limit_s=IMPORT_LIMIT_S)
+
+
+def is_passphrase_error(text: str) -> bool:
+    """Return whether the engine reports that it cannot decrypt: the passphrase is wrong or not set, or the Cloud KMS key denies access.
+
+    An export decrypts nothing, so it succeeds without either.
+    """
+    return "passphrase" in text or "get stack secrets manager" in text
+
+
+def wrong_passphrase(stack: str) -> StateUnreadableError:
+    """Return the error for a wrong passphrase, or a key without access."""
+    return StateUnreadableError(
+        f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
+        f"Cloud KMS key, run `gemma doctor {stack}`. If the passphrase or key is lost, run "
+        f"`gemma teardown {stack}` to delete the resources anyway.",
+        cut_off=False,
+    )
+
+
+def is_secret(value: object) -> bool:
+    """Return whether a value of a deployment is a secret."""
+    key, mark = SECRET_SIGNATURE
+    return as_mapping(value).get(key) == mark
+
+
+def type_in(urn: str) -> str:
+    """Return the type in a URN, without its parents' types. Empty for other text."""
+    parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
+    return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
+
+
+def _resource(stack: str, raw: object) -> ResourceState:
+    resource = ResourceState(as_mapping(raw))
+    if not resource.urn or not resource.type:
+        raise _unreadable(stack, "a resource has no URN or no type")
+    return resource
+
+
+def _unreadable(stack: str, problem: str) -> StateUnreadableError:
+    if is_passphrase_error(problem):
+        return wrong_passphrase(stack)
+    if problem.rstrip(".").endswith("failed to load checkpoint: EOF"):  # gocloud.dev, blob/fileblob, after a SIGKILL
+        return StateUnreadableError(
+            f"The state of stack {stack} is whole, but a side file of the file backend is empty (failed to load checkpoint: EOF). "
+            f"Delete stacks/gemma-serving/{stack}.json.attrs in the backend's folder; the engine writes it again.",
+            cut_off=False,
+        )
+    return StateUnreadableError(
+        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). It may have been truncated by an interrupted write. "
+        f"Run `gemma recover {stack}`.",
+        cut_off=True,
+    )
+
+
+def _text(raw: Mapping[str, object], key: str) -> str:
+    return str(raw.get(key) or "")

@@ -1,0 +1,113 @@
+"""The engine's event log: progress of an update and its messages."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gemma_serving.contracts.fields import as_mapping, json_object
+from gemma_serving.engine.deployment import type_in
+
+VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
+"""Required for the engine's option --event-log."""
+
+_COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
+_MODULE: Final = re.compile(r"/[^:/]*:")
+"""Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
+_BEGIN = "resourcePreEvent"
+_DONE = "resOutputsEvent"
+_FAILED = "resOpFailedEvent"
+_DOES: Final[Mapping[str, tuple[str, str]]] = {
+    "create": ("creating", "created"),
+    "update": ("updating", "updated"),
+    "delete": ("deleting", "deleted"),
+    "replace": ("replacing", "replaced"),
+    "create-replacement": ("creating the new", "created the new"),
+    "delete-replaced": ("deleting the old", "deleted the old"),
+    "import": ("importing", "imported"),
+    "read": ("reading", "read"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProgress:
+    """One message of the engine."""
+
+    done: float
+    """Finished steps. Grows with each message, below the plan's steps."""
+    text: str
+    step: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class EventLog:
+    """Reads the file of `--event-log` as it grows."""
+
+    path: Path
+    plain: Callable[[str], str]
+    """Returns a text as its reader may see it: without secrets and escapes, and not too long."""
+    steps: int = 0
+    _at: int = 0
+    _begun: int = 0
+    _ended: int = 0
+    _said: int = 0
+    """Messages since a step finished."""
+    _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    errors: list[str] | None = None
+    """Collects whole errors for a caller that prints them at the end, each once, without colors and not through `plain`. None: errors are messages."""
+
+    def fresh(self) -> Iterator[EngineProgress]:
+        """Yield the messages since the previous call."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._at)
+                lines = file.readlines()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return  # the engine is writing it
+            self._at += len(line)
+            if text := self._text(json_object(line)):
+                self._said += 1
+                done = min(self._ended, max(0, self.steps - 1)) + self._said / (self._said + 1)
+                step = self.plain(next(reversed(self._open.values()))) if self._open else None
+                yield EngineProgress(done=done, text=self.plain(text), step=step)
+
+    def _text(self, event: Mapping[str, object]) -> str:
+        said = as_mapping(event.get("diagnosticEvent"))
+        if said and said.get("severity") != "debug":
+            name = str(said.get("urn") or "").rpartition("::")[2]
+            whole = _COLOR.sub("", str(said.get("message") or "")).strip()
+            if self.errors is not None and said.get("severity") == "error":
+                if whole and whole not in self.errors:
+                    self.errors.append(whole)
+                return ""
+            text = " ".join(whole.split())
+            return f"{name}: {text}".removeprefix(": ")
+        kind = next((kind for kind in (_BEGIN, _DONE, _FAILED) if kind in event), "")
+        metadata = as_mapping(as_mapping(event.get(kind)).get("metadata"))
+        op = str(metadata.get("op") or "")
+        urn = str(metadata.get("urn") or "")
+        return self._of_resource(kind, op, urn) if kind else ""
+
+    def _of_resource(self, kind: str, op: str, urn: str) -> str:
+        what = f"{_MODULE.sub(':', type_in(urn))} {urn.rpartition('::')[2]}".strip()
+        is_provider = type_in(urn).startswith("pulumi:providers:")  # a preview does not count them as steps
+        if op not in _DOES or is_provider:
+            refreshes = kind == _BEGIN and op == "refresh" and not is_provider
+            return f"{op} of {what} failed" if kind == _FAILED else f"refreshing {what}" if refreshes else ""
+        if kind == _BEGIN:
+            self._begun += 1
+            self._open[op, urn] = f"{self._number()}: {_DOES[op][0]} {what}"
+            return self._open[op, urn]
+        number = self._open.pop((op, urn), self._number()).partition(":")[0]
+        if kind == _FAILED:
+            return f"{number}: {op} of {what} failed"
+        self._said = 0 if self._ended + 1 < self.steps else self._said
+        self._ended += 1
+        return f"{number}: {_DOES[op][1]} {what}"
+
+    def _number(self) -> str:
+        return f"{self._begun} of {max(self.steps, self._begun)}"

@@ -1,0 +1,284 @@
+"""Run the Pulumi CLI: the one linked by `make setup`, otherwise the one on PATH."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import takewhile
+from pathlib import Path
+from typing import IO, Any, Final
+
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
+from gemma_serving.contracts.spelling import did_you_mean
+from gemma_serving.engine.children import started
+from gemma_serving.engine.trial import project_of
+
+_MOST_CHARACTERS = 600
+QUERY_LIMIT_S = 120.0
+
+_POLL_S: Final = 0.2
+_LAST_OUTPUT_S: Final = 5.0
+"""Time to read on after the engine's exit. A plugin may keep the pipe open."""
+_LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
+"""Errors after which a resource may exist that is not in the state."""
+_NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
+"""Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
+_INPUT: Final = re.compile("`(allowReplaceActive|zones)`")
+"""Inputs of the queued resource that the provider's refusals name."""
+_COUNT: Final = re.compile(r"\d+ errors? occurred:")
+"""First line of several errors, as hashicorp/go-multierror writes it."""
+_PART: Final = re.compile(r"(?:\*|\d+\)) (.+)")
+NOT_LOGGED_IN: Final = (
+    "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
+)
+
+
+_REPEATED: Final = frozenset({"Diagnostics:", "Outputs:"})
+"""Titles of the blocks before the engine's summary. Their lines were shown before; a failed run shows them again."""
+_SUMMARY: Final = re.compile(
+    r"\s*(Resources:|[-+~] ?\d+ \w+|\d+ unchanged|Duration: .*|The resources in the stack have been deleted, .*"
+    r"|If you want to remove the stack completely, run `pulumi stack rm .*)\s*"
+)
+"""The engine's summary after a run. It counts components too, and the command that it advises also deletes the settings file."""
+
+
+class PulumiFailedError(ScriptError):
+    """The engine failed. `output` is its output."""
+
+    def __init__(self, message: str, output: str) -> None:
+        super().__init__(message)
+        self.output = output
+
+
+def project_folder() -> Path:
+    """Return the folder with Pulumi.yaml: this one or the checkout; in a local cloud the trial's. Raises CommandRefusedError."""
+    for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
+        if (folder / "Pulumi.yaml").is_file():
+            return project_of(folder)
+    raise CommandRefusedError("Pulumi.yaml not found. Run this command from the project folder.")
+
+
+def listed_stacks(*options: str) -> frozenset[str]:
+    """Return the names of the backend's stacks. Raises like `query`."""
+    listed = query(["stack", "ls", "--json", *options])
+    return frozenset(str(item["name"]).rpartition("/")[2] for item in json.loads(listed))
+
+
+def require_stacks(names: Sequence[str]) -> Sequence[str]:
+    """Return the stacks with settings. Raises CommandRefusedError without any, or one of `names`."""
+    known = stacks_in(project_folder())
+    if not known:
+        raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise CommandRefusedError(no_settings_file(unknown[0], project_folder()))
+    return known
+
+
+def pulumi() -> str:
+    """Return the path of the Pulumi CLI. Raises CommandRefusedError if it is not installed."""
+    linked = Path(sys.executable).with_name("pulumi")
+    found = str(linked) if linked.is_file() else shutil.which("pulumi")
+    if found is None:
+        raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
+    return found
+
+
+def environment() -> Mapping[str, str]:
+    """Return the engine's environment: the user's, without the check for newer versions.
+
+    PYTHONPATH does not contain this checkout, because the program imports from its own folder, which may be a copy.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
+    return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", "PYTHONPATH": paths}
+
+
+def run(
+    *arguments: str,
+    limit_s: float | None = QUERY_LIMIT_S,
+    stdin: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a Pulumi command to its end; the engine saves its state first, even after a signal.
+
+    `stdin`: such as a secret, which must not be an argument. Raises ScriptError after `limit_s` seconds.
+    """
+    source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with _engine(arguments, variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise ScriptError(f"`pulumi {' '.join(arguments)}` timed out after {limit_s:.0f} s.") from None
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def change(stack: str, *arguments: str, after_failure: str) -> None:
+    """Change a stack, with progress on stderr, but without the engine's summary. Raises PulumiFailedError, ending in `after_failure`."""
+    repeated: list[str] = []
+
+    def show(line: str) -> None:
+        if not line.strip() or _SUMMARY.fullmatch(line):
+            return
+        if repeated or line.strip() in _REPEATED:
+            repeated.append(line)
+        else:
+            print(line, end="", file=sys.stderr, flush=True)
+
+    code, output = attended(*arguments, "--yes", "--skip-preview", "--stack", stack, on_line=show)
+    if code != 0:
+        print("".join(repeated), end="", file=sys.stderr, flush=True)
+        reason = next(iter(reasons(_errors(output))), "")
+        why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
+        failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
+        raise PulumiFailedError(f"{recover_hint(stack, output)}{failed} {after_failure}", output)
+
+
+def recover_hint(stack: str, output: str) -> str:
+    """Return the start of an error if resources may be missing from the state."""
+    if _LOST_TRACK.search(output) is None:
+        return ""
+    return f"Run `gemma recover {stack}` first, because Google may have resources of this stack that are not in its state. "
+
+
+def attended(
+    *arguments: str,
+    on_line: Callable[[str], None] | None = None,
+    watch: Callable[[], None] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """Run a Pulumi command to its end, even after a signal. Return its exit code and its output.
+
+    `on_line` gets each line, in a thread; `watch` is called several times per second, and at the end.
+    Raises KeyboardInterrupt after the end if the user interrupted.
+    """
+    lines: list[str] = []
+
+    def keep(stream: IO[str]) -> None:
+        for line in stream:
+            lines.append(line)
+            if on_line is not None:
+                on_line(line)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
+    with _engine(arguments, variables, read_by_caller=True, **pipes) as process:
+        reader = threading.Thread(target=keep, args=(process.stdout,), daemon=True)
+        reader.start()
+        while watch is not None and process.poll() is None:
+            watch()
+            time.sleep(_POLL_S)
+        process.wait()
+    reader.join(timeout=_LAST_OUTPUT_S)
+    if watch is not None:
+        watch()
+    return process.returncode, "".join(lines)
+
+
+def _engine(
+    arguments: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    **options: Any,  # noqa: ANN401 - the arguments of `started`
+) -> "AbstractContextManager[subprocess.Popen[str]]":
+    """Start a Pulumi command in the project's folder."""
+    words = [pulumi(), *arguments, "--non-interactive"]
+    return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
+
+
+def query(
+    arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S, variables: Mapping[str, str] | None = None
+) -> str:
+    """Return stdout of a Pulumi command. Raises CommandRefusedError without the stack, PulumiFailedError."""
+    answer = run(*arguments, limit_s=limit_s, variables=variables)
+    if answer.returncode == 0:
+        return answer.stdout
+    error = error_of(answer)
+    missing = re.match(r"no stack named '([^']*)' found", error)
+    if missing:
+        raise CommandRefusedError(no_such_stack(missing[1].rpartition("/")[2]))
+    # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
+    is_out = "PULUMI_ACCESS_TOKEN must be set" in error
+    text = NOT_LOGGED_IN if is_out else f"`pulumi {arguments[0]}` failed: {error}"
+    raise PulumiFailedError(text, answer.stdout + answer.stderr)
+
+
+def no_such_stack(stack: str) -> str:
+    """Return the error for a stack that the engine does not know, with the probable name."""
+    with_settings = stacks_in(project_folder())
+    if stack in with_settings:
+        return (
+            f"Stack {stack} does not exist. Run `gemma up {stack}` to deploy it. "
+            f"If it was deployed and its state is lost, run `gemma recover {stack}`."
+        )
+    listed = did_you_mean(stack, with_settings) or f" Stacks: {', '.join(with_settings) or 'none'}."
+    return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `gemma new` to create one."
+
+
+def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
+    """Return the error of a failed command, like `first_error`."""
+    return first_error(answer.stderr or answer.stdout, answer.returncode)
+
+
+def first_error(text: str, code: int) -> str:
+    """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
+    lines = _lines(text)
+    return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
+
+
+def reasons(errors: Sequence[str]) -> Sequence[str]:
+    """Return the errors with a cause: or, without any, "update failed" and similar. Inputs of the provider `gcp-tpu` have their settings' keys."""
+    found = [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+    return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
+
+
+def has_no_reason(error: str) -> bool:
+    """Return whether an error is only the engine's "update failed" or similar."""
+    return _NO_REASON.fullmatch(error) is not None
+
+
+def _errors(text: str) -> Sequence[str]:
+    lines = _lines(text)
+    found = (
+        _whole(line.removeprefix("error:").strip(), lines[at + 1 :])
+        for at, line in enumerate(lines)
+        if line.startswith("error:")
+    )
+    return [_shortened(error) for error in found if error]
+
+
+def _whole(error: str, following: Sequence[str]) -> str:
+    """Return the parts that follow `2 errors occurred:`, or the error itself."""
+    parts = [part[1] for part in takewhile(bool, map(_PART.fullmatch, following)) if part]
+    return ": ".join(parts) if parts and _COUNT.fullmatch(error) else error
+
+
+def _shortened(error: str) -> str:
+    """Return a long error up to its last sentence or word that fits, so no hint ends in its middle."""
+    if len(error) <= _MOST_CHARACTERS:
+        return error
+    start = error[:_MOST_CHARACTERS]
+    sentences, end, _ = start.rpartition(". ")
+    return f"{sentences}." if end else f"{start.rpartition(' ')[0]} ..."
+
+
+def _lines(text: str) -> Sequence[str]:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return [line.strip() for line in plain.splitlines() if line.strip()]
+
+
+def ending(code: int) -> str:
+    """Return how a process exited, by its exit code: -N for the signal N."""
+    if code >= 0:
+        return f"exited with code {code}"
+    why = ", for example because the machine ran out of memory" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{why}"

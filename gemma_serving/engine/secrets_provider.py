@@ -1,0 +1,106 @@
+"""Encryption of a stack's secrets: a passphrase, or the Cloud KMS key in its settings file."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.backend import BACKEND_VARIABLE
+
+_SCHEME: Final = "gcpkms://"
+_KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
+_SALT: Final = re.compile(r"^encryptionsalt:", re.MULTILINE)
+_ENCRYPTION: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):", re.MULTILINE)
+_KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
+
+
+def provider_with(key: str) -> str:
+    """Return a key with this name as a Pulumi secrets provider. Raises CommandRefusedError."""
+    if _KEY.fullmatch(key) is None:
+        raise CommandRefusedError(f"--secrets-key {key} is not the name of a Cloud KMS key. Expected: {_KEY_FORM}.")
+    return _SCHEME + key
+
+
+def provider_of(stack: str) -> str:
+    """Return the secrets provider in the stack's settings file; empty for a passphrase."""
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # reported when the settings are read
+        return ""
+    return str(as_mapping(found).get("secretsprovider") or "")
+
+
+def key_of(stack: str) -> str | None:
+    """Return the name of the Cloud KMS key in the stack's settings file, or None."""
+    name = provider_of(stack).partition("?")[0].removeprefix(_SCHEME)
+    return name if _KEY.fullmatch(name) else None
+
+
+def provider_options(stack: str) -> Sequence[str]:
+    """Return the options of a command that creates a stack.
+
+    Without one, the engine ignores the provider in the settings file and prompts for a passphrase (Pulumi 3.256).
+    """
+    provider = provider_of(stack)
+    return [f"--secrets-provider={provider}"] if provider else []
+
+
+def can_write_salt(stack: str) -> bool:
+    """Return whether the engine can write the salt of a new stack into the settings file, or does not need to."""
+    return is_encrypted(stack) or os.access(runner.project_folder() / f"Pulumi.{stack}.yaml", os.W_OK)
+
+
+def create_state(stack: str, *, folder: Path | None = None, backend: str | None = None) -> None:
+    """Create an empty state of a stack. Raises CommandRefusedError for a read-only settings file, and ScriptError.
+
+    `folder`: with the settings file to which the engine adds its lines, by default the project's. `backend`: the URL of another one.
+    """
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    if folder is None and not can_write_salt(stack):
+        raise CommandRefusedError(
+            f"{path} is read-only, but the engine writes the salt of the secrets into it. Nothing was changed. Run `chmod u+w {path}`, or "
+            "use a checkout on a file system that can be written."
+        )
+    words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
+    variables = {} if backend is None else {BACKEND_VARIABLE: backend}
+    runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)
+
+
+def uses_passphrase(stack: str, backend: str) -> bool:
+    """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
+    return _SALT.search(_text(stack)) is not None or (not is_encrypted(stack) and not backend.startswith("https://"))
+
+
+def is_encrypted(stack: str) -> bool:
+    """Return whether the settings file has a salt or a provider, so a new stack adds none."""
+    return _ENCRYPTION.search(_text(stack)) is not None
+
+
+def passphrase_problem(stack: str) -> str | None:
+    """Return why the passphrase does not decrypt the stack's settings file; empty if it does, None without a salt.
+
+    The engine checks it when it creates a stack, here in a temporary backend.
+    """
+    text = _text(stack)
+    if _SALT.search(text) is None:
+        return None
+    with private_folder() as folder:
+        (folder / f"Pulumi.{stack}.yaml").write_text(text, encoding="utf-8")
+        (folder / "Pulumi.yaml").write_bytes((runner.project_folder() / "Pulumi.yaml").read_bytes())
+        (folder / "state").mkdir()
+        words = ("stack", "init", stack, "--no-select", "--cwd", str(folder))
+        made = runner.run(*words, variables={BACKEND_VARIABLE: f"file://{folder}/state"})
+    return "" if made.returncode == 0 else runner.error_of(made)
+
+
+def _text(stack: str) -> str:
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,0 +1,285 @@
+"""Content of a stack's state, as far as it is readable.
+
+A state that is lost, broken or out of reach is not a reason to stop, because the search by labels needs none.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Literal
+
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import ContractError, as_mapping, as_sequence, from_json
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.outputs import DETAILS_TYPE, StackOutputs
+from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.engine import runner
+from gemma_serving.engine.backend import file_text, state_folder
+from gemma_serving.engine.deployment import (
+    ResourceState,
+    StackDeployment,
+    StateUnreadableError,
+    parse_deployment,
+    read_deployment,
+)
+from gemma_serving.engine.locks import stack_locks
+
+Status = Literal["read", "missing", "unreadable", "no engine"]
+Item = Mapping[str, object]
+
+STACK_TYPE: Final = "pulumi:pulumi:Stack"
+SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
+NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` stopped before it."
+_READERS: Final = 4
+"""States that are read in parallel; each starts an engine."""
+_HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
+_QUEUED: Final = "gcp-tpu:"
+_APIS: Final[Mapping[str, str]] = {
+    "gcp:cloudrunv2/": "run",
+    "gcp:compute/": "compute",
+    "gcp:secretmanager/": "secretmanager",
+    "gcp:artifactregistry/": "artifactregistry",
+    "gcp:storage/": "storage",
+    "gcp:serviceaccount/": "iam",
+    "gcp:projects/iAMMember:": "cloudresourcemanager",
+    "gcp:monitoring/": "monitoring",
+}
+_PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackState:
+    """A stack's state."""
+
+    stack: str
+    status: Status
+    detail: str = ""
+    resources: Sequence[Item] = ()
+    """Resources without the stack itself and its providers."""
+    pending: Sequence[Item] = ()
+    """Resources with an unfinished creation: `type`, `urn` and `inputs`."""
+    written: str = ""
+    """Time at which the state was written (RFC 3339)."""
+    projects: Sequence[str] = ()
+    """Google Cloud projects in the state, the outputs' first."""
+    raw: Item = field(default_factory=dict[str, object])
+    """Output of `pulumi stack export`, or the file of a local backend in that form."""
+
+    @property
+    def by_urn(self) -> Mapping[str, Item]:
+        """The resources by URN, without those that only wait for their deletion."""
+        return {str(item.get("urn")): item for item in self.resources if not item.get("delete")}
+
+    @property
+    def has_server(self) -> bool:
+        """True if the state has a machine, a service or a request for capacity, or an operation on one was interrupted."""
+        return any(item.get("type") in SERVER_TYPES for item in (*self.resources, *self.pending))
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """True if an `up` got as far as the request for capacity, but the state has none: Google granted none."""
+        is_declared = any(item.get("type") == CAPACITY_COMPONENT for item in self.resources)
+        return is_declared and not self.has_server and not self.outputs
+
+    @property
+    def zones(self) -> Sequence[str]:
+        """Zones in the state."""
+        given = map(_inputs, (*self.resources, *self.pending))
+        named = [zone for inputs in given for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
+        return tuple(dict.fromkeys(str(zone) for zone in named if zone))
+
+    @property
+    def held_zones(self) -> Sequence[str]:
+        """Zones that contain a queued resource of the stack."""
+        outputs = (
+            as_mapping(item.get("outputs")) for item in self.resources if str(item.get("type")).startswith(_QUEUED)
+        )
+        return tuple(dict.fromkeys(str(item["zone"]) for item in outputs if item.get("zone")))
+
+    @property
+    def apis(self) -> frozenset[str]:
+        """APIs of its resources, by the first part of their service name."""
+        return frozenset(api for item in (*self.resources, *self.pending) for api in _apis(item))
+
+    @property
+    def buckets(self) -> Sequence[str]:
+        """Buckets on which the stack has grants."""
+        items = (*self.resources, *self.pending)
+        grants = [item for item in items if str(item.get("type")).startswith("gcp:storage/bucketIAMMember:")]
+        return tuple(dict.fromkeys(str(_inputs(item).get("bucket") or "").removeprefix("b/") for item in grants))
+
+    @property
+    def printed(self) -> Item:
+        """Outputs of the stack as the engine prints them, of any version of the project."""
+        stack = next((one for one in self._stated() if one.type == STACK_TYPE), None)
+        return stack.outputs if stack is not None else {}
+
+    @property
+    def is_gateway(self) -> bool:
+        """True for a gateway, with or without a service."""
+        return self.printed.get("target") == "gateway"
+
+    @property
+    def outputs(self) -> StackOutputs | None:
+        """Outputs of the stack, or None if it is not deployed, or by another version of the project."""
+        try:
+            return outputs_in(self.stack, self._stated())
+        except CommandRefusedError:
+            return None
+
+    def _stated(self) -> Sequence[ResourceState]:
+        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
+        return [ResourceState(as_mapping(item)) for item in found]
+
+
+def read(stack: str) -> StackState:
+    """Return the state as exported by the engine, otherwise from the file of a local backend."""
+    try:
+        runner.pulumi()
+    except CommandRefusedError as error:
+        return _from_file(stack, "no engine", str(error))
+    try:
+        return of_deployment(stack, read_deployment(stack))
+    except CommandRefusedError as error:
+        return StackState(stack=stack, status="missing", detail=str(error))
+    except ScriptError as error:
+        return _from_file(stack, "unreadable", str(error))
+
+
+def stored(stack: str) -> StackState:
+    """Return the state in the file of a local backend, without an engine; with another backend, an empty one."""
+    return _from_file(stack, "no engine", "The backend is not a local folder.")
+
+
+def remove_empty(state: StackState) -> bool:
+    """Remove a stack from the backend if its state, just read, has no resources. Return whether it did."""
+    if state.status != "read" or state.resources or state.pending:
+        return False
+    return runner.run("stack", "rm", state.stack, "--yes", "--preserve-config").returncode == 0
+
+
+def require_deployed(state: StackState) -> None:
+    """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
+
+    An unreadable state is unknown, and a locked stack may be deployed just now: neither is refused.
+    """
+    if state.status == "missing":
+        raise CommandRefusedError(state.detail)
+    if state.status == "read" and not (
+        state.has_server or state.outputs or state.is_gateway or stack_locks(state.stack)
+    ):
+        if state.lacks_capacity:
+            raise CommandRefusedError(
+                f"Stack {state.stack} has no server: {NO_CAPACITY} {after_no_capacity(state.stack)}"
+            )
+        raise not_deployed(state.stack)
+
+
+def all_states() -> Sequence[StackState]:
+    """Return the state of each stack in the backend or with a settings file, by name."""
+    known = set(runner.stacks_in(runner.project_folder()))
+    try:
+        deployed = runner.listed_stacks("--project", PRODUCT)
+    except ScriptError:
+        backend = state_folder()
+        deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
+    absent = partial(StackState, status="missing", detail="It is not deployed.")
+    names = sorted(known | deployed)
+    return each([partial(read if name in deployed else absent, stack=name) for name in names], workers=_READERS)
+
+
+def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
+    """Return the content of a deployment as a stack's state."""
+    manifest = as_mapping(as_mapping(deployment.document.get("deployment")).get("manifest"))
+    unfinished = tuple(one.resource.raw for one in deployment.pending if one.kind == "creating")
+    return StackState(
+        stack=stack,
+        status="read",
+        resources=tuple(item.raw for item in deployment.resources if not item.type.startswith(_HIDDEN)),
+        pending=unfinished,
+        written=str(manifest.get("time") or ""),
+        projects=_projects([*(item.raw for item in deployment.resources), *unfinished]),
+        raw=deployment.document,
+    )
+
+
+def _from_file(stack: str, status: Status, detail: str) -> StackState:
+    """Return the content of a local backend's file; of a broken one, at least the projects."""
+    text = file_text(stack)
+    try:
+        found = of_deployment(stack, parse_deployment(stack, text))
+    except StateUnreadableError:
+        projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
+        return StackState(stack=stack, status=status, detail=detail, projects=projects)
+    return replace(found, status=status, detail=detail)
+
+
+def _projects(items: Sequence[Item]) -> Sequence[str]:
+    outputs = [item for item in items if item.get("type") in {STACK_TYPE, DETAILS_TYPE}]
+    named = [as_mapping(item.get("outputs")).get("project") for item in outputs]
+    named += [_inputs(item).get("project") for item in items]
+    return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
+
+
+def _apis(item: Item) -> Iterator[str]:
+    """Yield the APIs of a resource; nothing for components and other providers."""
+    type_ = str(item.get("type"))
+    if type_.startswith(_QUEUED):
+        yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
+    yield from (api for prefix, api in _APIS.items() if type_.startswith(prefix))
+
+
+def _inputs(item: Item) -> Item:
+    return as_mapping(item.get("inputs"))
+
+
+def stack_outputs(stack: str) -> StackOutputs:
+    """Return a deployed stack's outputs. Raises CommandRefusedError."""
+    return outputs_in(stack, read_deployment(stack).resources)
+
+
+def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
+    """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
+    printed = _outputs(resources, STACK_TYPE)
+    raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
+    if not printed:
+        raise not_deployed(stack)
+    if "next" in printed and not printed.get("endpoint"):
+        raise CommandRefusedError(
+            f"Gateway {stack} has no service, because no backend had an address at its last complete `gemma up`. Run {printed['next']}."
+        )
+    try:
+        return from_json(StackOutputs, raw)
+    except ContractError as error:
+        if not any(resource.type in SERVER_TYPES for resource in resources):
+            raise not_deployed(stack) from None  # only its bucket exists
+        raise CommandRefusedError(
+            f"The outputs of stack {stack} are incomplete: {error} Its last `gemma up` failed, or was another version's. "
+            f"Run `gemma up {stack}`."
+        ) from None
+
+
+def after_no_capacity(stack: str) -> str:
+    """Return the commands after a request for capacity that failed."""
+    return f"`gemma capacity {stack}` shows each zone's capacity. Fix the cause, then run `gemma up {stack}`."
+
+
+def not_deployed(stack: str) -> CommandRefusedError:
+    """Return the error for a stack that is not deployed, or only staged."""
+    return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
+
+
+def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
+    """Raise CommandRefusedError for a gateway, to which the verb phrase `what` cannot be done."""
+    if outputs.backends is not None:
+        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
+        raise CommandRefusedError(
+            f"Stack {stack} is a gateway, which has no server to {what}. Pass {instead}, one backend after another."
+        )
+
+
+def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:
+    nothing: Mapping[str, object] = {}
+    return next((resource.outputs for resource in resources if resource.type == kind and not resource.delete), nothing)

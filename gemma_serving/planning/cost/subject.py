@@ -1,0 +1,104 @@
+"""The input of rules: the resolved deployment and all figures computed from it."""
+
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gemma_serving.planning.cost.costs import cost_plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.memory.weights import WeightSizes, weights_of
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import (
+    CostPlan,
+    Deployment,
+    MemoryPlan,
+    StartupPlan,
+    ThroughputPlan,
+    UnknownFigure,
+    WorkloadPlan,
+    unknown_words,
+)
+from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
+from gemma_serving.planning.speed.serving import server_of, throughput_plan, workload_plan
+from gemma_serving.planning.speed.startup import startup_plan
+from gemma_serving.planning.speed.unknown import or_none, unknown_figures
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """A deployment with its figures."""
+
+    resolved: Resolved
+    weights: WeightSizes
+    memory: MemoryPlan
+    known_startup: StartupPlan | None
+    """None if `start` is in `unknown`."""
+    known_throughput: ThroughputPlan | None
+    """None if `decode` or `prefill` is in `unknown`."""
+    unknown: tuple[UnknownFigure, ...]
+    """Figures that need a constant which was never measured on the accelerator's family."""
+    cost: CostPlan
+    workload: WorkloadPlan | None
+    """Results for the deployment's workload; None if it has none, or if its speed is unknown."""
+
+    @property
+    def startup(self) -> StartupPlan:
+        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
+        if self.known_startup is None:
+            raise PlanningError(unknown_words(self.resolved.accelerator.name, self.unknown))
+        return self.known_startup
+
+    @property
+    def throughput(self) -> ThroughputPlan:
+        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
+        if self.known_throughput is None:
+            raise PlanningError(unknown_words(self.resolved.accelerator.name, self.unknown))
+        return self.known_throughput
+
+    @property
+    def device(self) -> str:
+        """Name of one device in messages."""
+        return "chip" if self.resolved.is_tpu else "GPU"
+
+
+def examine(deployment: Deployment) -> Subject:
+    """Return the figures of a deployment, without findings. Raises PlanningError as `planning.plan` does."""
+    resolved = resolve(deployment)
+    startup = or_none(partial(startup_plan, resolved))
+    limit_s = startup.probe_limit_s if startup else None
+    is_late = startup is not None and limit_s is not None and startup.total_s > limit_s
+    if deployment.weights_mode is None and is_late:
+        # The plain mount is only the default; if it cannot start in time, use the mode that can.
+        resolved = replace(resolve(replace(deployment, weights_mode="fuse-buffered")), deployment=deployment)
+    return subject_of(resolved)
+
+
+def subject_of(resolved: Resolved, memory: MemoryPlan | None = None, startup: StartupPlan | None = None) -> Subject:
+    """Return the figures of a resolved deployment. `memory` and `startup`: its memory and its start, if they were computed before."""
+    memory = memory or memory_plan(resolved)
+    workload = resolved.deployment.workload
+    startup = startup or or_none(partial(startup_plan, resolved))
+    server = or_none(partial(server_of, resolved, memory, workload or DEFAULT_WORKLOAD))
+    throughput = or_none(partial(throughput_plan, server)) if server is not None else None
+    cost = cost_plan(resolved, throughput)
+    answer = None
+    if workload is not None and server is not None and throughput is not None:
+        answer = or_none(partial(workload_plan, server, cost.usd_per_hour))
+    is_known = startup is not None and throughput is not None and (answer is None) is (workload is None)
+    return Subject(
+        resolved=resolved,
+        weights=weights_of(resolved),
+        memory=memory,
+        known_startup=startup,
+        known_throughput=throughput,
+        unknown=() if is_known else unknown_figures(resolved),
+        cost=cost,
+        workload=answer,
+    )
+
+
+def is_out_of_memory(memory: MemoryPlan) -> bool:
+    """Return whether the server runs out of device memory while it loads, or has none left for the KV cache."""
+    return memory.load_peak_device_gib > memory.usable_gib or memory.kv_gib <= 0

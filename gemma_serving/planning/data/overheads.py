@@ -1,0 +1,89 @@
+"""Constants of the runtimes: memory use other than weights and KV cache, and rates. One name, one source each.
+
+Plain numbers are rows of overheads.json and, for the speed of GPUs, gpu_speed.json, which `constant` reads. Those of one TPU generation are in its
+row of machines.json (`planning.machine.hardware.Accelerator.measured`). They are properties of vLLM, CUDA, XLA, Cloud Storage FUSE and the platforms,
+the same for every model: bytes, or seconds per byte, layer or graph, never a deployment's result.
+Memory constants follow from vLLM's code and its logs for other models. Rates are fitted to published logs; docs/authors/accuracy.md lists
+the rows that are therefore not independent checks. A speed of GPUs changes only if two sources of different cards or publishers agree; one with
+a single source states that, and its band is wide. If sources disagree, correct the value here.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from msgspec import Struct
+
+from gemma_serving.planning.data.tables import Table, data_file, row_of
+
+VLLM_DEFAULT_BLOCK: Final = 16
+VIDEO_FRAMES: Final = 32
+FRAME_TOKENS: Final = 70
+VIDEO_TOKENS: Final = VIDEO_FRAMES * (FRAME_TOKENS + 2 + 6)
+"""Largest multimodal item: 32 frames of 70 soft tokens, image start and end tokens and a timestamp (vLLM's gemma4_mm.py): 2,496."""
+IMAGE_TOKENS: Final = 280
+AUDIO_TOKENS: Final = 750
+"""30 s of audio (the processor's audio_seq_length)."""
+PATCH_PIXELS: Final = 16
+PATCHES_PER_TOKEN: Final = 9
+"""Side of an image patch, and patches pooled into one soft token, of every Gemma 4 (the checkpoints' config.json)."""
+
+TPU_LANES: Final = 128
+"""Head dimensions in the KV cache, and the columns of experts, are padded to a multiple of this."""
+TPU_WORD_BITS: Final = 32
+"""KV heads are packed into words: 2 of bf16, 4 of fp8 (ragged paged attention's get_kv_cache_shape)."""
+
+STREAMER_BUFFER_BYTES: Final = 4 * 2**30
+"""RUNAI_STREAMER_MEMORY_LIMIT set by the stacks. With the library's default of 40 GB (run-ai/runai-model-streamer, docs/src/env-vars.md, 2026-11),
+a whole checkpoint is read into the container's memory."""
+STREAMER_THREADS: Final = 16
+"""RUNAI_STREAMER_CONCURRENCY set by the stacks, as on vLLM's streamer page; the library's default for object stores is 8."""
+LOAD_BAND: Final = (0.75, 1.3)
+"""Loading time relative to the plan, low and high: 11 public loads are between 0.79 and 1.22. A 12th, 12B by the PyTorch path on v6e-1,
+took 36 s for 104 planned, because it maps its files and reads them later."""
+
+GPU_COMPILE_BAND: Final = (0.85, 1.25)
+"""Compile time on a known host relative to the plan, low and high: public logs of six hosts are between 0.99 and 1.22. On a host whose cores
+are unknown, the band reaches from the low end of fast cores to the high end of the others."""
+XLA_COMPILE_BAND: Final = (0.8, 1.25)
+"""Compile time of XLA programs relative to the plan, low and high: 13 public boots on v5e and v6e are between 0.83 and 1.17."""
+XLA_MIN_BUCKET: Final = 16
+# The archive of compiled programs downloads during the image pull: 64 programs took 11 s through a bucket (sgl-project/sglang-jax#1263,
+# 97 s instead of 86 s), less than VM_IMAGE_PULL_S. A machine that restores them therefore takes no extra time.
+HOST_SYSTEM_DISK_GIB: Final = (10, 20)
+"""Operating system and logs of a TPU VM: minimum, and recommended. Assumed."""
+IMAGE_ON_DISK_GIB: Final = (12, 25)
+"""The unpacked server image, and its layers during the pull: minimum, and recommended. VM_IMAGE_PULL_S has its compressed size, 6 to 9 GB;
+two and nearly three times that are assumed."""
+IMAGE_DOWNLOAD_GB: Final = 9
+"""The upper end of the compressed size in VM_IMAGE_PULL_S."""
+
+TPU_OLD_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
+"""Seconds that each additional sequence adds to a step before that release, up to a number of sequences, divided over the chips: attention,
+logits and sampling. They, not the weights, limit large batches of small models. The steps of three models grow alike on one v6e chip (public
+sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
+
+
+class Constant(Struct, frozen=True, kw_only=True):
+    """One row, with the measurements that it was fitted to. Rows of gpu_speed.json have their sources."""
+
+    name: str
+    value: float
+    unit: str
+    what: str
+    fitted_to: str
+    sources: tuple[str, ...] = ()
+
+
+CONSTANTS: Final[Mapping[str, Constant]] = Table(
+    lambda: {
+        row["name"]: row_of(Constant, row) for file in ("overheads.json", "gpu_speed.json") for row in data_file(file)
+    }
+)
+"""By name."""
+
+
+@cache
+def constant(name: str) -> float:
+    """Return the value of a row."""
+    return CONSTANTS[name].value

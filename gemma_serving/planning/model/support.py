@@ -1,0 +1,169 @@
+"""Supported precisions by device and vLLM version: a table with source and date, and its lookup.
+
+A row applies to everything it names; empty fields match anything. The first matching row decides.
+To record a new capability of an image, add a row to gemma_serving/planning/data/support.json, above the one that it overrides.
+"""
+
+import re
+from functools import cache
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
+from gemma_serving.planning.data.tables import data_file, row_of
+from gemma_serving.planning.machine.hardware import Accelerator
+from gemma_serving.planning.model.spec import ModelSpec
+
+Answer = Literal["yes", "no", "unknown"]
+Loading = Literal["checkpoint", "on-load"]
+"""Origin of the precision: the checkpoint, or conversion by vLLM while loading."""
+ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
+"""Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
+
+FP8_KV: Final = "fp8_kv"
+"""Precision of the KV cache in the table, for all its fp8 formats."""
+_ANY_DEVELOPMENT: Final = 10**9
+_LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
+
+
+class Support(Struct, frozen=True, kw_only=True):
+    """A row of the table."""
+
+    scheme: str
+    """Precision of the weights, or FP8_KV; empty for all."""
+    devices: tuple[str, ...] = ()
+    """Generations of accelerators; empty for all."""
+    models: tuple[ModelKind, ...] = ()
+    is_gemma4: bool = False
+    """True if the row is about Gemma 4 only."""
+    loading: Loading | None = None
+    packings: tuple[str, ...] = ()
+    """Quantization methods of checkpoints outside the catalog (`ModelSpec.packing`); empty for all."""
+    first: str = ""
+    """Oldest version of vLLM that the row applies to; empty for all."""
+    last: str = ""
+    """Newest version of vLLM that the row applies to; empty for all."""
+    answer: Answer
+    is_weight_only: bool = False
+    """True if the device has no arithmetic for it: weights are stored in it but computed in bf16."""
+    note: str = ""
+    """The missing or unknown feature, as a clause."""
+    source: str
+    seen_on: str
+    """Date of the source, YYYY-MM-DD."""
+
+
+@cache
+def support_rows() -> tuple[Support, ...]:
+    """Return every row of gemma_serving/planning/data/support.json, overriding rows first."""
+    return tuple(row_of(Support, row) for row in data_file("support.json"))
+
+
+def support_of(
+    scheme: str,
+    spec: ModelSpec,
+    accelerator: Accelerator,
+    *,
+    image_version: str | None = None,
+    image_supports: tuple[str, ...] = (),
+) -> Support:
+    """Return the row for a precision of a model's weights, or of its KV cache (FP8_KV), on a device.
+
+    `image.version`: vLLM version; None for this project's image, empty or invalid if unknown.
+    `image.supports`: precisions that the image's owner declares.
+    """
+    family = scheme.partition("-")[0]  # nvfp4-mlp is nvfp4 in fewer layers
+    if family in image_supports:
+        return Support(scheme=scheme, answer="yes", source="the image's `supports`", seen_on="")
+    version = version_key(version_in_use(accelerator, image_version))
+    stored = {spec.native_quantization, *(one for _, one in spec.parts)}
+    loading: Loading = "on-load" if family == "fp8" and family not in stored else "checkpoint"
+    generation, kind = generation_of(accelerator), kind_of_model(spec)
+    for row in support_rows():
+        if (
+            row.scheme in {"", family}
+            and (spec.is_gemma4 or not row.is_gemma4)
+            and (not row.devices or generation in row.devices)
+            and (not row.models or kind in row.models)
+            and row.loading in {None, loading}
+            and (not row.packings or spec.packing in row.packings)
+            and _is_within(version, row)
+        ):
+            return row
+    return Support(
+        scheme=scheme,
+        answer="unknown",
+        note=f"gemma_serving/planning/model/support.py has no row for it, as of {max(row.seen_on for row in support_rows())}",
+        source="gemma_serving/planning/model/support.py",
+        seen_on="",
+    )
+
+
+def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str | None:
+    """Return the name of the image that is known to load a precision of a model on a device; None if none does.
+
+    The target's default comes first, then those that this project builds.
+    """
+    if support_of(scheme, spec, accelerator).answer == "yes":
+        return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
+    for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
+        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
+            continue
+        row = support_of(scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
+        if row.answer == "yes":
+            return name
+    return None
+
+
+def generation_of(accelerator: Accelerator) -> str:
+    """Return the generation of an accelerator in the table; empty for an unknown one."""
+    return accelerator.generation
+
+
+@cache
+def version_key(version: str) -> tuple[int, int, int, int] | None:
+    """Return a sortable form of a vLLM version: 0.29.1rc1.dev468 precedes 0.29.1. None if it cannot be parsed."""
+    found = _VERSION.match(version)
+    if found is None:
+        return None
+    major, minor, patch, development = found.groups()
+    return int(major), int(minor), int(patch or 0), int(development) if development else _ANY_DEVELOPMENT
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is a version of vLLM, with or without the part of a local build: 0.28.0, 0.31.1rc1.dev23+g43b4aaea3."""
+    found = _VERSION.match(text)
+    return found is not None and _LOCAL_BUILD.fullmatch(text[found.end() :]) is not None
+
+
+def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
+    """Return the vLLM version of the image: the stated one, otherwise the version of this project's image for the accelerator."""
+    if image_version is not None:
+        return image_version
+    return _usual_version("tpu" if accelerator.is_tpu else "cuda")
+
+
+@cache
+def _usual_version(platform: str) -> str:
+    return next(image.version for image in IMAGES.values() if image.platform == platform)
+
+
+def _is_within(version: tuple[int, int, int, int] | None, row: Support) -> bool:
+    """Return whether a row applies to a version; a row with a bound never applies to an unknown version."""
+    first, last = version_key(row.first), version_key(row.last)
+    if first is None and last is None:
+        return True
+    if version is None:
+        return False
+    return (first is None or first <= version) and (last is None or version <= last)
+
+
+def kind_of_model(spec: ModelSpec) -> ModelKind:
+    """Return how vLLM on TPU serves a model."""
+    if spec.is_moe:
+        return "experts"
+    if spec.tpu_torch_path:
+        return "pytorch"
+    return "dense" if all(group.owns_kv for group in spec.groups) else "shared-kv"

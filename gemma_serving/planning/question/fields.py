@@ -1,0 +1,165 @@
+"""Fields of a `Deployment` by path, such as `vllm.max_model_len`: list, read, check and change them."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+from msgspec import Struct, structs
+
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
+from gemma_serving.planning.question.types import Deployment, WeightsMode
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
+from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, own_field
+from gemma_serving.planning.settings.image import ImageSettings
+from gemma_serving.planning.settings.marks import HasProblems, Limit
+from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+
+T = TypeVar("T")
+
+_NOT_SETTABLE: Final = frozenset(
+    {
+        "model_spec",
+        "model_revision",
+        "draft_spec",
+        "device",
+        "prices",
+        "today",
+        "bucket",
+        "has_api_key",
+        "vllm_in_blocks",
+        "staged_parts",
+    }
+)
+"""Objects of the program, values that follow from other fields, and blocks that only a stack has."""
+_LIMITS: Final[Mapping[str, Limit]] = {
+    "host_memory_gib": Limit(above=0),
+    "vcpu": Limit(above=0),
+    "measured_tok_per_s": Limit(at_least=0.001),
+    "max_usd": Limit(at_least=1),
+}
+"""Limits of the question's own numbers."""
+_EMPTY: Final[Mapping[str, object]] = {
+    "workload": Workload(),
+    "startup_probe": ProbeSettings(),
+    "readiness_probe": ReadinessProbeSettings(),
+    "image": ImageSettings(repository="", digest=""),
+    "existing_network": ExistingNetworkSettings(network="", subnetwork="", private_google_access=False),
+}
+"""Initial value of an omitted block when one of its fields is set."""
+
+_MACHINE: Final[Mapping[str, Callable[[Deployment], object]]] = {
+    "accelerator": lambda one: one.accelerator_name,
+    "vcpu": lambda one: one.given_vcpu,
+    "host_memory_gib": lambda one: one.given_memory_gib,
+}
+"""The machine's fields of a question, which a stack has in its block, with their values."""
+_OWN: Final[Mapping[str, object]] = {"accelerator": "", "vcpu": None, "host_memory_gib": None}
+"""Values of these fields in a question that has them in a block."""
+
+
+@cache
+def question_fields() -> Mapping[str, SettingField]:
+    """Return each field of a question that can be set, by path: the fields of its blocks, and its own."""
+    return {field.path: field for field in _leaves() if field.block is None}
+
+
+def _leaves() -> Iterator[SettingField]:
+    hints = typing.get_type_hints(Deployment, include_extras=True)
+    for name in Deployment.__struct_fields__:
+        if name in _NOT_SETTABLE:
+            continue
+        field = own_field(name, hints[name])
+        limit = _LIMITS.get(name)
+        yield field if limit is None else field._replace(marks=(limit,))
+        if field.block is not None:
+            yield from block_fields(field.block, field.path, field.key)
+
+
+def check_values(deployment: Deployment) -> None:
+    """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
+    for path, limit in _LIMITS.items():
+        value: object = getattr(deployment, path)
+        if value is not None and not limit.allows(value):
+            raise PlanningError(f"`{path}` is {value}; it must be {limit}.")
+    if deployment.weights_mode is not None:
+        allowed = typing.get_args(question_fields()["weights_mode"].hint)
+        if deployment.weights_mode not in allowed:
+            raise PlanningError(f'`weights_mode` is "{deployment.weights_mode}". Allowed: {", ".join(allowed)}.')
+    for path in ("tpu", "cloud_run", "alerts", "metrics", "workload"):
+        block: HasProblems | None = getattr(deployment, path)
+        if block is not None:
+            check_block(block, path)
+
+
+def value_at(deployment: Deployment, path: str) -> object:
+    """Return the value of a field; None if it or its block is omitted. A machine's figures may be in a block."""
+    if path in _MACHINE:
+        return _MACHINE[path](deployment)
+    found: object = deployment
+    for name in path.split("."):
+        found = getattr(found, name) if found is not None else None
+    return found
+
+
+def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
+    """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
+    if "model" in changes and deployment.model_revision:
+        changes = {"model_revision": "", **changes}
+    has_block = deployment.tpu.accelerator_type or deployment.cloud_run.gpu
+    return _changed(deployment, _in_blocks(deployment, changes) if has_block else changes)
+
+
+def _in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the changes of a stack's machine as changes of its block, which a platform without a stack does not have."""
+    platform = changes.get("platform", deployment.platform)
+    found = dict(changes)
+    if platform == "cloud-run" and "weights_mode" in changes:
+        found |= _of_mount(deployment.weights_mode, changes["weights_mode"])
+    for path in _MACHINE.keys() & changes.keys():
+        value = changes[path]
+        if platform == "cloud-run":
+            found |= {path: _OWN[path], **_of_service(path, value)}
+        elif platform == "tpu-vm" and path == "accelerator":
+            found |= {path: "", "tpu.accelerator_type": value}
+    return found
+
+
+def _of_mount(before: WeightsMode | None, mode: object) -> Mapping[str, object]:
+    """Return the changes of the mount for another mode. Without the bucket, only a mode that reads it without a mount is removed."""
+    if mode not in typing.get_args(MountMode):
+        return {"cloud_run.mount.mode": MountSettings().mode} if before in {"streamer", "memory"} else {}
+    size = {} if mode == "fuse-cached" else {"cloud_run.mount.cache_size_mib": None}
+    return {"cloud_run.mount.mode": mode, **size}
+
+
+def _of_service(path: str, value: object) -> Mapping[str, object]:
+    if path == "accelerator":
+        known = find_accelerator(str(value))
+        return {"cloud_run.gpu": CLOUD_RUN_GPUS.get(known.name if known else "", str(value))}
+    number = cast("float", value or 0)
+    return {"cloud_run.cpu": round(number)} if path == "vcpu" else {"cloud_run.memory_mib": round(number * 1024)}
+
+
+def effective_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the changes that differ from the current values."""
+    return {path: value for path, value in changes.items() if value != value_at(deployment, path)}
+
+
+def _changed(owner: T, changes: Mapping[str, object]) -> T:
+    own: dict[str, object] = {}
+    inner: dict[str, dict[str, object]] = {}
+    for path, value in changes.items():
+        name, dot, rest = path.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    for name, values in inner.items():
+        block = getattr(owner, name)
+        own[name] = _changed(_EMPTY[name] if block is None else block, values)
+    change = structs.replace if isinstance(owner, Struct) else dataclasses.replace
+    return change(cast("Any", owner), **own)

@@ -1,0 +1,234 @@
+"""Parser for `vllm serve` arguments that uses the image's table of flags and follows vLLM's rules.
+
+Source: vLLM's utils/argparse_utils.py (FlexibleArgumentParser) and Python's argparse. `_` in a flag means `-`, a flag may be abbreviated
+if unambiguous, `--flag=value` and `--flag value` are equal, `--flag.key=value` sets one key of a JSON value.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from gemma_serving.planning.data.tables import data_file
+
+TABLES: Final = ("0.28.0", "0.29.0", "0.30.0", "0.31.0")
+"""Releases with a table, oldest first: from the oldest to the newest release among the images (planning.data.images)."""
+
+Kind = Literal["switch", "toggle", "value", "values", "optional"]
+_RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_NUMBER: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
+_SHOWN_CHOICES: Final = 12
+_SIZE: Final = re.compile(r"\d+(\.\d+)?[kmgt]|auto", re.IGNORECASE)
+"""vLLM's human_readable_int_or_auto, in addition to plain whole numbers."""
+_NUMBERS: Final[Mapping[str, str]] = {
+    "int": "a whole number",
+    "float": "a number",
+    "size": "a whole number, such as 4096 or 4k",
+}
+
+
+class ServerFlag(Struct, frozen=True):
+    """One flag of the server."""
+
+    name: str
+    """Long spelling."""
+    kind: str
+    """switch; toggle, which has a `--no-` form; value; values, one word or more; optional, one word or none."""
+    choices: tuple[str, ...] = ()
+    """Allowed values; empty if any is allowed."""
+    number: str = ""
+    """int, float, or size (a whole number with k, M and so on); with a `?` if `None` is allowed too. Empty if it need not be a number."""
+
+
+class FlagTable(Struct, frozen=True):
+    """The flags of one version of vLLM."""
+
+    version: str
+    """Name of the version in messages."""
+    is_certain: bool
+    """False if the version is outside the tables and may have flags that they lack."""
+    flags: Mapping[str, ServerFlag]
+    """Flag by spelling, including short ones and `--no-` forms."""
+
+
+class ServerArgument(Struct, frozen=True, kw_only=True):
+    """One flag with its value, or a word that belongs to none."""
+
+    words: tuple[int, ...]
+    """Positions of its arguments."""
+    written: str = ""
+    """The flag as written, without its value; empty for a word that belongs to no flag."""
+    flag: ServerFlag | None = None
+    """None if the table has no such flag."""
+    key: str = ""
+    """The part of `--flag.key` after the first dot."""
+    is_off: bool = False
+    """True if it is the `--no-` form."""
+    value: tuple[str, ...] = ()
+    problem: str = ""
+    """Reason that vLLM rejects it, as the end of a sentence and without any value; empty if it does not."""
+
+    @property
+    def name(self) -> str:
+        """Long spelling of its flag; empty if the table has no such flag."""
+        return self.flag.name if self.flag is not None else ""
+
+
+@cache
+def flag_table(version: str | None) -> FlagTable:
+    """Return the table of a version. A version between two tables may have the flags of both; None is an unknown version."""
+    if version in TABLES:
+        return FlagTable(f"vLLM {version}", True, _flags(version))
+    release = _release(version or "")
+    older = [name for name in TABLES if _release(name) < release]
+    newer = [name for name in TABLES if _release(name) >= release]
+    near = (older[-1:] + newer[:1]) if release else list(TABLES)
+    flags = {spelling: flag for name in near for spelling, flag in _flags(name).items()}
+    words = f"vLLM {version}" if release else "vLLM"
+    return FlagTable(words, bool(release and older and newer), _with_all_choices(flags, near))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = _RELEASE.match(version)
+    return tuple(int(part or 0) for part in found.groups()) if found else ()
+
+
+def _with_all_choices(flags: Mapping[str, ServerFlag], versions: Sequence[str]) -> Mapping[str, ServerFlag]:
+    """Return the flags with the choices of all versions. A flag without choices in one version has none."""
+    merged: dict[str, ServerFlag] = {}
+    for spelling, flag in flags.items():
+        found = [known.choices for version in versions if (known := _flags(version).get(spelling)) is not None]
+        choices = tuple(dict.fromkeys(text for one in found for text in one)) if all(found) else ()
+        numbers = {known.number for version in versions if (known := _flags(version).get(spelling)) is not None}
+        merged[spelling] = ServerFlag(flag.name, flag.kind, choices, flag.number if len(numbers) == 1 else "")
+    return merged
+
+
+@cache
+def _flags(version: str) -> Mapping[str, ServerFlag]:
+    lines: list[str] = data_file(f"flags/{version}.json")["flags"]
+    flags: dict[str, ServerFlag] = {}
+    for line in lines:
+        words = line.split(" ")
+        names = [word for word in words if word.startswith("-")]
+        kind, allowed = (*words[len(names) :], "")[:2]
+        is_number = allowed.startswith("<")
+        choices = tuple(allowed.split("|")) if allowed and not is_number else ()
+        flag = ServerFlag(names[0], kind, choices, allowed.strip("<>") if is_number else "")
+        flags |= dict.fromkeys(names, flag)
+        if kind == "toggle":
+            flags[f"--no-{names[0].removeprefix('--')}"] = flag
+    return flags
+
+
+def parse_arguments(arguments: Sequence[str], table: FlagTable) -> tuple[ServerArgument, ...]:
+    """Return the arguments in order, each flag with its values."""
+    return tuple(_parsed(arguments, table))
+
+
+def _parsed(arguments: Sequence[str], table: FlagTable) -> Iterator[ServerArgument]:
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        if not _is_flag(word):
+            yield ServerArgument(words=(position,), problem=f"argument {position + 1} does not belong to a flag")
+            position += 1
+            continue
+        found = _read(arguments, position, table)
+        yield found
+        position = found.words[-1] + 1
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word) and " " not in word.partition("=")[0]
+
+
+def _read(arguments: Sequence[str], start: int, table: FlagTable) -> ServerArgument:
+    """Return the argument that starts at a position, with the words that belong to it."""
+    written, attached, given = _split(arguments[start], table)
+    base, dot, key = written.partition(".")
+    spelling, problem = _spelling(base, table)
+    flag = table.flags.get(spelling)
+    kind = "value" if dot else flag.kind if flag else "values"
+    end = start + 1
+    if not attached:
+        most = {"switch": 0, "toggle": 0, "value": 1, "optional": 1, "values": len(arguments)}[kind]
+        while end < len(arguments) and end - start <= most and not _is_flag(arguments[end]):
+            end += 1
+    value = (given,) if attached else tuple(arguments[start + 1 : end])
+    return ServerArgument(
+        words=tuple(range(start, end)),
+        written=written,
+        flag=flag,
+        key=key,
+        is_off=spelling.startswith("--no-") and flag is not None and flag.name != spelling,
+        value=value,
+        problem=problem or (_value_problem(written, flag, value) if flag and not dot else ""),
+    )
+
+
+def _split(word: str, table: FlagTable) -> tuple[str, bool, str]:
+    """Return the flag as written, whether a value is attached to it, and that value."""
+    if word.startswith("-O") and len(word) > 2 and word[2] != ".":  # noqa: PLR2004 - the letter, then the level
+        return "-O", True, word[2:].removeprefix("=")
+    name, equals, value = word.partition("=")
+    if not word.startswith("--") and name.partition(".")[0] not in table.flags and word[:2] in table.flags:
+        return word[:2], True, word[2:]  # -qfp8
+    return name, bool(equals), value
+
+
+def _spelling(base: str, table: FlagTable) -> tuple[str, str]:
+    """Return the spelling in the table that a written flag means, and the problem with it."""
+    name = base.replace("_", "-") if base.startswith("--") else base
+    if name in {"-O", "-h", "--help"}:
+        problem = "" if name == "-O" else f"{base} prints the help and exits"
+        return ("--optimization-level" if name == "-O" else name), problem
+    if name in table.flags:
+        return name, ""
+    longer = [known for known in table.flags if known.startswith(name)] if name.startswith("--") else []
+    if len({(table.flags[known].name, known.startswith("--no-")) for known in longer}) == 1:
+        return longer[0], ""
+    if longer:
+        return name, f"{base} could be {', '.join(longer[:3])}{' and others' if len(longer) > 3 else ''}"  # noqa: PLR2004 - shown
+    return name, f"{base} is not a flag of {table.version}{_suggestion(name, tuple(table.flags))}"
+
+
+@lru_cache(maxsize=256)
+def _suggestion(name: str, flags: tuple[str, ...]) -> str:
+    """Return a similar flag. Every remedy is planned as a whole, so the same misspelling is read many times."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a misspelling
+
+    close = get_close_matches(name, flags, n=1, cutoff=0.75)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _value_problem(written: str, flag: ServerFlag, value: tuple[str, ...]) -> str:
+    if flag.kind in {"switch", "toggle"}:
+        return f"{written} takes no value" if value else ""
+    if not value:
+        return "" if flag.kind == "optional" else f"{written} has no value"
+    if flag.choices and _plain(value[0]) not in {_plain(choice) for choice in flag.choices}:
+        shown = ", ".join(flag.choices[:_SHOWN_CHOICES])
+        return f"{written} has an invalid value; allowed: {shown}{' and others' if len(flag.choices) > _SHOWN_CHOICES else ''}"
+    if flag.number and not _is_number(value[0], flag.number):
+        return f"{written} has an invalid value; expected {_NUMBERS[flag.number.rstrip('?')]}"
+    return ""
+
+
+def _is_number(text: str, number: str) -> bool:
+    """Return whether vLLM's parser reads a text as this number."""
+    if number.endswith("?") and text in {"", "None"}:
+        return True
+    if number.startswith("size") and _SIZE.fullmatch(text.strip()):
+        return True
+    try:
+        float(text) if number.startswith("float") else int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _plain(value: str) -> str:
+    return value.lower().replace("-", "_")

@@ -1,0 +1,672 @@
+"""Inputs and outputs of the planner.
+
+Frozen, keyword-only structs, because Python needs 40 times as long for a dataclass (decision 45).
+Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct
+
+from gemma_serving.contracts.verdicts import Severity, Verdict
+from gemma_serving.planning.data.prices import Price, PriceBook
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import Accelerator
+from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.bucket import BucketSettings
+from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.image import ImageSettings
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.tpu import TpuSettings
+
+if TYPE_CHECKING:
+    from gemma_serving.contracts.outputs import PlanSummary
+
+_ROUNDING_GIB: Final = 1e-9
+"""A budget is a product; its difference from the total is not exact."""
+
+Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
+"""`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
+WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
+"""Source of the server's weights at startup.
+
+`hub`: downloaded from Hugging Face; `disk`: copied from the bucket to a local disk first; `memory`: copied from the bucket to
+shared memory first; `fuse`, `fuse-buffered`, `fuse-cached`: read through a Cloud Storage FUSE mount, plain, with buffered reads,
+or through a file cache with parallel downloads; `streamer`: vLLM's runai_streamer reads gs://; `image`: part of the image.
+"""
+
+
+NO_TPU: Final = TpuSettings(accelerator_type="", zones=(), max_run_duration_s=14_400)
+"""The block of a question that names no TPU: empty where a stack has to set a value."""
+NO_SERVICE: Final = CloudRunSettings(
+    region="", gpu="", cpu=0, memory_mib=0, concurrency=0, max_instances=1, request_timeout_s=0
+)
+"""The block of a question that names no service: empty or 0 where a stack has to set a value, or where it does not matter."""
+
+
+class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The complete input of the planner. Only `model` and an accelerator are required.
+
+    The blocks are those of a stack's settings, as they are. What is no setting is added: the model's figures, prices, the date, and a
+    platform that no stack has. None or empty is "recommend" where a stack's block has to set a value.
+
+    Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
+    them and raises `planning.PlanningError` with one sentence if a name is unknown or two settings conflict.
+    """
+
+    model: str
+    accelerator: str = ""
+    """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""
+    model_revision: str | None = None
+    """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
+    platform: str | None = None
+    """None uses the accelerator's only or default platform."""
+    quantization: str | None = None
+    """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
+    vllm: VllmOptions = VllmOptions()
+    """Options as set; `planning.question.recommendation` supplies the rest."""
+    weights_mode: WeightsMode | None = None
+    """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
+    host_memory_gib: float | None = None
+    """Memory of a machine without a block; None for the service's (`given_memory_gib`), without one the default for the accelerator."""
+    vcpu: float | None = None
+    """vCPU of a machine without a block; None for the service's (`given_vcpu`), without one the default for the accelerator."""
+    image: ImageSettings | None = None
+    """The server's image; None for the accelerator's default image."""
+    tpu: TpuSettings = NO_TPU
+    cloud_run: CloudRunSettings = NO_SERVICE
+    bucket: BucketSettings = BucketSettings()
+    alerts: AlertSettings = AlertSettings(enabled=False)
+    """Stacks have alerts by default; a question without a stack has none."""
+    metrics: MetricsSettings = MetricsSettings()
+    has_api_key: bool = False
+    """True if the server requires an API key and therefore has the path guard."""
+    endpoint_url: str | None = None
+    workload: Workload | None = None
+    """The clients' workload; None plans only the saturated rate, at `planning.question.workload.DEFAULT_WORKLOAD`."""
+    measured_tok_per_s: float | None = None
+    """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
+    max_usd: int | None = None
+    """Maximum cost in US dollars before a guard tears the deployment down."""
+    accept_findings: tuple[str, ...] = ()
+    """Ids of findings that the user accepted; they are shown but block nothing."""
+    staged_parts: tuple[str, ...] = ()
+    """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
+    vllm_in_blocks: tuple[str, ...] = ()
+    """Options for which the settings use a block instead of the option's own key, so remedies are worded with its keys."""
+    model_spec: ModelSpec | None = None
+    """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
+    device: Accelerator | None = None
+    """A device by its specifications (`planning.machine.devices.parse_device`), instead of `accelerator`."""
+    draft_spec: ModelSpec | None = None
+    """Architecture of a draft model outside the catalog."""
+    prices: PriceBook | None = None
+    """Prices that replace the list prices."""
+    today: str | None = None
+    """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
+
+    @property
+    def accelerator_name(self) -> str:
+        """Name of the accelerator as it was given, or of the platform's block; empty if neither names one."""
+        if self.accelerator:
+            return self.accelerator
+        blocks = (self.cloud_run.gpu, self.tpu.accelerator_type)
+        own, other = blocks if self.platform == "cloud-run" else reversed(blocks)
+        return own or other
+
+    @property
+    def given_vcpu(self) -> float | None:
+        """VCPU of the machine as it was given, or of the service; None for the default."""
+        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.cpu > 0
+        return self.cloud_run.cpu if self.vcpu is None and is_service else self.vcpu
+
+    @property
+    def given_memory_gib(self) -> float | None:
+        """Memory of the machine as it was given, or of the service; None for the default."""
+        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.memory_mib > 0
+        return self.cloud_run.memory_mib / 1024 if self.host_memory_gib is None and is_service else self.host_memory_gib
+
+    @property
+    def image_version(self) -> str | None:
+        """VLLM version in the image; None for the default image's version, empty if unknown."""
+        if self.image is None or self.image.is_default:
+            return None
+        return self.image.version or ""
+
+    @property
+    def image_supports(self) -> tuple[str, ...]:
+        """Precisions that a custom image loads, regardless of `planning.model.support`."""
+        return () if self.image is None else self.image.supports
+
+    def collects_on(self, platform: str) -> bool:
+        """Return whether a collector of metrics runs next to the server on a platform."""
+        return collects(self.alerts, self.metrics, platform)
+
+
+class Remedy(Struct, frozen=True, kw_only=True):
+    """Changes of a deployment's fields that remove a finding. `planning.question.fields.with_changes` applies them."""
+
+    changes: Mapping[str, object]
+    """The new value of each field, by path (`vllm.max_model_len`); None removes the field."""
+    move: Literal["accelerator", "model"] | None = None
+    """The part that the remedy replaces; None if it keeps both the accelerator and the model."""
+    title: str = ""
+    usd_per_hour: float | None = None
+    """Price per hour after the change; None if the price stays the same."""
+    extra_usd_per_hour: float = 0.0
+    warns: tuple[str, ...] = ()
+    """Ids of the warnings that it adds."""
+    is_deployable: bool = True
+    """True if this project can deploy the result; False for a Compute Engine GPU machine."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A result to review before the deployment costs anything.
+
+    `message` and `advice` name fields of a `Deployment` by path in backticks; `planning.solve.wording` inserts the caller's keys.
+    """
+
+    id: str
+    severity: Severity
+    message: str
+    """The fact and its figure, one to three sentences."""
+    remedies: tuple[Remedy, ...]
+    """Tested changes: each removes this finding and adds none that blocks."""
+    advice: str
+    """Fix other than a change of fields, such as requesting quota; may be empty."""
+    source: str
+
+
+class MemoryPlan(Struct, frozen=True, kw_only=True):
+    """Memory of one device in GiB; tokens, blocks and concurrency of the whole deployment."""
+
+    usable_gib: float
+    """Memory of one device that the driver reports, before `--gpu-memory-utilization`."""
+    budget_gib: float
+    """`usable_gib` x utilization: shared by weights, activations, graphs and KV cache."""
+    weights_gib: float
+    """Weights on one device after tensor parallelism and offload."""
+    offloaded_gib: float
+    activations_gib: float
+    graphs_gib: float
+    kv_gib: float
+    """Memory of one device that remains for the KV cache; never below 0."""
+    kv_margin_gib: float
+    """Possible shortfall against this plan on a GPU; the verdict allows for it."""
+    kv_tokens: int
+    """As vLLM logs it: available KV over the KV of one longest request, times max-model-len."""
+    kv_blocks: int
+    """`num_gpu_blocks` as vLLM reports it."""
+    block_size: int
+    kv_bytes_per_token: int
+    """Bytes on one device for one more token of a long request."""
+    kv_request_gib: float
+    """KV of one request of max-model-len tokens on one device."""
+    max_concurrency: float
+    """Concurrent requests of max-model-len tokens that fit in the KV cache."""
+    checkpoint_gib: float
+    load_peak_device_gib: float
+    load_peak_host_gib: float
+    headroom_gib: float
+    """Device memory outside the budget: for the driver, compiled programs and untracked allocations."""
+    outside_needs_gib: float
+    """Minimum outside the budget; with less, the server crashes or does not start."""
+    outside_enough_gib: float
+    """Amount outside the budget that is known to be sufficient. Between the two, the server may fail."""
+    largest_max_model_len: int
+    """Maximum length of a request in the KV cache; 0 if none fits."""
+
+
+class EdgeOfMemory(Struct, frozen=True):
+    """Available and required memory at one limit, with the rule that reports a deployment close to it."""
+
+    rule: str
+    available_gib: float
+    minimum_gib: float
+    """With less, it fails."""
+    recommended_gib: float
+    """Sufficient amount."""
+
+    @property
+    def is_short(self) -> bool:
+        """True if less than the minimum is available."""
+        return self.available_gib + _ROUNDING_GIB < self.minimum_gib
+
+    @property
+    def may_fail(self) -> bool:
+        """True if the minimum is available, but less than recommended."""
+        return not self.is_short and self.available_gib + _ROUNDING_GIB < self.recommended_gib
+
+
+class StartStage(Struct, frozen=True, kw_only=True):
+    """One stage of a start. Two stages whose times overlap run side by side."""
+
+    name: str
+    begins_s: float
+    """Seconds after the first stage has begun."""
+    takes_s: float
+    source: str
+    """Names of its constants (`planning.data.overheads`)."""
+    shared: str = ""
+    """The resource that delays it because another stage uses it too: network, disk, or "" for none."""
+
+    @property
+    def ends_s(self) -> float:
+        """Seconds from the beginning of the first stage to the end of this one."""
+        return self.begins_s + self.takes_s
+
+
+class StartupPlan(Struct, frozen=True, kw_only=True):
+    """Seconds from the container's start to the first healthy response."""
+
+    stages: tuple[StartStage, ...]
+    """In the order in which they begin. The last one ends last."""
+    beside_s: float
+    """Seconds that are saved because the weights are fetched while the image is pulled."""
+    pull_s: float
+    load_s: float
+    load_low_s: float
+    load_high_s: float
+    """The same with the scatter of public logs."""
+    cached_total_s: float | None
+    """Seconds of a start that finds compiled graphs in the bucket; None if none are stored there."""
+    compile_s: float
+    """Engine initialization after the weights are loaded: compilation, graph capture, warm-up."""
+    compile_low_s: float
+    compile_high_s: float
+    """The same on a host with faster and with slower cores, as far as the host is unknown, and with the scatter of public logs."""
+    total_s: float
+    total_low_s: float
+    total_high_s: float
+    """The total with loading and compiling at their low and at their high end; the image as planned. At the high end nothing runs side by side,
+    as on a disk that the image alone and the weights alone use up (judges/real/tests/test_start.py)."""
+    probe_budget_s: int
+    """Startup-probe budget to configure: the predicted start with a margin."""
+    probe_limit_s: int | None
+    """Maximum budget of the platform; None if it has no limit."""
+    probe: ProbeSettings | None
+    """Startup probe in effect, from the settings or the planner; None if the platform has none."""
+    ready_s: float
+    """Seconds until the platform routes traffic: at the first probe after the start, or with the first healthy response."""
+    restart_s: float
+    """Seconds for a restart of the server alone, after a crash or a change that keeps its compiled programs: image already pulled, programs read
+    if they are stored, weights fetched again unless they are."""
+    recompile_s: float | None
+    """Seconds for an in-place change after which every program is compiled: another length, batch or image. None except on a TPU VM."""
+    reboot_s: float | None
+    """Seconds from a reboot of the node, which keeps its disk, to the first healthy response. None except on a TPU VM."""
+    node_replacement_s: float | None
+    """Seconds from the boot of a replacement node; with `tpu.compile_cache` bucket, its programs come from the archive.
+    Excludes the wait for capacity. None except on a TPU VM."""
+
+    @property
+    def sequential_s(self) -> float:
+        """The total of a start without stages side by side, as by `docker run` without the agent."""
+        return self.total_s + self.beside_s
+
+    def pause_s(self, *, compiles: bool) -> float:
+        """Return the seconds without a server while it restarts in place. `compiles`: by `contracts.compile_cache.changes_programs`."""
+        return self.recompile_s if compiles and self.recompile_s is not None else self.restart_s
+
+
+class ThroughputPlan(Struct, frozen=True, kw_only=True):
+    """Tokens per second. Roofline estimates."""
+
+    decode_tok_per_s: float
+    """One request alone, with speculative decoding if the deployment has it."""
+    tokens_per_step: float
+    """Tokens of one request per step: 1, and the proposals that are assumed to be accepted."""
+    accepted_share: float | None
+    """The assumed share of accepted proposals; None without speculative decoding."""
+    plain_tok_per_s: float
+    """One request alone without speculative decoding."""
+    saturated_tok_per_s: float
+    """All requests together at the best batch that memory, max-num-seqs and the concurrency of Cloud Run allow."""
+    saturated_low_tok_per_s: float
+    saturated_high_tok_per_s: float
+    saturated_batch: int
+    """Concurrent requests at saturation."""
+    decode_sources: int
+    """Public sources of a time per token of such a deployment: none, one, or 2 for more (`planning.speed.bands.decode_sources`)."""
+    bound: Literal["memory", "compute", "pcie", "overhead"]
+    ttft_s: float
+    """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
+
+
+class Band(Struct, frozen=True, kw_only=True):
+    """A value with its uncertainty: 90% of the measured points of its class are between `low` and `high` (`planning.speed.bands`)."""
+
+    low: float
+    typical: float
+    high: float
+
+    def times(self, factor: float) -> "Band":
+        """Return the band in another unit."""
+        return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
+
+
+def rounded(source: object | None, **places: int) -> dict[str, Any]:
+    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, with None for infinity.
+
+    All are None if the source is: its figures are unknown.
+    """
+    if source is None:
+        return dict.fromkeys(places)
+    return {name: _rounded(getattr(source, name), digits) for name, digits in places.items()}
+
+
+def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - JSON is any of its types
+    if isinstance(value, Band):
+        return rounded(value, low=digits, typical=digits, high=digits)
+    return None if value is None or not isfinite(value) else round(value, digits)
+
+
+RequestLimit = Literal["kv-cache", "max-num-seqs", "concurrency"]
+LIMIT_WORDS: Final[Mapping[RequestLimit, str]] = {
+    "kv-cache": "the KV cache",
+    "max-num-seqs": "`vllm.max_num_seqs`",
+    "concurrency": "`cloud_run.concurrency`",
+}
+"""Limits of a server's concurrent requests, with their fields as in messages."""
+Bottleneck = RequestLimit | Literal["prefill", "memory", "compute", "pcie", "overhead", "front-end", "rate"]
+"""Bottleneck of the output rate. `prefill`: prompts take most of the time. `memory`, `compute`, `pcie`, `overhead`: the largest
+part of a decoding step. A `RequestLimit`: requests wait for it. `front-end`: the API process passes no more requests on. `rate`: no more
+requests arrive."""
+
+
+class WorkloadPlan(Struct, frozen=True, kw_only=True):
+    """Predicted results of a workload. `low` and `high` of each band are its uncertainty, not the variation between runs."""
+
+    workload: Workload
+    users: int
+    """Users of a closed loop: the workload's, or as many as the server runs concurrently; 0 in an open loop."""
+    ttft_s: Band
+    """Seconds from sending a request to its first token, including the queue."""
+    tpot_s: Band
+    request_s: Band
+    """Seconds from sending a request to its last token."""
+    output_tok_per_s: Band
+    """All requests together."""
+    requests_per_s: Band
+    usd_per_million_input_tokens: Band
+    usd_per_million_output_tokens: Band
+    """Price per hour, divided over input and output by the time that the server spends on each."""
+    running_requests: Band
+    queued_requests: Band
+    queue_s: Band
+    """Seconds that a request is queued; part of `ttft_s`."""
+    kv_share: Band
+    prefix_hit_share: Band
+    """Fraction of the prompt tokens that the prefix cache saves."""
+    bound: Bottleneck
+    prompt_tokens: int
+    """Tokens of a prompt, including images, videos and audio."""
+    most_requests_per_s: float
+    """Saturation rate; faster arrivals queue without bound."""
+    most_users: int
+    """Concurrent requests of this workload that one server runs; further users wait."""
+    limits: tuple[RequestLimit, ...]
+    """Every limit that sets `most_users`."""
+    front_end_requests_per_s: float
+    """Requests per second that the API processes pass on, for any model: the limit of both rates, if they reach it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answers in JSON types, each as a band."""
+        return {
+            **rounded(self, ttft_s=4, tpot_s=5, request_s=3, output_tok_per_s=2, requests_per_s=4),
+            **rounded(self, usd_per_million_input_tokens=4, usd_per_million_output_tokens=4),
+            **rounded(self, running_requests=2, queued_requests=2, queue_s=3, kv_share=4, prefix_hit_share=4),
+            "bound": self.bound,
+            **rounded(self, prompt_tokens=0, users=0, most_users=0, most_requests_per_s=4),
+            "workload": dataclasses.asdict(self.workload),
+        }
+
+
+class PlaceCost(Struct, frozen=True, kw_only=True):
+    """Cost of one instance or slice in one location of the deployment."""
+
+    place: str
+    """Zone or region; "" if the deployment names none."""
+    usd_per_hour: float
+    prices: tuple[Price, ...]
+
+    @property
+    def is_assumed(self) -> bool:
+        """True if a price of this location is unknown, so the highest known one was used."""
+        return any(price.is_assumed for price in self.prices)
+
+
+class FormZone(Struct, frozen=True, kw_only=True):
+    """A form of capacity in a zone."""
+
+    zone: str
+    usd_per_hour: float | None
+    """Price of the slice; None if no price of this form in the zone's region is known."""
+    skipped: str = ""
+    """Why the form is not requested there; "" if it is."""
+
+
+class FormStep(Struct, frozen=True, kw_only=True):
+    """One form of an order of forms, with all zones of the settings."""
+
+    model: ProvisioningModel
+    wait_s: int
+    """Maximum wait for this form in all its zones together, in seconds."""
+    run_s: int | None
+    """Seconds after which Google deletes the capacity; None if it does not."""
+    places: tuple[FormZone, ...]
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Zones in which the form is requested, in order."""
+        return tuple(place.zone for place in self.places if not place.skipped)
+
+    @property
+    def usd_per_hour(self) -> tuple[float, float] | None:
+        """Lowest and highest known price in the zones in which the form is requested, or else in all; None if none is known."""
+        usd = [place.usd_per_hour for place in self.places if not place.skipped or not self.zones]
+        known = [one for one in usd if one is not None]
+        return (min(known), max(known)) if known else None
+
+
+class CostPlan(Struct, frozen=True, kw_only=True):
+    """US dollars at the prices of the deployment's most expensive location, and of the first form of capacity that is requested."""
+
+    usd_per_hour: float
+    """One instance or slice with all parts billed by time, in the most expensive zone until one is granted."""
+    parts_usd_per_hour: tuple[tuple[str, float], ...]
+    lowest_usd_per_hour: float
+    """The same in the cheapest location."""
+    places: tuple[PlaceCost, ...]
+    """Each location in the order of the deployment."""
+    max_usd: float
+    """Maximum cost: a TPU's whole run duration, or a month of max instances on Cloud Run."""
+    max_usd_basis: str
+    idle_usd_per_hour: float
+    """Cost while idle: min instances, or the whole slice."""
+    usd_per_million_tokens: float | None
+    """Output tokens at the measured rate if one is set, otherwise at the estimated rate of a single request: the worst case."""
+    usd_per_million_tokens_saturated: float | None
+    """The same for all requests together at saturation. Both are None if the speed is unknown and no rate was measured."""
+    prices_as_of: str
+    """Date of the oldest price in `usd_per_hour`; "" if one has no date."""
+    is_known: bool = True
+    """False for a custom device without a price, for which every value is 0 and meaningless."""
+    order: tuple[FormStep, ...] = ()
+    """Forms of capacity in order of preference; empty if only one can be requested."""
+    endless_forms: tuple[ProvisioningModel, ...] = ()
+    """Forms of TPU capacity that may be requested and that Google does not end after a time."""
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """Highest price of any form of capacity that is requested."""
+        highest = [step.usd_per_hour[1] for step in self.order if step.zones and step.usd_per_hour]
+        return max([self.usd_per_hour, *highest])
+
+
+BillBasis = Literal["hour", "busy hour", "month", "start", "renewal"]
+"""`hour`: while it runs; `busy hour`: an hour of responses at saturation; `month`: as long as the stack exists; `start`: each cold start;
+`renewal`: each takeover by a second machine."""
+
+
+class BillPart(Struct, frozen=True, kw_only=True):
+    """One line of the bill."""
+
+    name: str
+    amount: float
+    unit: str
+    basis: BillBasis
+    usd: float
+    price: Price | None
+    """Price of one unit; None for the sum of parts below a cent."""
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    """A deployment that runs for some hours per day."""
+
+    hours_per_day: float
+    """Billed hours on a TPU VM; hours of traffic on Cloud Run."""
+    usd_per_month: float
+    usd_per_served_hour: float
+    """Per hour of serving; infinite if the start takes the whole run."""
+
+
+class RunningCosts(Struct, frozen=True, kw_only=True):
+    """The whole bill, and when running all the time is cheaper."""
+
+    bill: tuple[BillPart, ...]
+    cold_start_s: float | None
+    """None if the start is unknown, as all figures that need it."""
+    cold_start_usd: float | None
+    """Cost of the instance or slice until it is ready, without the bill's parts per start."""
+    idle_usd_per_hour: float
+    idle_billing_s: float
+    """Seconds that an instance is billed after its last request; 0 if it runs until its run expires."""
+    always_on_usd_per_month: float
+    always_on: str
+    """Description: a minimum instance, or the slice on demand."""
+    observability_usd_per_month: float
+    """Maximum cost of alerts and metrics in such a month."""
+    collects_metrics: bool
+    """True if that includes the metrics."""
+    metrics_usd_per_month: float | None
+    """Maximum cost of `metrics.enabled` in a month in which one instance or machine always runs; None without alerts and metrics."""
+    commitments: tuple[tuple[str, float], ...]
+    """The same month under each commitment with a known price: name and US dollars."""
+    windows: tuple[Window, ...]
+    even_requests_per_day: float | None
+    """Cloud Run: single requests per day, each with a cold start, from which one minimum instance is cheaper."""
+    even_hours_per_day: float | None
+    """Hours per day from which running all the time is cheaper; 24 or more if it never is."""
+    shortest_window_h: float | None
+    """TPU VM: run length below which an hour of serving costs more than the slice on demand; None if it has none."""
+
+
+UnknownFigure = Literal["decode", "prefill", "start"]
+"""A figure that needs a constant which was never measured on the accelerator's family."""
+
+
+def figures_words(unknown: tuple[UnknownFigure, ...]) -> str:
+    """Return figures with the verb: "decode, prefill and start are unknown"."""
+    named = " and ".join(filter(None, (", ".join(unknown[:-1]), *unknown[-1:])))
+    return f"{named} {'is' if len(unknown) == 1 else 'are'} unknown"
+
+
+def unknown_words(accelerator: str, unknown: tuple[UnknownFigure, ...]) -> str:
+    """Return which figures are unknown on an accelerator, as a sentence."""
+    return f"{figures_words(unknown).capitalize()} on {accelerator}: no public vLLM server on it was measured."
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """The planner's result for one deployment."""
+
+    fits: bool
+    verdict: Verdict
+    model: str
+    accelerator: str
+    platform: Platform
+    quantization: str
+    weights_mode: WeightsMode
+    memory: MemoryPlan
+    known_startup: StartupPlan | None
+    """None if `start` is in `unknown`."""
+    known_throughput: ThroughputPlan | None
+    """None if `decode` or `prefill` is in `unknown`."""
+    unknown: tuple[UnknownFigure, ...]
+    cost: CostPlan
+    margin: EdgeOfMemory | None
+    """Memory limit at which a fitting deployment may still fail; None if none is close."""
+    bill: str
+    """The whole bill in one line; empty without a known price."""
+    running: RunningCosts
+    findings: tuple[Finding, ...]
+    accepted: tuple[str, ...]
+    vllm: VllmOptions
+    """Options in effect: those set, then the recommended ones."""
+    environment: tuple[tuple[str, str], ...]
+    vllm_version: str
+    """Version of vLLM in the image; empty if unknown."""
+    vulnerabilities: tuple[str, ...]
+    """Ids of the published vulnerabilities that callers can use, the worst first."""
+    workload: WorkloadPlan | None = None
+    """Results for the deployment's workload; None if it has none."""
+
+    @property
+    def startup(self) -> StartupPlan:
+        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
+        if self.known_startup is None:
+            raise PlanningError(unknown_words(self.accelerator, self.unknown))
+        return self.known_startup
+
+    @property
+    def throughput(self) -> ThroughputPlan:
+        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
+        if self.known_throughput is None:
+            raise PlanningError(unknown_words(self.accelerator, self.unknown))
+        return self.known_throughput
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model. `memory` has the KV cache of one."""
+        return self.vllm.data_parallel_size or 1
+
+    @property
+    def stopping(self) -> tuple[Finding, ...]:
+        """Findings that stop preview and up: blocking and not accepted."""
+        return tuple(f for f in self.findings if f.severity == "block" and f.id not in self.accepted)
+
+    def summary(self) -> "PlanSummary":
+        """Return the plan in rounded figures, as in the stack's outputs."""
+        from gemma_serving.contracts import outputs  # noqa: PLC0415 - 20 ms, and only programs read a summary
+
+        margin = self.margin
+        return outputs.PlanSummary(
+            fits=self.fits,
+            verdict=self.verdict,
+            model=self.model,
+            accelerator=self.accelerator,
+            platform=self.platform,
+            memory=outputs.MemorySummary(
+                **rounded(self.memory, usable_gib=3, weights_gib=3, activations_gib=3, graphs_gib=3, kv_gib=3),
+                **rounded(self.memory, kv_tokens=0, kv_blocks=0, max_concurrency=2),
+            ),
+            startup=outputs.StartupSummary(
+                **rounded(self.known_startup, pull_s=1, load_s=1, compile_s=1, total_s=1, restart_s=1, probe_budget_s=0)
+            ),
+            throughput=outputs.ThroughputSummary(
+                **rounded(self.known_throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
+            ),
+            cost=outputs.CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
+            margin=margin
+            and outputs.MarginSummary(
+                verdict="may fail",
+                finding=margin.rule,
+                **rounded(margin, available_gib=3, minimum_gib=3, recommended_gib=3),
+            ),
+        )

@@ -1,0 +1,510 @@
+"""vLLM's server options: one annotated field each. Settings, `--set`, the settings page and its JSON schema are generated from them.
+
+To add an option, add a field to `VllmOptions`. Options without a field go through `extra_args` unchanged.
+None means "not set": the flag is omitted and vLLM's default applies.
+
+Sources: vLLM's engine arguments (docs.vllm.ai, `vllm serve --help`), the vLLM recipe for Gemma 4, and the environment variables
+of vLLM on TPU (tpu-inference).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
+
+from gemma_serving.contracts.fields import Doc, camel_case, to_json
+from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.numbers import is_number, read_json, whole_number
+from gemma_serving.planning.settings.marks import Key, Limit
+
+DEFAULT_PORT: Final = 8000
+XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
+"""Folder of the container where vLLM stores compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache)."""
+TPU_BUCKET_PADDING_GAP: Final = 512
+_CLOUD_RUN_L4: Final = "nvidia-l4"
+REVISION: Final = "--revision"
+TOKENIZER: Final = "--tokenizer"
+TOKENIZER_REVISION: Final = "--tokenizer-revision"
+SAFETENSORS: Final = "safetensors"
+"""Value of `load_format` with which vLLM opens only safetensors. `auto` also opens pickled files (.bin, .pt) without safetensors."""
+STREAMER: Final = "runai_streamer"
+"""Value of `load_format` with which vLLM reads weights directly from a bucket."""
+
+
+class Unit(NamedTuple):
+    """The unit of a value whose name does not state it."""
+
+    name: str
+
+
+class Flag(NamedTuple):
+    """The flag of `vllm serve`: the field's name with hyphens, or `name`. With `has_no_form`, `--no-...` turns the option off."""
+
+    name: str = ""
+    has_no_form: bool = False
+
+
+class InJson(NamedTuple):
+    """The paths of a JSON object at which the flag takes the value."""
+
+    paths: tuple[tuple[str, ...], ...]
+
+
+class Pairs(NamedTuple):
+    """The flag takes a NAME=VALUE word for each entry, after the switch that enables it."""
+
+    switch: str
+
+
+class Unusable(NamedTuple):
+    """Values that vLLM has but this project rejects, each with the reason as a sentence."""
+
+    reasons: Mapping[str, str]
+
+
+_KV_IN_4_BITS: Final = {
+    "int4_per_token_head": "vLLM crashes with it and Gemma 4, whose layers have two widths of heads (vllm-project/vllm#48721).",
+    "turboquant_k8v4": "vLLM rejects it for Gemma 4, whose attention kernel has no such cache (vllm-project/vllm#40094).",
+    "nvfp4": "No report of Gemma 4 with it was found, so the planner cannot say whether it starts.",
+}
+SCALED_KV_SUFFIX: Final = "_per_token_head"
+"""End of the names of KV cache types with a scale for each token and head, which only GPUs have (from vLLM 0.20.0, config/cache.py)."""
+Modality: TypeAlias = Literal["image", "audio", "video"]
+"""Kinds of prompt items other than text."""
+
+_Count: TypeAlias = Annotated[int, Limit(at_least=1)] | None
+_Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
+_Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)] | None
+_Gib: TypeAlias = Annotated[float, Limit(at_least=0)] | None
+_Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
+ENABLE_LORA: Final = "--enable-lora"
+IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
+"""Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
+DEFAULT_IMAGE_TOKENS: Final = 280
+LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of `--max-lora-rank` (vLLM 0.28.0 to 0.31.0, config/lora.py)."""
+DEFAULT_LORA_RANK: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    """Options of the vLLM server that the planner models. Every other option goes into `extraArgs`."""
+
+    tensor_parallel_size: Annotated[
+        _Count,
+        Doc(
+            "Devices that share one copy of the model. Default: all devices, divided by `dataParallelSize`.\n\n"
+            "On a TPU, `tensorParallelSize` times `dataParallelSize` must equal the chips of the slice."
+        ),
+    ] = None
+    data_parallel_size: Annotated[
+        _Count,
+        Doc(
+            "Copies of the model behind one port.\n\n"
+            "vLLM sends each request to the least loaded copy. `maxNumSeqs`, `maxNumBatchedTokens` and the KV cache "
+            "apply to each copy."
+        ),
+    ] = None
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16"] | None,
+        Doc("Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."),
+    ] = None
+    quantization: Annotated[
+        Literal["fp8"] | None,
+        Doc("Quantize a bf16 checkpoint while it loads. Omit it if the checkpoint is already quantized."),
+    ] = None
+    kv_cache_dtype: Annotated[
+        Literal[
+            "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"
+        ]
+        | None,
+        Unusable(_KV_IN_4_BITS),
+        Doc(
+            "Precision of the KV cache.\n\n"
+            "`fp8` halves the cache on GPUs with FP8 units, `int8_per_token_head` on any GPU. On v6e TPUs `fp8` saves "
+            "nothing for E2B. On four v6e chips it holds 1.7 times the tokens for 12B and 26B-A4B (FIT07)."
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        _Fraction, Doc("Fraction of the device's memory for weights, activations and KV cache together.")
+    ] = None
+    max_model_len: Annotated[
+        _Tokens, Doc("Longest request, prompt and response together. One such request must fit in the KV cache.")
+    ] = None
+    max_num_seqs: Annotated[_Count, Doc("Maximum requests per step. Further requests wait in the queue.")] = None
+    max_num_batched_tokens: Annotated[
+        _Tokens, Doc("Maximum tokens per step. The longest image or audio item must fit in one step.")
+    ] = None
+    block_size: Annotated[
+        Annotated[int, Limit(at_least=16, multiple_of=16)] | None,
+        Unit("tokens"),
+        Doc(
+            "Size of one block of the KV cache, a multiple of 16.\n\n"
+            "On a TPU the default depends on the longest request."
+        ),
+    ] = None
+    enforce_eager: Annotated[
+        _Switch, Doc("Disable torch.compile and CUDA graphs: faster start, less memory, slower decoding.")
+    ] = None
+    cpu_offload_gib: Annotated[
+        _Gib,
+        Flag("--cpu-offload-gb"),
+        Doc(
+            "GiB of weights kept in host memory, as a last resort.\n\n"
+            "vLLM reads these weights over PCIe for every token."
+        ),
+    ] = None
+    enable_prefix_caching: Annotated[
+        _Switch, Doc("Reuse the KV cache of prompts with a common prefix. Disable it for benchmarks.")
+    ] = None
+    async_scheduling: Annotated[_Switch, Doc("Schedule the next step while the current one computes.")] = None
+    disable_chunked_mm_input: Annotated[
+        _Switch, Doc("Never split an image or audio item over two steps. TPUs need this.")
+    ] = None
+    limit_mm_per_prompt: Annotated[
+        Mapping[Modality, Annotated[int, Limit(at_least=0)]] | None,
+        Unit("items"),
+        Doc(
+            "Maximum items of each kind per request.\n\n"
+            "If all are 0, encoders reserve no memory and only text is served."
+        ),
+    ] = None
+    image_tokens: Annotated[
+        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Key("multimodal.imageTokens"),
+        Flag("--mm-processor-kwargs"),
+        InJson((("max_soft_tokens",),)),
+        Unit("tokens"),
+        Doc("Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."),
+    ] = None
+    max_image_tokens: Annotated[
+        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Key("multimodal.maxImageTokens"),
+        Flag("--hf-overrides"),
+        InJson((("vision_config", "default_output_length"), ("vision_soft_tokens_per_image",))),
+        Unit("tokens"),
+        Doc("Largest image that a request may choose. Default: `imageTokens`."),
+    ] = None
+    enable_auto_tool_choice: Annotated[
+        _Switch, Doc("Allow the model to decide when to call a tool. Requires `toolCallParser`.")
+    ] = None
+    tool_call_parser: Annotated[
+        str | None, Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4.")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Doc("Parser that separates reasoning from the response: gemma4 for Gemma 4.")
+    ] = None
+    chat_template: Annotated[
+        str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
+    ] = None
+    thinks_by_default: Annotated[
+        bool | None,
+        Key("thinking.default"),
+        Flag("--default-chat-template-kwargs"),
+        InJson((("enable_thinking",),)),
+        Doc("True if the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."),
+    ] = None
+    load_format: Annotated[
+        str | None,
+        Doc(
+            "How vLLM reads weights.\n\n"
+            "`safetensors` opens no pickled files. `auto` opens pickled files if the checkpoint has no safetensors. "
+            "`runai_streamer` reads gs:// directly with many concurrent streams."
+        ),
+    ] = None
+    safetensors_load_strategy: Annotated[
+        Literal["lazy", "eager", "prefetch"] | None,
+        Doc(
+            "How vLLM reads safetensors files.\n\n"
+            "`lazy` maps files, `eager` reads them whole, and `prefetch` fills the page cache first, which is best on "
+            "network mounts."
+        ),
+    ] = None
+    speculative_config: Annotated[
+        Mapping[str, str | int | float | bool] | None,
+        Doc(
+            "Speculative decoding, for example n-gram.\n\n"
+            "One step generates several tokens if the model accepts the proposals."
+        ),
+    ] = None
+    lora_adapters: Annotated[
+        Mapping[str, str] | None,
+        Key("lora.adapters"),
+        Flag("--lora-modules"),
+        Pairs(ENABLE_LORA),
+        Doc(
+            "LoRA adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder in the image."
+        ),
+    ] = None
+    max_lora_rank: Annotated[
+        Annotated[int, Limit(one_of=LORA_RANKS)] | None,
+        Key("lora.rank"),
+        Doc(
+            "Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory. Default: 16."
+        ),
+    ] = None
+    max_loras: Annotated[
+        _Count,
+        Key("lora.atOnce"),
+        Doc("Adapters that one step can use. Each reserves memory. Default: all `adapters`."),
+    ] = None
+    trust_remote_code: Annotated[
+        bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
+    ] = None
+    served_model_name: Annotated[str | None, Doc("Name that clients send as `model`. Default: the model's id.")] = None
+    seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
+    allowed_media_domains: Annotated[
+        tuple[str, ...] | None,
+        Flag("--allowed-media-domains"),
+        Doc(
+            "Host names from which the server may fetch images, audio and video by URL. Default: none.\n\n"
+            "`data:` URLs always work. The server fetches from its own network and follows no redirects."
+        ),
+    ] = None
+    extra_args: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Additional arguments of `vllm serve`, after all others.\n\n"
+            "They must be flags of the image's vLLM without a key here."
+        ),
+    ] = ()
+
+    def merged_over(self, base: "VllmOptions") -> "VllmOptions":
+        """Return these options if set, otherwise those of `base`; `extra_args` of both, base's first."""
+        values: dict[str, Any] = {name: getattr(base if getattr(self, name) is None else self, name) for name in _NAMES}
+        values["extra_args"] = (*base.extra_args, *self.extra_args)
+        return VllmOptions(**values)
+
+
+_NAMES: Final = tuple(option.name for option in fields(VllmOptions))
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+
+
+def _json_object(text: str) -> object:
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is an invalid value like any other
+    return cast("object", value)
+
+
+KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
+    bool: ("true or false", _boolean),
+    int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
+    float: ("a number", float),
+    str: ("text", str),
+    Mapping: ('a JSON object, such as {"name": "value"}', _json_object),
+    tuple: ("words with spaces between them", lambda text: tuple(text.split())),
+}
+"""For each kind of option: description of its value, and its parser for command-line text."""
+
+
+class VllmOption(NamedTuple):
+    """One field of `VllmOptions`, read from its annotations."""
+
+    name: str
+    """Python name, such as max_model_len."""
+    key: str
+    """Key in the settings and of `--set`, such as maxModelLen or lora.rank."""
+    kind: object
+    """int, float, bool, str, tuple or Mapping."""
+    choices: tuple[str, ...]
+    """Allowed values, or allowed keys of a mapping; empty if any is allowed."""
+    limit: Limit | None
+    """Limits of the number, or of each number in a mapping."""
+    flag: str
+    """Flag of `vllm serve`; empty for `extra_args`."""
+    has_no_form: bool
+    """True if `--no-...` turns the option off."""
+    shape: InJson | Pairs | None
+    """Form of the flag's value, if it is not the value itself."""
+    unit: str
+    """Unit of the value; empty if it has none or the name states it."""
+    help: str
+    """Effect of the option, in sentences."""
+    unusable: Mapping[str, str]
+    """Values of vLLM that are rejected, with the reason."""
+
+    @property
+    def is_in_block(self) -> bool:
+        """True if its key is inside a block of the settings."""
+        return "." in self.key
+
+    def read(self, text: str) -> object:
+        """Return the value of a command-line text. Raises PlanningError with the key, the value and the allowed values."""
+        words, reader = KINDS[self.kind]
+        try:
+            value = reader(text.lower() if self.kind is str and self.choices else text)
+        except (ValueError, KeyError):
+            raise PlanningError(f'{self.key} is "{text}"; it must be {words}.') from None
+        self.check(value)
+        return value
+
+    def check(self, value: object) -> None:
+        """Raise PlanningError with the key, the value and the allowed values if the value is invalid."""
+        if not isinstance(value, Mapping):
+            self._check_part(self.key, choice=value, value=value)
+            return
+        for key, part in cast("Mapping[str, object]", value).items():
+            self._check_part(f"{self.key}.{key}", choice=key, value=part)
+
+    def _check_part(self, key: str, *, choice: object, value: object) -> None:
+        if self.choices and choice not in self.choices:
+            why = self.unusable.get(str(choice))
+            raise PlanningError(f'{key} is "{choice}". {f"{why} " if why else ""}Allowed: {", ".join(self.choices)}.')
+        if self.limit and not (isinstance(value, int | float) and self.limit.allows(value)):
+            raise PlanningError(f"{key} is {value}; it must be {self.limit}.")
+        if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
+            raise PlanningError(f"{key} is {value}; it must be a number.")
+
+    def spell(self, value: object) -> tuple[str, ...]:
+        """Return the words of `vllm serve` for a value; empty if the value needs none."""
+        if value is None or not self.flag:
+            return ()
+        if isinstance(self.shape, Pairs):
+            pairs = [f"{name}={place}" for name, place in sorted(cast("Mapping[str, str]", value).items())]
+            return (self.shape.switch, *((self.flag, *pairs) if pairs else ()))
+        return self._spelled(_nested(self.shape.paths, value) if self.shape is not None else value)
+
+    def _spelled(self, value: object) -> tuple[str, ...]:
+        if isinstance(value, bool):
+            off = (f"--no-{self.flag.removeprefix('--')}",) if self.has_no_form else ()
+            return (self.flag,) if value else off
+        if isinstance(value, tuple):
+            words = cast("tuple[str, ...]", value)
+            return (f"{self.flag}={words[0]}",) if len(words) == 1 else (self.flag, *words)
+        if isinstance(value, float):
+            return (f"{self.flag}={value:g}",)
+        if isinstance(value, int | str):
+            return (f"{self.flag}={value}",)
+        return (f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}",)
+
+
+def _nested(paths: tuple[tuple[str, ...], ...], value: object) -> Mapping[str, object]:
+    """Return an object with the value at each path."""
+    found: dict[str, object] = {}
+    for first, *rest in paths:
+        found[first] = _nested((tuple(rest),), value) if rest else value
+    return found
+
+
+def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
+    """Return the option that a field's annotation describes."""
+    value = annotation.__origin__
+    if get_origin(value) in {Union, UnionType}:
+        value = get_args(value)[0]  # the other is None
+    kind, choices = get_origin(value) or value, value
+    if kind is Mapping:
+        choices, value = get_args(value)
+    markers: dict[type[object], Any] = {
+        type(marker): marker for marker in (*getattr(value, "__metadata__", ()), *annotation.__metadata__)
+    }
+    flag: Flag = markers.get(Flag, Flag())
+    return VllmOption(
+        name=name,
+        key=markers[Key].name if Key in markers else camel_case(name),
+        kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
+        choices=get_args(choices) if get_origin(choices) is Literal else (),
+        limit=markers.get(Limit),
+        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{name.replace('_', '-')}",
+        has_no_form=flag.has_no_form,
+        shape=markers.get(InJson) or markers.get(Pairs),
+        unit=markers[Unit].name if Unit in markers else "",
+        help=markers[Doc].text,
+        unusable=markers[Unusable].reasons if Unusable in markers else {},
+    )
+
+
+_OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
+
+OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
+"""Every option by its settings key, in the order of the command line."""
+MM_PROCESSOR_KWARGS: Final = OPTIONS["multimodal.imageTokens"].flag
+CHAT_TEMPLATE_KWARGS: Final = OPTIONS["thinking.default"].flag
+LORA_MODULES: Final = OPTIONS["lora.adapters"].flag
+MAX_LORA_RANK: Final = OPTIONS["lora.rank"].flag
+MAX_LORAS: Final = OPTIONS["lora.atOnce"].flag
+KEY_OF: Final[Mapping[str, str]] = {option.name: option.key for option in _OPTIONS}
+"""Settings key of each field of `VllmOptions`."""
+
+
+def given_options(options: VllmOptions) -> dict[str, object]:
+    """Return the options that are set, by settings key."""
+    values: dict[str, object] = to_json(options)
+    return {key: value for key, value in values.items() if value not in (None, [], {})}
+
+
+def check_options(options: VllmOptions) -> None:
+    """Raise PlanningError for the first option with an invalid value."""
+    for option in _OPTIONS:
+        value: object = getattr(options, option.name)
+        if value is not None:
+            option.check(value)
+
+
+def vllm_arguments(
+    options: VllmOptions,
+    *,
+    model_or_path: str,
+    port: int = DEFAULT_PORT,
+    host: str = "0.0.0.0",
+    has_api_key: bool = False,
+    revision: str | None = None,
+) -> tuple[str, ...]:
+    """Return the arguments after `vllm serve`, spelled `--flag=value`. `revision` is a hub commit, for a model from the hub.
+
+    The order is fixed: model, host, port, revision, the options in declaration order, hardening flags, `extra_args`.
+    The same options always return the same tuple, so a changed tuple means a changed deployment.
+    """
+    closed = replace(options, allowed_media_domains=media_domains(options.allowed_media_domains))
+    spelled = (option.spell(getattr(closed, option.name)) for option in _OPTIONS)
+    return (
+        model_or_path,
+        f"--host={host}",
+        f"--port={port}",
+        *(f"{flag}={revision}" for flag in _revision_flags(options) if revision is not None),
+        *(word for words in spelled for word in words),
+        *exposure_arguments(has_api_key=has_api_key),
+        *options.extra_args,
+    )
+
+
+def _revision_flags(options: VllmOptions) -> tuple[str, ...]:
+    """Return the flags for the model's commit. A tokenizer from another repository has its own commits."""
+    has_tokenizer = any(word.partition("=")[0] == TOKENIZER for word in options.extra_args)
+    return (REVISION,) if has_tokenizer else (REVISION, TOKENIZER_REVISION)
+
+
+def cuda_compatibility(gpu: str, setting: bool | None) -> bool | None:
+    """Return whether vLLM loads an image's CUDA compatibility libraries for CUDA 13 on a GPU of Cloud Run; None leaves it to the image.
+
+    Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs them. A public script reports 580, which rejects them.
+    """
+    return True if setting is None and gpu == _CLOUD_RUN_L4 else setting
+
+
+def vllm_environment(
+    *, is_tpu: bool, is_moe: bool, cuda_compatibility: bool | None = None, xla_cache_path: str | None = XLA_CACHE_PATH
+) -> dict[str, str]:
+    """Return the environment variables of the server's container, sorted by name.
+
+    Args:
+        is_tpu: The server is vLLM on TPU.
+        is_moe: The model is a mixture of experts (Gemma 4 26B-A4B). Buckets of 512 tokens then keep XLA from recompiling for
+            each shape of its speculative kernels, which caused latency spikes of 132 s.
+        cuda_compatibility: Whether vLLM puts the image's CUDA compatibility libraries before the driver's, which a driver older than the
+            image's CUDA needs and a newer one rejects. None leaves it to the image.
+        xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None disables the cache.
+    """
+    environment = dict(EXPOSURE_ENVIRONMENT)
+    if is_tpu and xla_cache_path is not None:
+        environment["VLLM_XLA_CACHE_PATH"] = xla_cache_path
+    if is_tpu and is_moe:
+        environment["VLLM_TPU_BUCKET_PADDING_GAP"] = str(TPU_BUCKET_PADDING_GAP)
+    if cuda_compatibility is not None:
+        environment["VLLM_ENABLE_CUDA_COMPATIBILITY"] = "1" if cuda_compatibility else "0"
+    return dict(sorted(environment.items()))

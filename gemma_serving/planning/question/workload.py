@@ -1,0 +1,136 @@
+"""The clients' workload: `Workload`, its parser, and the defaults.
+
+A workload is a set of similar requests and their load: users that wait for a response before they send the next request
+(closed loop), or arrivals per second (open loop). `planning.speed.serving` computes a deployment's results.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias, cast
+
+from gemma_serving.contracts.fields import Doc
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.vllm_args import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
+from gemma_serving.planning.settings.fields import SettingField, block_fields
+from gemma_serving.planning.settings.marks import Limit, OneOf
+
+_SHOWN: Final = 40
+"""Maximum characters of an invalid value that a message repeats."""
+_MOST_TOKENS: Final = 10_000_000
+_MOST_USERS: Final = 1_000_000
+_MOST_ITEMS: Final = 1_000
+_MOST_AUDIO_S: Final = 3_600
+
+_Tokens: TypeAlias = Annotated[int, Limit(at_least=1, at_most=_MOST_TOKENS)]
+_Items: TypeAlias = Annotated[int, Limit(at_least=0, at_most=_MOST_ITEMS)]
+_Share: TypeAlias = Annotated[float, Limit(at_least=0, at_most=1)]
+
+DEFAULT_INPUT_TOKENS: Final = 768
+DEFAULT_OUTPUT_TOKENS: Final = 512
+"""Default workload: a chat turn with some history. A request then holds 1,024 tokens on average during its response, the length
+that the planner's saturated rate has always used, so figures of different deployments stay comparable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Similar requests and their load.
+
+    With neither `users` nor `rate_per_s`, the workload has as many users as the server runs concurrently.
+    """
+
+    input_tokens: Annotated[_Tokens, Doc("Text tokens per prompt, including any shared prefix.")] = DEFAULT_INPUT_TOKENS
+    output_tokens: Annotated[_Tokens, Doc("Tokens per response, including reasoning.")] = DEFAULT_OUTPUT_TOKENS
+    users: Annotated[
+        Annotated[int, Limit(at_least=1, at_most=_MOST_USERS)] | None,
+        Doc("Clients that each wait for a response, then immediately send the next request. Excludes `ratePerS`."),
+    ] = None
+    rate_per_s: Annotated[
+        Annotated[float, Limit(above=0, at_most=_MOST_USERS)] | None,
+        Doc("Requests per second, independent of responses. Excludes `users`."),
+    ] = None
+    prefix_share: Annotated[
+        _Share,
+        Doc("Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."),
+    ] = 0.0
+    images: Annotated[_Items, Doc("Images per request.")] = 0
+    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS), Doc("Soft tokens per image (`max_soft_tokens`).")] = (
+        DEFAULT_IMAGE_TOKENS
+    )
+    videos: Annotated[_Items, Doc("Videos per request, 32 frames each.")] = 0
+    audio_s: Annotated[
+        Annotated[float, Limit(at_least=0, at_most=_MOST_AUDIO_S)], Doc("Seconds of audio per request.")
+    ] = 0.0
+    adapters: Annotated[_Items, Doc("LoRA adapters that the requests use in turn.")] = 0
+    adapter_rank: Annotated[Annotated[int, Limit(at_least=1, at_most=512)], Doc("Rank of each LoRA adapter.")] = 16
+    accepted_share: Annotated[
+        _Share | None, Doc("Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts.")
+    ] = None
+
+    @property
+    def held_tokens(self) -> float:
+        """Return the text tokens that a request holds on average during its response: the prompt and half of the response."""
+        return self.input_tokens + self.output_tokens / 2
+
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
+        if self.users is not None and self.rate_per_s is not None:
+            yield (
+                f"users is {self.users} and ratePerS is {self.rate_per_s:g}, but they cannot be combined, because users wait for "
+                "their responses; remove one of them"
+            )
+
+
+DEFAULT_WORKLOAD: Final = Workload()
+
+_SHORT: Final[Mapping[str, str]] = {
+    "input_tokens": "in",
+    "output_tokens": "out",
+    "rate_per_s": "rate",
+    "prefix_share": "prefix",
+    "audio_s": "audio",
+    "accepted_share": "accepted",
+}
+_FIELDS: Final[Mapping[str, SettingField]] = {
+    _SHORT.get(field.path, field.key): field for field in block_fields(Workload)
+}
+WORKLOAD_KEYS: Final = tuple(_FIELDS)
+"""The keys of `--workload`, in the order of the fields."""
+
+
+def parse_workload(text: str) -> Workload:
+    """Return the workload of a text such as `in=4000,out=500,users=32`. Raises PlanningError with one sentence for any error."""
+    found: dict[str, int | float] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        field = _FIELDS.get(key)
+        if field is None:
+            raise PlanningError(f'--workload key "{key}" is unknown. Allowed: {", ".join(WORKLOAD_KEYS)}.')
+        if field.path in found:
+            raise PlanningError(f"--workload has {key} twice. Remove one of them.")
+        number = _number(value) if equals else None
+        problem = field.problem(number)
+        if number is None or problem:
+            raise PlanningError(f'--workload {key} is "{value[:_SHOWN]}"; {problem}.')
+        found[field.path] = number
+    workload = Workload(**cast("dict[str, int]", found))
+    for problem in workload.problems():
+        raise PlanningError(f"--workload: {problem}.")
+    return workload
+
+
+def format_workload(workload: Workload) -> str:
+    """Return the shortest text that `parse_workload` parses into the same workload."""
+    always = {"input_tokens", "output_tokens"}
+    values = {key: (getattr(workload, field.path), field) for key, field in _FIELDS.items()}
+    given = {key: value for key, (value, field) in values.items() if value != field.default or field.path in always}
+    return ",".join(f"{key}={value!r}" for key, value in given.items())
+
+
+def _number(text: str) -> int | float | None:
+    plain = text.replace("_", "")
+    for kind in (int, float):
+        try:
+            return kind(plain)
+        except ValueError:
+            pass
+    return None

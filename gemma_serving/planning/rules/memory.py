@@ -1,0 +1,459 @@
+"""Rules for memory, precision and length."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from msgspec.structs import replace
+
+from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
+from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
+from gemma_serving.planning.data.checkpoints import checkpoint_of, original_of, stored_as
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
+from gemma_serving.planning.memory import margins
+from gemma_serving.planning.memory.activations import item_tokens
+from gemma_serving.planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
+from gemma_serving.planning.memory.host_memory import with_margin_gib
+from gemma_serving.planning.memory.kv_cache import largest_model_len, layout_of
+from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
+from gemma_serving.planning.memory.tpu_programs import warm_up_of
+from gemma_serving.planning.model.spec import VisionTower
+from gemma_serving.planning.model.support import FP8_KV, Answer, Support, support_of
+from gemma_serving.planning.question.recommendation import UTILIZATION
+from gemma_serving.planning.question.releases import tokens_in_flight
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.rules.alternatives import (
+    DEFAULT_IMAGE,
+    alternatives_for,
+    house_image,
+    models_here,
+    other_accelerators,
+    served_as,
+    smaller_models,
+)
+from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.units import align_to, from_gib, number_of, to_gib
+
+_ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
+"""Answers about a precision on a device, the worst first."""
+_LONGEST_BLOCK = 256
+"""Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_FEWER_SEQUENCES = (128, 64, 32, 16)
+"""Sequences that a remedy for the start-up of speculative decoding on a TPU names, most first."""
+_WORTH_KEEPING = 1.25
+"""Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
+_SPLIT_ON_TPU = (
+    "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits "
+    "an item (tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
+)
+_WORTH_HALF = 0.55
+"""An fp8 KV cache of at most this fraction of the bf16 size delivers about what users expect."""
+
+
+def _more_memory(subject: Subject) -> Iterator[Remedy]:
+    """Yield a larger budget, and on GPU serving images too, which spares the compiler its copy of the embeddings."""
+    if subject.resolved.utilization < UTILIZATION:
+        yield change("vllm.gpu_memory_utilization", UTILIZATION)
+    if subject.resolved.serves_only_text and not subject.resolved.is_tpu:
+        title = "serve images too, so compiling takes no copy of the embeddings"
+        yield Remedy(changes={"vllm.limit_mm_per_prompt": None}, title=title)
+
+
+@rule("FIT01")
+def _out_of_memory(subject: Subject) -> RuleResult | None:
+    memory, resolved = subject.memory, subject.resolved
+    if not is_out_of_memory(memory):
+        return None
+    if memory.load_peak_device_gib > memory.usable_gib:
+        message = (
+            f"{resolved.model_id} does not fit on {resolved.accelerator.name}: loading needs "
+            f"{memory.load_peak_device_gib:.1f} GiB of "
+            f"{subject.device} memory ({_parts_of_loading(subject)}), {memory.usable_gib:.2f} GiB is usable."
+        )
+    else:
+        rest = 0.0 if resolved.is_tpu else memory.activations_gib + memory.graphs_gib
+        message = (
+            f"No memory is left for the KV cache: weights{'' if resolved.is_tpu else ', activations and graphs'} need "
+            f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
+            f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
+        )
+    remedies = chain(_more_memory(subject), fewer_replicas(resolved), alternatives_for(subject))
+    return RuleResult(message, remedies=remedies)
+
+
+def _parts_of_loading(subject: Subject) -> str:
+    parts = [f"{subject.memory.weights_gib:.1f} GiB of weights"]
+    if subject.weights.load_extra:
+        head = to_gib(subject.weights.load_extra)
+        parts.append(f"{head:.1f} GiB for a second copy of the output head until it is tied to the embeddings")
+    if not subject.resolved.is_tpu:
+        parts.append(f"{constant('CUDA_CONTEXT_GIB'):.1f} GiB of CUDA context")
+    return ", ".join(parts)
+
+
+@rule("FIT02")
+def _offload(subject: Subject) -> RuleResult | None:
+    if subject.memory.offloaded_gib <= 0:
+        return None
+    link = subject.resolved.accelerator.host_link_gb_per_s * constant("ZERO_COPY_EFFICIENCY")
+    return RuleResult(
+        f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at "
+        f"about {link:.1f} GB/s. One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
+        remedies=chain((change("vllm.cpu_offload_gib", None),), alternatives_for(subject)),
+    )
+
+
+@rule("FIT03")
+def _host_memory(subject: Subject) -> RuleResult | None:
+    host, need = subject.resolved.host, subject.memory.load_peak_host_gib
+    have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
+    enough = with_margin_gib(need)
+    if enough <= have:
+        return None
+    loading = f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory"
+    if need <= have:
+        return RuleResult(
+            f"{loading}, and {enough - need:.2f} GiB should stay free, but the host has {have:g} GiB. Starts will be killed at random.",
+            severity="warn",
+            remedies=_larger_hosts(subject),
+        )
+    is_too_large = need > host.max_memory_gib
+    return RuleResult(
+        f"{loading}, but the host has {have:g} GiB.",
+        severity="block",
+        remedies=_larger_hosts(subject),
+        last_resorts=() if is_out_of_memory(subject.memory) else alternatives_for(subject),  # FIT01 lists them too
+        advice=f"The platform maximum is {host.max_memory_gib:g} GiB." if is_too_large else "",
+    )
+
+
+def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
+    """Yield sufficient host memory, with the vCPUs that Cloud Run requires for it."""
+    resolved = subject.resolved
+    host, need = resolved.host, with_margin_gib(subject.memory.load_peak_host_gib)
+    if resolved.platform != "cloud-run":
+        yield from fewer_replicas(resolved)
+        yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
+        return
+    if resolved.collects_on_cloud_run:
+        yield change("metrics.enabled", False)
+        need += COLLECTOR_MIN_GIB
+    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
+    if (
+        subject.memory.load_peak_host_gib <= host.max_memory_gib < memory_gib
+        and resolved.host_memory_gib < host.max_memory_gib
+    ):
+        memory_gib = host.max_memory_gib  # without its margin
+    taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
+    enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
+    vcpu = next(enough, None)
+    if memory_gib > host.max_memory_gib or vcpu is None:
+        return
+    changes: dict[str, object] = {"host_memory_gib": float(memory_gib)}
+    if resolved.vcpu < vcpu:
+        changes["vcpu"] = float(vcpu)
+    yield Remedy(changes=changes)
+
+
+@rule("FIT04")
+def _one_request(subject: Subject) -> RuleResult | None:
+    memory, resolved = subject.memory, subject.resolved
+    if is_out_of_memory(memory) or memory.max_concurrency >= 1 or resolved.max_model_len > resolved.spec.max_positions:
+        return None  # LEN03 shortens requests that no model of this kind supports
+    longest = memory.largest_max_model_len
+    shorter = tuple(_shorter_requests(subject))[-1:]  # a length that only just fits would end in FIT09
+    if not shorter and longest > 0:
+        shorter = (change("vllm.max_model_len", longest),)
+    replicas = fewer_replicas(resolved)
+    return RuleResult(
+        f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "
+        f"`vllm.max_model_len` {resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
+        + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
+        remedies=chain(shorter, _more_memory(subject), replicas, other_accelerators(subject)),
+        last_resorts=smaller_models(subject),
+    )
+
+
+@rule(margins.OUTSIDE_RULE)
+def _headroom(subject: Subject) -> RuleResult | None:
+    edge, resolved = margins.edge_outside_budget(subject.memory), subject.resolved
+    if not edge.is_short and not edge.may_fail:
+        return None
+    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
+    if edge.is_short:
+        fact = (
+            f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads "
+            "them."
+            if resolved.is_tpu
+            else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
+        )
+    else:
+        outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
+        when = "during the start or under load" if resolved.is_tpu else "during the start"
+        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash {when}."
+    return RuleResult(
+        f"{left}, but {fact}{_speculation_part(resolved)}",
+        severity="block" if edge.is_short else "warn",
+        remedies=chain(_smaller_batches(resolved), _smaller_budgets(subject)),
+        last_resorts=alternatives_for(subject) if edge.is_short else (),
+        advice="A lower utilization also shrinks the KV cache.",
+    )
+
+
+def _outside_of_a_gpu(subject: Subject) -> str:
+    """Return the memory of a GPU outside the budget."""
+    if not subject.resolved.has_unknown_drafter:
+        return "the CUDA context, fragmentation and CUDA graphs"
+    assumed_gib = to_gib(unknown_drafter_bytes(subject.resolved))
+    return f"the CUDA context, fragmentation, CUDA graphs and a draft model of unknown size ({assumed_gib:.2f} GiB assumed)"
+
+
+def _speculation_part(resolved: Resolved) -> str:
+    """Return what speculative decoding needs of the memory outside the budget; empty without it, and on a GPU."""
+    warm_up, verified_gib = warm_up_of(resolved), verification_gib(resolved)
+    if warm_up.all_gib > verified_gib:
+        return (
+            f" Speculative decoding with `vllm.max_num_seqs` {resolved.max_num_seqs} takes {warm_up.all_gib:.2f} GiB of it while the server starts, "
+            "because vLLM on TPU keeps the inputs of its programs until all have run."
+        )
+    return (
+        f" Verifying proposed tokens takes {verified_gib:.2f} GiB of it, because each chip holds their logits whole."
+        if verified_gib
+        else ""
+    )
+
+
+def _smaller_batches(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield, for speculative decoding on a TPU, the same without it, and with fewer sequences, most first."""
+    if not warm_up_of(resolved).all_gib:
+        return
+    yield change("vllm.speculative_config", None)
+    fewer = (sequences for sequences in _FEWER_SEQUENCES if sequences < resolved.max_num_seqs)
+    yield from (change("vllm.max_num_seqs", sequences) for sequences in fewer)
+
+
+def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
+    """Yield a utilization that leaves enough memory outside the budget, then the same with a length that still fits."""
+    resolved = subject.resolved
+    utilization = comfortable_utilization(resolved)
+    yield change("vllm.gpu_memory_utilization", utilization)
+    longest = memory_plan(replace(resolved, utilization=utilization)).largest_max_model_len
+    if 0 < longest < resolved.max_model_len:
+        yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
+
+
+def _support(resolved: Resolved, precision: str) -> Support:
+    deployment = resolved.deployment
+    version, supports = deployment.image_version, deployment.image_supports
+    return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
+
+
+def _least_supported(resolved: Resolved) -> tuple[str, Support]:
+    """Return the precision of the weights with the worst answer on the device, of those that the checkpoint has, and that answer."""
+    own = dict.fromkeys((resolved.scheme.name, *(scheme for _, scheme in resolved.spec.parts)))
+    rows = [(scheme, _support(resolved, scheme)) for scheme in own]
+    return min(rows, key=lambda one: (_ANSWERS.index(one[1].answer), not one[1].is_weight_only))
+
+
+@rule("FIT06")
+def _precision(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    if resolved.is_tpu and not resolved.spec.is_gemma4:
+        return None  # the table covers the models with a JAX class in vLLM on TPU
+    scheme, row = _least_supported(resolved)
+    layers = f", in its {scheme} layers," if resolved.spec.parts else f" as {scheme}"
+    served = f"{resolved.model_id}{layers}"
+    source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
+    if row.answer == "yes":
+        if resolved.is_tpu:
+            return None
+        if resolved.kv_dtype.startswith("fp8") and (kv := _support(resolved, FP8_KV)).answer == "no":
+            return RuleResult(
+                f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}: {kv.note}.",
+                remedies=(change("vllm.kv_cache_dtype", "int8_per_token_head"), change("vllm.kv_cache_dtype", None)),
+                source=f"{kv.source}, {kv.seen_on}",
+            )
+        if not row.is_weight_only:
+            return None
+        return RuleResult(
+            f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {scheme} "
+            "arithmetic. It saves memory but not time.",
+            severity="info",
+            source=source,
+        )
+
+    def remedies() -> Iterator[Remedy]:
+        yield from _images_that_load(resolved, scheme)
+        if resolved.deployment.model_spec is None:
+            yield Remedy(changes=served_as(original_of(resolved.model_id)))
+            if resolved.scheme.name != "w4a16":
+                yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
+        yield from other_accelerators(subject)
+
+    loads = "does not load" if row.answer == "no" else "is untested"
+    return RuleResult(
+        f"{served} {loads} on {resolved.accelerator.name}: {row.note}.",
+        remedies=remedies(),
+        last_resorts=smaller_models(subject),
+        advice="If your image loads it, add it to `image.supports`.",
+        severity="block" if row.answer == "no" else "warn",
+        source=source,
+    )
+
+
+def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
+    spec = resolved.spec
+    accelerator = resolved.accelerator
+    if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
+        yield Remedy(changes=DEFAULT_IMAGE)
+    if image := house_image(scheme, spec, accelerator):
+        yield Remedy(changes=image)
+
+
+@rule("FIT07")
+def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    if resolved.kv_bytes != 1:
+        return None
+    plain = layout_of(replace(resolved, kv_bytes=2)).bytes_per_token
+    packed = layout_of(resolved).bytes_per_token
+    if packed <= plain * _WORTH_HALF:
+        return None
+    gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
+    return RuleResult(
+        f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on "
+        f"{resolved.accelerator.name}. It holds {subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, "
+        f"{gain} than with bf16. A chip with one KV head pads fp8 to the width of bf16.",
+        severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
+        remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
+        advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
+    )
+
+
+@rule("FIT08")
+def _parallelism(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
+    if not resolved.is_tpu and resolved.tp * resolved.dp > devices:
+        fact = f"{resolved.accelerator.name} on {resolved.platform} has {number_of(devices, 'GPU')}"
+    elif heads % resolved.tp:
+        fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
+    elif (tower := _undivided_tower(resolved)) is not None:
+        fact = (
+            f"the image encoder of {resolved.model_id} has {tower.heads} attention heads, which it does not divide. vLLM on TPU divides them "
+            "over the chips, also if the server gets only text"
+        )
+    else:
+        return None
+    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0 and not resolved.is_tpu))
+    usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
+    if resolved.is_tpu:
+        others = list(more_replicas(resolved))
+    replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
+    return RuleResult(
+        f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
+        remedies=(usual, *([replicas_remedy(None)] if resolved.dp > 1 else []), *others),
+        last_resorts=alternatives_for(subject),
+    )
+
+
+def _undivided_tower(resolved: Resolved) -> VisionTower | None:
+    """Return the image encoder if the tensor parallelism does not divide its heads on a TPU; else None. 12B's PyTorch path has none."""
+    tower = resolved.spec.vision
+    return tower if tower is not None and resolved.runtime == "tpu-jax" and tower.heads % resolved.tp else None
+
+
+@rule(margins.CLOSE_RULE)
+def _close_to_an_edge(subject: Subject) -> RuleResult | None:
+    memory, error = subject.memory, _error_of(subject)
+    if is_out_of_memory(memory) or memory.max_concurrency < 1:
+        return None
+    load, request = margins.edge_while_loading(memory), margins.one_request(memory)
+    if load.may_fail:
+        message = (
+            f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. "
+            "Measured weights differ from "
+            f"planned ones by up to {constant('WEIGHTS_SCATTER'):.0%}. The server may crash while it loads."
+        )
+    elif request.may_fail:
+        message = (
+            f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of "
+            f"`vllm.max_model_len` {subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
+            f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
+        )
+    else:
+        return None
+    shorter = () if load.may_fail else _shorter_requests(subject)
+    return RuleResult(message, remedies=chain(shorter, alternatives_for(subject)))
+
+
+def _error_of(subject: Subject) -> str:
+    """Return what decides how much the KV cache may lack, as a clause."""
+    memory = subject.memory
+    if constant("WEIGHTS_SCATTER") * memory.weights_gib > memory.kv_margin_gib:
+        return f"Measured weights differ from planned ones by up to {constant('WEIGHTS_SCATTER'):.0%}"
+    return (
+        f"Measured KV caches of GPUs differ from planned ones by up to {constant('GPU_KV_MARGIN_GIB'):g} GiB "
+        f"or {constant('GPU_KV_MARGIN'):.0%}"
+    )
+
+
+def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
+    """Yield the longest request that fits in the KV cache even with the largest possible shortfall."""
+    resolved, memory = subject.resolved, subject.memory
+    certain_gib = memory.kv_gib - margins.may_lack_gib(memory)
+    longest = largest_model_len(
+        layout_of(resolved),
+        from_gib(max(certain_gib, 0.0)),
+        tokens_in_flight=tokens_in_flight(resolved),
+        limit=resolved.max_model_len,
+    )
+    for length in dict.fromkeys((longest, longest - longest % _LONGEST_BLOCK)):
+        if length > 0:
+            yield change("vllm.max_model_len", length)
+
+
+@rule("LEN02")
+def _multimodal_item(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
+    lengths = {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
+    too_long = {name: tokens for name, tokens in lengths.items() if tokens > resolved.max_num_batched_tokens}
+    if not whole_items or not too_long:
+        return None
+    modality, tokens = max(too_long.items(), key=lambda item: item[1])
+    limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **dict.fromkeys(too_long, 0)}
+    is_chosen = not resolved.spec.vision_bidirectional
+    default = " by this project's default" if resolved.deployment.vllm.disable_chunked_mm_input is None else ""
+    why = f" because `vllm.disable_chunked_mm_input` is true{default}" if is_chosen else ""
+
+    def remedies() -> Iterator[Remedy]:
+        yield change("vllm.max_num_batched_tokens", tokens)
+        if is_chosen and not resolved.is_tpu:
+            yield change("vllm.disable_chunked_mm_input", False)
+        yield change("vllm.limit_mm_per_prompt", limits)
+
+    return RuleResult(
+        f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps{why}, but "
+        f"`vllm.max_num_batched_tokens` is {resolved.max_num_batched_tokens:,}. vLLM will not start.",
+        remedies=remedies(),
+        last_resorts=alternatives_for(subject),
+        advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
+    )
+
+
+@rule("LEN03")
+def _model_length(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    longest = resolved.spec.max_positions
+    if resolved.max_model_len <= longest:
+        return None
+    return RuleResult(
+        f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. "
+        "vLLM will not start.",
+        remedies=(change("vllm.max_model_len", longest),),
+        last_resorts=alternatives_for(subject),
+    )

@@ -1,0 +1,108 @@
+"""Rules for models: unknown architectures, ids missing on the hub, base checkpoints, draft models that do not match."""
+
+from collections.abc import Iterator
+
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids, owner_of
+from gemma_serving.planning.model.catalog import absent_model
+from gemma_serving.planning.model.spec import precisions, text_params
+from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for, named_drafter
+from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.rules.alternatives import served_as, smaller_models
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+
+
+@rule("MOD01")
+def _unknown_architecture(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    spec = resolved.deployment.model_spec
+    if spec is None:
+        return None
+    stored = precisions(spec, resolved.scheme.name)
+    size = f"{text_params(spec) / 1e9:.2f} billion parameters in {stored}, {subject.memory.checkpoint_gib:.2f} GiB of files"
+    unknown = f" Unknown: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
+    is_known = find_checkpoint(resolved.deployment.model) is not None
+    near = () if is_known else near_spellings(resolved.deployment.model)
+    meant = f" Its id is close to {' and '.join(near)}." if near else ""
+    return RuleResult(
+        f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
+        advice="Compare the plan with the server's first log before you rely on it.",
+    )
+
+
+@rule("MOD02")
+def _base_checkpoint(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    found = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
+    if found is None or found.kind != "base" or resolved.vllm.chat_template is not None:
+        return None
+    return RuleResult(
+        f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the "
+        "smoke checks will fail.",
+        remedies=(change("model", found.architecture),),
+        advice="Set `vllm.chat_template`, or use /v1/completions.",
+    )
+
+
+@rule("MOD03")
+def _foreign_drafter(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    drafter, config = resolved.drafter, resolved.vllm.speculative_config
+    why = drafter_mismatch(drafter, resolved.spec) if drafter is not None else None
+    if drafter is None or config is None or why is None:
+        return None
+    fitting = [change("vllm.speculative_config", {**config, "model": one}) for one in drafters_for(resolved.spec)]
+    return RuleResult(
+        f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start.",
+        remedies=(*fitting, change("vllm.speculative_config", None)),
+    )
+
+
+@rule("MOD04")
+def _absent_checkpoint(subject: Subject) -> RuleResult | None:
+    deployment = subject.resolved.deployment
+    config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)
+    model, draft = _absent(deployment.model), _absent(drafter)
+    found = model or draft
+    if found is None or found.absent is None:
+        return None
+    if model is not None:
+        remedies: Iterator[Remedy] = (
+            Remedy(changes=served_as(one)) for one in nearest_ids(model) if deployment.model_spec is None
+        )
+        last_resorts = smaller_models(subject)
+    else:
+        fitting = drafters_for(subject.resolved.spec)
+        remedies = (change("vllm.speculative_config", {**(config or {}), "model": one}) for one in fitting)
+        last_resorts = iter((change("vllm.speculative_config", None),))
+    return RuleResult(
+        absent_model(found, found.absent),
+        remedies=remedies,
+        last_resorts=last_resorts,
+        advice="If files of that name are already in your bucket or image, accept this finding.",
+        source=f"{found.absent.url}, {found.absent.date}",
+    )
+
+
+@rule("MOD07")
+def _foreign_commit(subject: Subject) -> RuleResult | None:
+    deployment = subject.resolved.deployment
+    commit, known = deployment.model_revision or "", find_checkpoint(deployment.model)
+    owner = owner_of(commit)
+    if owner is None or owner is known:
+        return None
+    own_commit = known.commit if known is not None else ""
+    advice = "To find the commit of its main branch, run `gemma doctor STACK`."
+    if known is None:
+        advice += f" If {deployment.model} is a copy of {owner.id} with its history, accept this finding."
+    return RuleResult(
+        f"`model_revision` is {commit}, which is a commit of {owner.id}, not of {deployment.model}. "
+        "Its weights cannot be loaded.",
+        remedies=(change("model_revision", own_commit),),
+        advice="" if own_commit else advice,
+    )
+
+
+def _absent(name: str | None) -> Checkpoint | None:
+    found = find_checkpoint(name) if name else None
+    return found if found is not None and found.absent is not None else None

@@ -1,0 +1,59 @@
+"""Rules for alerts and metrics: alerts have data, and the collector leaves the server enough of the instance."""
+
+import math
+from collections.abc import Iterator
+
+from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU, server_share
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
+
+
+@rule("OBS02")
+def _no_metrics(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    alerts = resolved.deployment.alerts
+    tells = alerts.enabled and alerts.has_recipient
+    if not tells or resolved.collects or resolved.platform not in OBSERVABILITY_PLATFORMS:
+        return None
+    on_run = resolved.platform == "cloud-run"
+    present = "server errors, the daily cost and " if on_run else ""
+    missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
+    return RuleResult(
+        f"`metrics.enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
+        f"and the KV cache{missing} need metrics.",
+        remedies=(change("metrics.enabled", True), *_room_remedies(resolved)),
+    )
+
+
+@rule("OBS03")
+def _no_room(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    if not resolved.collects_on_cloud_run or resolved.has_room_for_collector:
+        return None
+    vcpu, memory_gib = server_share(resolved.vcpu, resolved.host_memory_gib)
+    host = resolved.host
+    return RuleResult(
+        f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each "
+        f"instance. Of `vcpu` {resolved.vcpu:g} and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server "
+        f"keeps {vcpu:g} vCPU and {memory_gib:g} GiB, but a container with {resolved.accelerator.name} needs at "
+        f"least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
+        remedies=(*_room_remedies(resolved), change("metrics.enabled", False)),
+    )
+
+
+def _room_remedies(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield the smallest larger instance that fits the collector, with metrics on, unless the instance fits it."""
+    least_gib = max(resolved.host_memory_gib, resolved.host.min_memory_gib + COLLECTOR_MIN_GIB)
+    for vcpu in cloud_run_vcpu(resolved.host) if resolved.platform == "cloud-run" else ():
+        memory_gib = float(math.ceil(least_gib))
+        fits = vcpu >= resolved.vcpu and memory_gib <= min(vcpu * CLOUD_RUN_GIB_PER_VCPU, resolved.host.max_memory_gib)
+        own_vcpu, own_gib = server_share(vcpu, memory_gib)
+        if fits and own_vcpu >= resolved.host.min_vcpu and own_gib >= resolved.host.min_memory_gib:
+            size = {"vcpu": float(vcpu), "host_memory_gib": memory_gib}
+            if (vcpu, memory_gib) != (resolved.vcpu, resolved.host_memory_gib):
+                yield Remedy(changes={**size, "metrics.enabled": True})
+            return

@@ -1,0 +1,130 @@
+"""Rules for Cloud Run's regional quotas for vCPU and memory."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.machine.hardware import (
+    CLOUD_RUN_GIB_PER_VCPU,
+    NEW_PROJECT_MEMORY_GIB,
+    NEW_PROJECT_VCPU,
+    REVISIONS_AT_AN_UPDATE,
+    cloud_run_vcpu,
+)
+from gemma_serving.planning.memory.host_memory import with_margin_gib
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.rules.registry import RuleResult, rule
+
+
+class _Use(Struct, frozen=True):
+    """One instance's use of a quota, and the quota in the region."""
+
+    setting: str
+    quota: str
+    unit: str
+    each: float
+    given: float | None
+    """None if the quota is not set; the quota of a new project is then used."""
+    of_new_project: float
+
+    @property
+    def allowed(self) -> float:
+        return self.of_new_project if self.given is None else self.given
+
+
+@rule("SCL04")
+def _compute_quota(subject: Subject) -> RuleResult | None:
+    uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
+    over = [use for use in uses if use.each * instances > use.allowed]
+    if not over:
+        return None
+    is_certain = any(use.given is not None for use in over)
+    return RuleResult(
+        f"{_clauses(subject, over, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
+        severity="block" if is_certain else "warn",
+        remedies=_remedies(subject, uses, revisions=1),
+        advice=_advice(uses, instances),
+    )
+
+
+@rule("SCL05")
+def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
+    uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
+    over = [use for use in uses if use.each * instances * REVISIONS_AT_AN_UPDATE > use.allowed]
+    if not over or any(use.each * instances > use.allowed for use in uses):
+        return None
+    return RuleResult(
+        "During an update, instances of the old and the new revision both count toward the quota: "
+        f"{_clauses(subject, over, instances, revisions=REVISIONS_AT_AN_UPDATE)}. "
+        "The new revision will not start, and the old one will keep serving.",
+        remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
+        advice=_advice(uses, instances),
+    )
+
+
+def _uses(resolved: Resolved) -> Sequence[_Use]:
+    """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
+    run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
+    quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
+    uses = (
+        _Use("vcpu", "cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
+        _Use("host_memory_gib", "memory_quota_mib", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
+    )
+    return [use for use in uses if use.given is not None or run.region]
+
+
+def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:
+    """Return each quota's limit, and the needs of all revisions' instances."""
+    region = subject.resolved.deployment.cloud_run.region or "the region"
+    counted = f"{f'{revisions} x ' if revisions > 1 else ''}`cloud_run.max_instances` {instances}"
+    found: list[str] = []
+    for use in over:
+        allowed = f"{use.allowed:g} {use.unit}"
+        known = f"is {allowed}" if use.given is not None else f"is not set (new projects have {allowed})"
+        kind = "vCPU" if use.unit == "vCPU" else "memory"
+        needed = f"{use.each * revisions * instances:g} {use.unit}"
+        one = f"{counted} x `{use.setting}` {use.each:g} {use.unit} is {needed}"
+        found.append(f"{one}, but the {kind} quota of {region} {known}")
+    return "; ".join(found)
+
+
+def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iterator[Remedy]:
+    """Yield fewer instances, smaller instances, and a single instance of the smallest size that starts."""
+    run = subject.resolved.deployment.cloud_run
+    fewer = min(int(use.allowed / (use.each * revisions)) for use in uses)
+    if fewer >= 1:
+        yield Remedy(changes=_instances(subject, fewer))
+    smaller = _smaller(subject, uses, revisions * run.max_instances)
+    if smaller is not None:
+        yield Remedy(changes=smaller)
+    one = _smaller(subject, uses, revisions) if fewer < 1 < run.max_instances else None
+    if one is not None:
+        yield Remedy(changes={**_instances(subject, 1), **one})
+
+
+def _instances(subject: Subject, instances: int) -> dict[str, object]:
+    least = subject.resolved.deployment.cloud_run.min_instances
+    found: dict[str, object] = {"cloud_run.max_instances": instances}
+    return found if least <= instances else {**found, "cloud_run.min_instances": instances}
+
+
+def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str, object] | None:
+    """Return the largest size that fits the quota this many times and can load the weights; None if none exists."""
+    host = subject.resolved.host
+    room = {use.setting: use.allowed / instances for use in uses}
+    most_gib = min(room.get("host_memory_gib", host.max_memory_gib), subject.resolved.host_memory_gib)
+    for vcpu in reversed(cloud_run_vcpu(host)):
+        memory_gib = int(min(most_gib, vcpu * CLOUD_RUN_GIB_PER_VCPU))
+        fits = vcpu <= min(room.get("vcpu", vcpu), subject.resolved.vcpu)
+        if fits and memory_gib >= max(host.min_memory_gib, with_margin_gib(subject.memory.load_peak_host_gib)):
+            return {"host_memory_gib": float(memory_gib), "vcpu": float(vcpu)}
+    return None
+
+
+def _advice(uses: Sequence[_Use], instances: int) -> str:
+    """Return the quota that the service and its updates need."""
+    needs = [(use, use.each * REVISIONS_AT_AN_UPDATE * instances) for use in uses]
+    enough = " and ".join(f"{need:g} {use.unit} (`cloud_run.{use.quota}`)" for use, need in needs if need > use.allowed)
+    return f"To raise the quota, request {enough}. To print the request, run `gemma doctor STACK`."

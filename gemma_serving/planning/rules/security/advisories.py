@@ -1,0 +1,88 @@
+"""Published vulnerabilities of vLLM that apply to Gemma 4: gemma_serving/planning/data/advisories.json, the worst first, compared with OSV every night."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.model.support import version_in_use, version_key
+from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.rules.registry import RuleResult, rule
+
+ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
+_UNKNOWN: Final = (0, 0, 0, 0)
+
+
+class Advisory(Struct, frozen=True, kw_only=True):
+    """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has the feature that it `needs`. A caller can `what`."""
+
+    id: str
+    aliases: tuple[str, ...]
+    first: str
+    fixed: str
+    needs: Literal["nothing", "no chat template of the server", "video", "trustRemoteCode", "another model"]
+    what: str
+    source: str
+    seen_on: str
+
+
+ADVISORIES: Final[Mapping[str, Advisory]] = Table(
+    lambda: {row["id"]: row_of(Advisory, row) for row in data_file("advisories.json")}
+)
+
+
+def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
+    """Return the vulnerabilities of the release; empty for an unknown one. A development version of the fixed release counts: its commit is unknown."""
+    version = version_key(_version(subject))
+    return [
+        one
+        for one in ADVISORIES.values()
+        if needs.get(one.needs) and version is not None and _key(one.first) <= version < _key(one.fixed)
+    ]
+
+
+def _key(release: str) -> tuple[int, ...]:
+    return version_key(release) or _UNKNOWN
+
+
+def _version(subject: Subject) -> str:
+    return version_in_use(subject.resolved.accelerator, subject.resolved.deployment.image_version)
+
+
+def _text(subject: Subject, found: Sequence[Advisory]) -> str:
+    fixed = max((one.fixed for one in found), key=_key)
+    apply = "vulnerabilities that apply" if len(found) > 1 else "vulnerability that applies"
+    has = f"vLLM {_version(subject)} has {len(found)} published {apply} to this deployment"
+    return f"{has}; vLLM {fixed} has none of them. With the worst, a caller can {found[0].what} ({found[0].id})."
+
+
+@rule("SEC11")
+def _vulnerable_feature(subject: Subject) -> RuleResult | None:
+    vllm = subject.resolved.deployment.vllm
+    limits = vllm.limit_mm_per_prompt or {}
+    found = _found(subject, {"trustRemoteCode": bool(vllm.trust_remote_code), "video": bool(limits.get("video"))})
+    if not found:
+        return None
+    off = {"vllm.trust_remote_code": None, "vllm.limit_mm_per_prompt": {**limits, "video": 0} if limits else None}
+    return RuleResult(_text(subject, found), remedies=(Remedy(changes=off),), advice=ADVICE)
+
+
+@rule("SEC04")
+def _vulnerable(subject: Subject) -> RuleResult | None:
+    if version_key(_version(subject)) is None:
+        return RuleResult(
+            "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
+            advice="Set `image.version` to the version in the first lines of its log.",
+        )
+    found = vulnerabilities(subject) if subject.resolved.deployment.cloud_run.public else ()
+    return RuleResult(_text(subject, found), severity="warn", advice=ADVICE) if found else None
+
+
+def vulnerabilities(subject: Subject) -> Sequence[Advisory]:
+    """Return the published vulnerabilities that callers of this deployment can use, the worst first."""
+    resolved = subject.resolved
+    needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
+    needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}
+    return _found(subject, needs)

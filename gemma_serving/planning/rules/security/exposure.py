@@ -1,0 +1,142 @@
+"""Rules for a server's exposure: its callers, media that it reads for them, programs in a bucket."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.data.exposure import inner_domains, open_domains
+from gemma_serving.planning.question.server_flags import ServerArgument
+from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.units import number_of
+
+_RUNS: Final = "runs Python code that it names"
+_OPENS: Final[Mapping[str, str]] = {
+    "--allowed-local-media-path": "allows callers to read files of the container",
+    "--allowed-origins": "allows web pages to call the server from their visitors' browsers",
+    "--config": "reads more arguments from a file that the plan does not read",
+    "--ec-transfer-config": "exchanges the encoder's cache with other servers",
+    "--enable-fault-tolerance": "adds paths that pause the engine and change its size",
+    "--enable-mm-embeds": "loads tensors that a caller sends",
+    "--enable-prompt-embeds": "loads tensors that a caller sends",
+    "--enable-scale-out": "adds paths that run parts of a request for other servers",
+    "--enable-tokenizer-info-endpoint": "shows callers the tokenizer and the chat template",
+    "--io-processor-plugin": _RUNS,
+    "--kv-events-config": "publishes the tokens of all prompts on a port",
+    "--kv-transfer-config": "exchanges the KV cache with other servers",
+    "--logits-processors": _RUNS,
+    "--middleware": "runs code before the server's own checks",
+    "--model-class-overrides": _RUNS,
+    "--otlp-traces-endpoint": "sends a trace of each request to another server",
+    "--profiler-config": "adds paths that start and stop a profiler",
+    "--reasoning-parser-plugin": _RUNS,
+    "--scheduler-cls": _RUNS,
+    "--tokens-only": "adds paths that run parts of a request for other servers",
+    "--tool-parser-plugin": _RUNS,
+    "--tool-server": "calls tools for every caller",
+    "--trust-request-chat-template": "runs a chat template that a caller sends",
+    "--worker-cls": _RUNS,
+    "--worker-extension-cls": _RUNS,
+}
+"""Effect of each flag that opens a server, as the end of a sentence."""
+_CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("",)}
+"""Values with which these flags open nothing."""
+
+
+@rule("SEC02")
+def _public(subject: Subject) -> RuleResult | None:
+    deployment, cost = subject.resolved.deployment, subject.cost
+    if not deployment.cloud_run.public:
+        return None
+    at_most = f"${cost.max_usd:,.0f} ({cost.max_usd_basis})"
+    limit = "" if deployment.max_usd is not None else " No `max_usd` limits the cost."
+    if not deployment.has_api_key:
+        return RuleResult(
+            f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
+            remedies=(change("cloud_run.public", False),),
+            advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/costs.md).",
+        )
+    return RuleResult(
+        "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
+        f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
+        severity="warn" if deployment.max_usd is not None else "block",
+        remedies=(change("cloud_run.public", False),),
+        advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/costs.md).",
+    )
+
+
+@rule("SEC05")
+def _unguarded(subject: Subject) -> RuleResult | None:
+    if not subject.resolved.deployment.has_api_key:
+        return None
+    found = arguments_named(subject, {"--grpc"})
+    if not found:
+        return None
+    return RuleResult(
+        "`vllm.extra_args` bypasses the path guard. With --grpc, vLLM serves gRPC, "
+        "which checks no API key and lacks the /health that the stack polls.",
+        remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
+    )
+
+
+@rule("SEC06")
+def _read_media(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    domains = open_domains(resolved.vllm.allowed_media_domains)
+    if not domains or not resolved.has_processor:
+        return None
+    inner = tuple(inner_domains(domains))
+    network = _inner_network(subject)
+    where = f" The server is in your network ({network})." if network else ""
+    named = f" {', '.join(inner)} can only be inside it or on the server's host." if inner else ""
+    return RuleResult(
+        f"`vllm.allowed_media_domains` has {number_of(len(domains), 'host')}. Any caller can make the server fetch URLs of "
+        f"{', '.join(domains)} from its own "
+        f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}",
+        severity="block" if network or inner else "warn",
+        remedies=(change("vllm.allowed_media_domains", None),),
+        advice="Clients can send images, audio and video as data: URLs instead.",
+    )
+
+
+def _inner_network(subject: Subject) -> str:
+    """Return the setting that puts the server in a network with other machines; empty if none does."""
+    deployment, resolved = subject.resolved.deployment, subject.resolved
+    if resolved.is_tpu and deployment.tpu.private_google_access is not None:
+        return "tpu.existingNetwork"
+    return "`cloud_run.direct_vpc`" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
+
+
+@rule("SEC10")
+def _opened(subject: Subject) -> RuleResult | None:
+    found = {one: words for one in arguments_named(subject, _OPENS) if (words := _opens(one))}
+    if not found:
+        return None
+    listed = "; ".join(dict.fromkeys(found.values()))
+    return RuleResult(
+        f"`vllm.extra_args` opens the server: {listed}.",
+        remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
+    )
+
+
+def _opens(argument: ServerArgument) -> str:
+    """Return the effect of an argument that opens the server, with its flag; empty for any other."""
+    flag = argument.name
+    is_closed = argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}
+    return "" if is_closed else f"{flag} {_OPENS[flag]}"
+
+
+@rule("SEC08")
+def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
+    deployment = subject.resolved.deployment
+    cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.compile_cache", "off")
+    value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.compile_cache
+    if deployment.bucket.existing is None or value != "bucket":
+        return None
+    return RuleResult(
+        f"`{cache[0]}` is bucket, but `bucket.existing` is {deployment.bucket.existing}, which the stack did not "
+        "create. Archives are signed (HMAC-SHA-256): the server does not run other writers' programs, but "
+        "they can delete archives and restore older ones of this stack.",
+        remedies=(change(*cache),),
+        advice="Accept this finding if you trust every writer of the bucket.",
+    )

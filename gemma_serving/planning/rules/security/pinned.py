@@ -1,0 +1,92 @@
+"""Rules for files that a server loads from the hub: repositories without a commit, files with code, and code itself."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.data.checkpoints import find_checkpoint
+from gemma_serving.planning.memory.resolve import Resolved
+from gemma_serving.planning.question.hub_files import hub_files
+from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.question.vllm_args import SAFETENSORS, TOKENIZER_REVISION
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+
+COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_UNPICKLES: Final = ("auto", "hf", "pt", "npcache")
+"""Load formats that open .bin or .pt files (vLLM, model_executor/model_loader/default_loader.py, 0.32.0)."""
+_SPECULATIVE: Final = "vllm.speculative_config"
+
+
+@rule("SEC07")
+def _floating_repository(subject: Subject) -> RuleResult | None:
+    found = tuple(_floating(subject.resolved))
+    if not found:
+        return None
+    is_whole = all(changes for _, _, changes in found)
+    named = " and ".join(f"the {name}" for name, _, _ in found)
+    one_of = "the account that owns it" if len(found) == 1 else "an account that owns one of them"
+    return RuleResult(
+        f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
+        f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat "
+        "template without any sign in a preview.",
+        remedies=(Remedy(changes={path: value for _, _, one in found for path, value in one.items()}),)
+        if is_whole
+        else (),
+        advice=" ".join(advice for _, advice, changes in found if not (is_whole and changes)),
+    )
+
+
+@rule("LDR04")
+def _pickled_weights(subject: Subject) -> RuleResult | None:
+    given = subject.resolved.deployment.vllm.load_format
+    if given not in _UNPICKLES:
+        return None
+    when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
+    return RuleResult(
+        f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. "
+        "Only PyTorch's restricted unpickler protects against it, and it has been bypassed (CVE-2025-32434). "
+        f"{SAFETENSORS} opens no such file; the server will not start without any other.",
+        remedies=(change("vllm.load_format", None),),
+    )
+
+
+@rule("MOD06")
+def _remote_code(subject: Subject) -> RuleResult | None:
+    deployment = subject.resolved.deployment
+    if not deployment.vllm.trust_remote_code:
+        return None
+    return RuleResult(
+        "`vllm.trust_remote_code` is true. The server will run Python code from the repository of "
+        f"{deployment.model}, which Gemma 4 does not need.",
+        remedies=(change("vllm.trust_remote_code", None),),
+    )
+
+
+def _floating(resolved: Resolved) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield kind and name of each repository without a commit, the advice, and the change to a commit that public sources state."""
+    deployment, config = resolved.deployment, resolved.vllm.speculative_config or {}
+    if deployment.model_revision is None:
+        return  # not a stack's question
+    if resolved.weights_mode == "hub" and not deployment.model_revision:
+        known = _known_commit(deployment.model)
+        advice = (
+            "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor "
+            "STACK`. Review the changes before you adopt a newer one."
+        )
+        yield f"model {deployment.model}", advice, {"model_revision": known} if known else {}
+    advices = {
+        "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {{}}.",
+        "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {{}} to `vllm.extra_args`.",
+        "adapter": "vLLM loads the main branch of an adapter. With `weights_mode` bucket, gemma stage_model copies {} and pins it by its hash.",
+    }
+    for one in hub_files(resolved):
+        if not COMMIT.fullmatch(one.revision):
+            known = _known_commit(one.name) if one.kind == "drafter" else ""
+            changes = {_SPECULATIVE: {**config, "revision": known}} if known else {}
+            yield f"{one.kind} {one.name}", advices[one.kind].format(one.name), changes
+
+
+def _known_commit(name: str) -> str:
+    found = find_checkpoint(name)
+    return found.commit if found is not None and found.id == name else ""

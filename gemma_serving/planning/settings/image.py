@@ -1,0 +1,71 @@
+"""The server's image."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from gemma_serving.planning.data.images import Image, image_of
+from gemma_serving.planning.settings.marks import OnChange, OneOf
+from gemma_serving.planning.settings.text import Digest, Repository
+
+CUDA_13: Final = 13
+Precision = Annotated[str, OneOf(("fp8", "mxfp4", "nvfp4", "w4a16"))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings:
+    """A custom image: a Docker Hub repository pinned by digest. The stack pulls it through Artifact Registry."""
+
+    repository: Repository
+    """Repository on Docker Hub."""
+    digest: Digest
+    """Digest of the image or of its multi-architecture index.
+
+    A tag can change under a running service; a digest cannot.
+    """
+    version: Annotated[str | None, OnChange("nothing")] = None
+    """vLLM version in the image. The planner checks which models it loads; the pull does not use it."""
+    supports: Annotated[
+        tuple[Precision, ...],
+        OnChange("nothing"),
+    ] = ()
+    """Precisions that this image loads although its version does not, for example with a patch in `buildContext`."""
+    audio: Annotated[bool | None, OnChange("nothing")] = None
+    """True if this image has the packages that decode audio (`vllm[audio]`), false if not. Default: unknown."""
+    build_context: str | None = None
+    """Folder with a Dockerfile based on this image (build argument BASE_IMAGE). The stack builds it and serves the result."""
+    uid: int | None = None
+    """User that the image runs as, if not root. Without it, the server cannot read the FUSE mount."""
+    gid: int | None = None
+    """Group that the image runs as, if not root."""
+
+    @property
+    def is_default(self) -> bool:
+        """True if a question changes the default image without naming another one."""
+        return not self.digest and self.version is None
+
+    @property
+    def known(self) -> Image | None:
+        """Entry for this repository in the table of images, or None."""
+        return image_of(self.repository)
+
+    @property
+    def needs_cuda_13(self) -> bool:
+        """True if the image has CUDA 13 or newer. Assumed for a custom image; a wrong guess does no harm."""
+        return self.known is None or (self.known.cuda_major or 0) >= CUDA_13
+
+
+def named_image(image: Image) -> ImageSettings:
+    """Return the settings of an image of the table: what `image: NAME` in a file means."""
+    return ImageSettings(
+        repository=image.repository,
+        digest=image.digest,
+        version=image.version,
+        supports=image.supports,
+        audio=image.decodes_audio,
+        build_context=image.build_context,
+    )
+
+
+def image_of_version(version: str) -> ImageSettings:
+    """Return an image of which only the version of vLLM is known; empty if not even that."""
+    return ImageSettings(repository="", digest="", version=version)

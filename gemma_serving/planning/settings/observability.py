@@ -1,0 +1,108 @@
+"""Alerts, and the collector of metrics."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, get_args
+
+from gemma_serving.contracts.collector import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S
+from gemma_serving.planning.settings.marks import Checked, Limit, Matching
+from gemma_serving.planning.settings.text import DurationS, PositiveNumber
+
+TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]
+EMAIL: Final = Matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")
+Email = Annotated[str, EMAIL]
+Webhook = Annotated[str, Matching(r"^https?://[^\s/]+(/\S*)?$", "a URL", "https://alerts.example.com/gemma")]
+
+_MIN_IDLE_S: Final = 300
+_MAX_IDLE_S: Final = 86_400
+"""Cloud Monitoring evaluates PromQL over at most 25 hours."""
+
+
+def _idle_problem(idle_s: int) -> str | None:
+    return None if _MIN_IDLE_S <= idle_s <= _MAX_IDLE_S else f"idle is {idle_s}s; expected 5m to 1d"
+
+
+def _interval_problem(interval_s: int) -> str | None:
+    if SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
+        return None
+    return f"interval is {interval_s}s; expected {SHORTEST_INTERVAL_S}s to {LONGEST_INTERVAL_S}s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRecipients:
+    """Alerts in Cloud Monitoring."""
+
+    enabled: bool = True
+    """Create alert policies and, with metrics, a dashboard.
+
+    The account that runs `gemma up` needs `roles/monitoring.editor` and `roles/logging.configWriter`.
+    """
+    email: Email | None = None
+    """E-mail address that alerts are sent to.
+
+    Without `email` and `webhook`, only the console and `gemma alerts` show alerts.
+    """
+    webhook: Webhook | None = None
+    """URL that alerts are posted to.
+
+    Any user who can read the stack's state or settings can read the URL, including a token in it.
+    """
+
+    @property
+    def has_recipient(self) -> bool:
+        """True if the alerts have a receiver."""
+        return self.email is not None or self.webhook is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSettings(AlertRecipients):
+    """Alerts in Cloud Monitoring."""
+
+    ttft: TtftBound = "2500ms"
+    """Limit of the time to first token on a TPU. Only bounds of vLLM's histogram are possible."""
+    ttft_goal: Annotated[float, Limit(at_least=0.94, at_most=0.9999)] = 0.99
+    """Fraction of requests that should meet `ttft` in a month, from 0.94 to 0.9999.
+
+    An alert fires if 14.4 times (1 - goal) of the requests miss `ttft`. With a goal below 0.94 it could never fire.
+    """
+    idle_s: Annotated[DurationS, Checked(_idle_problem)] = 3_600
+    """Time without a request after which the idle alert of a TPU VM fires. From 5m to 1d."""
+    daily_cost: PositiveNumber | None = None
+    """US dollars per day, at the planner's prices, above which an alert fires.
+
+    The alert counts the time that instances run, not the bill. The default on Cloud Run is one day of the instances that always run, or eight
+    hours of one if none does. On a TPU there is no such alert by default.
+    """
+
+    @property
+    def ttft_s(self) -> float:
+        """Limit of the time to first token in seconds."""
+        from gemma_serving.contracts.alerts import TTFT_BUCKETS_S  # noqa: PLC0415 - 4 ms, and a plan has no limit of the time
+
+        return dict(zip(get_args(TtftBound), TTFT_BUCKETS_S, strict=True))[self.ttft]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """The OpenTelemetry collector next to the server, which writes its metrics to Managed Service for Prometheus."""
+
+    enabled: bool | None = None
+    """Run the collector. Default: true on a TPU with `alerts.enabled`, otherwise false.
+
+    On Cloud Run the collector takes 2 vCPU and at least 512Mi of each instance. Turning it on or off creates a revision.
+    """
+    interval_s: Annotated[DurationS, Checked(_interval_problem)] = SHORTEST_INTERVAL_S
+    """Time between two scrapes, from 30s to 2m. On Cloud Run a change creates a revision."""
+
+
+OBSERVABILITY_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
+"""Platforms of stacks, which can have alerts and a collector."""
+COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
+"""Platforms on which a stack with alerts has a collector by default (docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
+collector's image cannot be pulled never starts; the server of a TPU VM does."""
+
+
+def collects(alerts: AlertRecipients, metrics: MetricsSettings, platform: str) -> bool:
+    """Return whether a collector runs next to the server on a platform."""
+    if metrics.enabled is None:
+        return alerts.enabled and platform in COLLECTS_BY_DEFAULT
+    return metrics.enabled and platform in OBSERVABILITY_PLATFORMS

@@ -1,0 +1,118 @@
+"""Types of settings: text that matches a pattern, numbers above 0, and quantities with a unit."""
+
+import re
+from typing import Annotated
+
+from gemma_serving.planning.settings.marks import Limit, Matching, Quantity
+from gemma_serving.planning.units import DURATION_PATTERN, format_duration, parse_duration_s
+
+_PATH = r"^((https://\S+/)?projects/[^/\s]+/"
+_NAME = r"/)?[a-z]([a-z0-9-]*[a-z0-9])?$"
+ProjectId = Annotated[
+    str,
+    Matching(
+        r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 characters of a-z, 0-9 and -, starting with a letter"
+    ),
+]
+ModelId = Annotated[str, Matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
+Commit = Annotated[
+    str,
+    Matching(
+        r"^[0-9a-f]{40}$",
+        "the 40 hexadecimal digits of a commit (branches and tags can move)",
+        "905e84b50c4d2a365ebde34e685027578e6728db",
+    ),
+]
+Zone = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
+Region = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
+StackName = Annotated[
+    str,
+    Matching(
+        r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$",
+        "a stack's name: up to 30 lower-case letters, digits and hyphens, starting with a letter,",
+        "tpu-v6e1",
+    ),
+]
+AcceleratorType = Annotated[str, Matching(r"^(v|tpu)[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
+Network = Annotated[
+    str,
+    Matching(
+        _PATH + "global/networks" + _NAME, "a name or self link", "projects/my-project/global/networks/my-network"
+    ),
+]
+Subnetwork = Annotated[
+    str,
+    Matching(
+        _PATH + r"regions/[^/\s]+/subnetworks" + _NAME,
+        "a name or self link",
+        "projects/my-project/regions/us-east5/subnetworks/my-subnetwork",
+    ),
+]
+Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
+Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
+DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
+TunnelRole = Annotated[
+    str,
+    Matching(
+        r"^((projects/[a-z][a-z0-9-]{4,28}[a-z0-9]|organizations/[0-9]+)/roles/)?[A-Za-z0-9_.]{3,64}$",
+        "a custom role: ID, projects/P/roles/ID or organizations/NUMBER/roles/ID,",
+        "gemmaTunnel",
+    ),
+]
+RuntimeVersion = Annotated[
+    str, Matching(r"^(https://)?[A-Za-z0-9][A-Za-z0-9._/:-]*$", "a TPU VM image", "v2-alpha-tpuv6e")
+]
+_MEMBER = r"^(user|group|serviceAccount|domain):[A-Za-z0-9@._%+'-]+$"
+Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
+Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow the public, set public: true)", "user:name@example.com")]
+MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
+BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a bucket name", "my-models")]
+_FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
+Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
+ManifestHash = Annotated[
+    str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that gemma stage_model prints")
+]
+ProjectPath = Annotated[
+    str,
+    Matching(
+        r"^(?!/)(?!(.*/)?\.\.(/|$))[A-Za-z0-9._/-]+$",
+        "a path inside the project, without ..",
+        "models/other/config.json",
+    ),
+]
+FilePath = Annotated[str, Matching(r".+", "a file")]
+SecretVersion = Annotated[
+    str,
+    Matching(
+        r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/[1-9][0-9]*$",
+        "a version in Secret Manager by its number",
+        "projects/my-project/secrets/hf-token/versions/1",
+    ),
+]
+Positive = Annotated[int, Limit(above=0)]
+PositiveNumber = Annotated[float, Limit(above=0)]
+FromZero = Annotated[int, Limit(at_least=0)]
+
+_MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
+_MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
+
+
+def parse_memory_mib(value: object) -> int:
+    """Return the MiB of a size such as "32Gi" or "512Mi". Raises ValueError for anything else, including a bare number or "GB"."""
+    found = re.fullmatch(_MEMORY_PATTERN, value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('a memory size needs its binary unit, for example "32Gi" or "512Mi"')
+    return int(found.group(1)) * _MEMORY_UNITS_MIB[found.group(2)]
+
+
+def format_memory(mib: int) -> str:
+    """Return a memory size in MiB as Kubernetes-style APIs take it, such as "32Gi"."""
+    return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
+
+
+DURATION = Quantity(parse_duration_s, format_duration, DURATION_PATTERN, ("90s", "4h"))
+MEMORY = Quantity(parse_memory_mib, format_memory, _MEMORY_PATTERN, ("512Mi", "32Gi"))
+DurationS = Annotated[int, DURATION]
+"""Seconds, written with a unit in the file."""
+MemoryMib = Annotated[int, MEMORY]
+"""MiB, written with a unit in the file."""

@@ -1,0 +1,290 @@
+"""Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings."""
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any, Final, cast
+
+from msgspec import Struct
+from msgspec.structs import replace as replace_struct
+
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
+from gemma_serving.planning.data.images import built_images, shipped_options
+from gemma_serving.planning.data.prices import (
+    LIST_PRICES,
+    HourlyPart,
+    PriceBook,
+    instance_parts,
+    region_of,
+    slice_parts,
+)
+from gemma_serving.planning.data.quantization import QUANTIZED_BY_VLLM
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import (
+    ACCELERATORS,
+    CLOUD_RUN_GIB_PER_VCPU,
+    CLOUD_RUN_MAX_CONCURRENCY,
+    Accelerator,
+    cloud_run_vcpu,
+    find_accelerator,
+    host_of,
+    known_places,
+)
+from gemma_serving.planning.memory.adapters import adapter_options
+from gemma_serving.planning.memory.budget import comfortable_utilization
+from gemma_serving.planning.memory.resolve import filled_in
+from gemma_serving.planning.model.catalog import refuse_absent, spec_of, unknown_model
+from gemma_serving.planning.model.support import loading_image
+from gemma_serving.planning.question.recommendation import (
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    SMALL_DEVICE_GIB,
+    SMALL_DEVICE_MAX_NUM_SEQS,
+    TEXT_ONLY,
+    needs_text_alone,
+    replica_counts,
+)
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment, Platform, WeightsMode
+from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.image import named_image
+from gemma_serving.planning.speed.prefill import prompt_tokens
+from gemma_serving.planning.units import align_to, ceil_div, next_power_of_two
+
+PROVISIONING: Final = "flex-start"
+"""Provisioning model of slices, the default of a question: the cheapest that Google does not preempt."""
+WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
+    "tpu-vm": ("hub", "disk"),
+    "cloud-run": ("fuse", "fuse-buffered", "hub"),
+}
+"""Default weights mode that needs no custom image, by platform."""
+LEAST_CONTEXT: Final = 4_096
+"""Minimum request length unless `min_context` requests another: with less, a chat has no history."""
+_SEQUENCES_STEP: Final = 8
+_LENGTH_STEP: Final = 256
+"""Largest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_BOLD_UTILIZATION: Final = 0.95
+"""The upper end of the recipe's range (`planning.question.recommendation.UTILIZATION` is its middle)."""
+_USUAL_IMAGES: Final = 4
+"""Images per request that the planner recommends."""
+_CENTS: Final = 6
+"""Decimal places after which prices count as equal."""
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """A checkpoint with the precision that it is served in."""
+
+    checkpoint: Checkpoint
+    quantization: str | None = None
+    """Scheme to which vLLM converts it while loading; None for its own."""
+
+    @property
+    def words(self) -> str:
+        """The checkpoint's id, with the precision if converted while loading."""
+        return f"{self.checkpoint.id} as {self.quantization}" if self.quantization else self.checkpoint.id
+
+
+class HostShape(Struct, frozen=True, kw_only=True):
+    """An accelerator in its cheapest location, with its host."""
+
+    accelerator: Accelerator
+    platform: Platform
+    places: tuple[str, ...]
+    """Zones of a slice, or the one region of a service."""
+    usd_per_hour: float
+    vcpu: float | None = None
+    """Host of a service; None for a slice, whose host is fixed."""
+    memory_gib: float | None = None
+
+
+def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of a family (`12B`) or an id; without either, all instruction-tuned ones.
+
+    Base and unrounded QAT checkpoints are found by id only, because the first cannot chat and the second are as large as the original.
+    Raises PlanningError for a model outside the catalog, missing on the hub, or only usable as a draft model.
+    """
+    if wanted is None:
+        return tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
+    members = family(wanted)
+    if members:
+        return members
+    found = find_checkpoint(wanted)
+    if found is None or found.is_drafter:
+        raise PlanningError(unknown_model(wanted))
+    refuse_absent(found.id)
+    return (found,)
+
+
+def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
+    """Yield each checkpoint in its own precision, then in those to which vLLM converts a bf16 one."""
+    for checkpoint in checkpoints:
+        yield Served(checkpoint=checkpoint)
+        if checkpoint.scheme == "bf16":
+            for scheme in QUANTIZED_BY_VLLM:
+                yield Served(checkpoint=checkpoint, quantization=scheme)
+
+
+def image_for(served: Served, accelerator: Accelerator) -> str | None:
+    """Return the image that is known to load the precision: the target's default, or one of this project."""
+    return loading_image(served.quantization or served.checkpoint.scheme, spec_of(served.checkpoint.id), accelerator)
+
+
+def rentable_accelerators(
+    regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
+) -> tuple[tuple[HostShape, ...], ...]:
+    """Return the available accelerators with their hosts, cheapest first, in the cheapest known locations of these regions (none: all).
+
+    Raises PlanningError for an accelerator that this project cannot deploy, or a region that has none of them.
+    """
+    named = deployable_accelerators(accelerator)
+    known = {region_of(place) for one in named for place in known_places(one)}
+    for region in regions:
+        if region not in known:
+            what = named[0].name if accelerator else "an accelerator that this project deploys"
+            raise PlanningError(
+                f"--region {region} is not listed for {what}. Listed: {', '.join(sorted(filter(None, known)))}."
+            )
+    found = [hosts for one in named if (hosts := tuple(_hosts(one, regions, prices or LIST_PRICES)))]
+    if accelerator and not found:
+        raise PlanningError(
+            f'--accelerator is "{accelerator}", whose price is unknown, so a search cannot rank it. Remove --accelerator, or plan it without --solve.'
+        )
+    return tuple(found)
+
+
+def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
+    """Return the accelerator with this name, or all that this project deploys. Raises PlanningError naming the option for any other."""
+    deployable = tuple(
+        one for one in ACCELERATORS.values() if (one.is_tpu and not one.plan_only) or "cloud-run" in one.platforms
+    )
+    if name is None:
+        return deployable
+    found = find_accelerator(name)
+    if found is not None and found.plan_only:
+        raise PlanningError(
+            f'{option} is "{name}". {found.plan_only}. Choose one of {", ".join(one.name for one in deployable)}.'
+        )
+    if found not in deployable:
+        raise PlanningError(f'{option} is "{name}". This project deploys {", ".join(one.name for one in deployable)}.')
+    return (found,)
+
+
+def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook) -> Iterator[HostShape]:
+    places = tuple(place for place in known_places(accelerator) if not regions or region_of(place) in regions)
+    if not places:
+        return
+    if accelerator.is_tpu:
+        slice_ = partial(
+            slice_parts, prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=PROVISIONING
+        )
+        parts = {place: slice_(place=place) for place in places}
+        if not all(parts.values()):
+            return
+        cheapest, usd = _cheapest(parts)
+        yield HostShape(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
+        return
+    host = host_of(accelerator, "cloud-run")
+    instance = partial(instance_parts, prices, gpu=accelerator.name, zonal_redundancy=False)
+    for gib in map(float, range(int(host.min_memory_gib), int(host.max_memory_gib) + 1, CLOUD_RUN_GIB_PER_VCPU)):
+        vcpu = next((float(one) for one in cloud_run_vcpu(host) if one * CLOUD_RUN_GIB_PER_VCPU >= gib), None)
+        if vcpu is not None:
+            parts = {place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places}
+            if not all(parts.values()):
+                return
+            cheapest, usd = _cheapest(parts)
+            yield HostShape(
+                accelerator=accelerator,
+                platform="cloud-run",
+                places=cheapest[:1],
+                usd_per_hour=usd,
+                vcpu=vcpu,
+                memory_gib=gib,
+            )
+
+
+def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...], float]:
+    """Return the locations with the lowest price, and that price. A known price precedes an assumed one."""
+    ranks = {
+        place: (round(sum(part.usd_per_hour for part in each), _CENTS), any(part.price.is_assumed for part in each))
+        for place, each in parts.items()
+    }
+    best = min(ranks.values())
+    return tuple(place for place, rank in ranks.items() if rank == best), best[0]
+
+
+def longest_request(workload: Workload, min_context: int | None) -> int:
+    """Return the minimum length of a request in tokens: the workload's own, or `min_context`."""
+    return max(prompt_tokens(workload) + workload.output_tokens, min_context or LEAST_CONTEXT)
+
+
+def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deployment]:
+    """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
+
+    Longer requests than needed, bf16 KV cache and the default utilization precede settings that cost memory, then unmeasured replicas, then settings
+    that cost precision.
+    """
+    resolved = filled_in(deployment)
+    limit = resolved.spec.max_positions
+    usual_length = min(MAX_MODEL_LEN, limit)
+    wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
+    lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
+    utilizations = dict.fromkeys((None, _bold(resolved)))
+    memories = [(None, utilization, None) for utilization in utilizations]
+    memories += [(None, None, count) for count in replica_counts(resolved.spec, resolved.accelerator)]
+    memories += [("fp8", utilization, None) for utilization in utilizations]
+    for kv_cache_dtype, utilization, replicas in memories:
+        for sequences, length in product(_sequences(resolved.accelerator, ceil_div(users, replicas or 1)), lengths):
+            memory = {"gpu_memory_utilization": utilization, "kv_cache_dtype": kv_cache_dtype}
+            yield _tuned(
+                deployment, max_model_len=length, max_num_seqs=sequences, data_parallel_size=replicas, **memory
+            )
+
+
+def _bold(resolved: Resolved) -> float | None:
+    """Return the highest comfortable utilization, if the planner's own is lower."""
+    bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
+    return bold if bold > resolved.utilization else None
+
+
+def _tuned(deployment: Deployment, **options: Any) -> Deployment:  # noqa: ANN401 - values of the fields
+    return replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
+
+
+def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
+    """Return the concurrent requests to allow, the recommended number first. `users` is 0 if only a rate is known."""
+    is_small = not accelerator.is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
+    usual = SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS
+    if users:
+        return (None,) if users <= usual else (align_to(users, _SEQUENCES_STEP),)
+    return (None, *(more for more in (64, MAX_NUM_SEQS, CLOUD_RUN_MAX_CONCURRENCY) if more > usual))
+
+
+def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
+    """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
+    image = built_images("tpu").get(image_for(served, place.accelerator) or "")
+    options = dict(adapter_options(workload))
+    if workload.images > _USUAL_IMAGES:
+        audio = {"audio": int(workload.audio_s > 0)} if spec_of(served.checkpoint.id).audio_params else {}
+        options["limit_mm_per_prompt"] = {"image": workload.images, **audio}
+    elif image and needs_text_alone(workload):
+        options["limit_mm_per_prompt"] = TEXT_ONLY
+        shipped = shipped_options(image.version, place.accelerator.name, served.checkpoint.id)
+        options["max_num_batched_tokens"] = shipped.get("vllm.max_num_batched_tokens")
+    deployment = Deployment(
+        model=served.checkpoint.id,
+        accelerator=place.accelerator.name,
+        platform=place.platform,
+        quantization=served.quantization,
+        vllm=VllmOptions(**cast("dict[str, Any]", options)),
+        weights_mode=WEIGHTS_MODES[place.platform][0],
+        host_memory_gib=place.memory_gib,
+        vcpu=place.vcpu,
+        workload=workload,
+        image=named_image(image) if image else None,
+        prices=prices,
+    )
+    if place.platform == "cloud-run":
+        return replace_struct(deployment, cloud_run=dataclasses.replace(NO_SERVICE, region=place.places[0]))
+    return replace_struct(deployment, tpu=dataclasses.replace(NO_TPU, zones=place.places))

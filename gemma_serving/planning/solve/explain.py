@@ -1,0 +1,176 @@
+"""The formulas with their numbers, line by line, for `--explain`."""
+
+from collections.abc import Iterator
+
+from gemma_serving.planning.cost.loading_modes import loading_modes
+from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.memory.budget import captured_graphs, program_memory
+from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
+from gemma_serving.planning.model.spec import active_params, text_params
+from gemma_serving.planning.question.releases import tokens_in_flight
+from gemma_serving.planning.question.types import StartStage, unknown_words
+from gemma_serving.planning.rules.security.advisories import ADVICE, vulnerabilities
+from gemma_serving.planning.speed.measured_starts import behind_the_start
+from gemma_serving.planning.speed.startup import xla_programs
+from gemma_serving.planning.units import KIB, to_gib
+
+_BILLION = 1e9
+
+
+def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return sections of lines: model, memory, KV cache, start-up, vulnerabilities of the image, and the weights modes of Cloud Run."""
+    return (
+        ("Model", tuple(_model(subject))),
+        ("Memory of one device", tuple(_memory(subject))),
+        ("KV cache", tuple(_kv(subject))),
+        ("Start-up", tuple(_startup(subject))),
+        *((("Published vulnerabilities", tuple(_vulnerabilities(subject))),) if vulnerabilities(subject) else ()),
+        *((("Weights modes", tuple(_ways(subject))),) if loading_modes(subject) else ()),
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _model(subject: Subject) -> Iterator[str]:
+    spec, scheme = subject.resolved.spec, subject.resolved.scheme
+    groups = ", ".join(
+        f"{g.count} x {'window ' + format(g.attention.window, ',') if g.attention.window else 'full'} "
+        f"({g.attention.kv_heads} KV heads of {g.attention.head_dim}{'' if g.owns_kv else ', borrowed KV'})"
+        for g in spec.groups
+    )
+    whole, used = text_params(spec) / _BILLION, active_params(spec) / _BILLION
+    yield f"{whole:.2f} billion parameters in the language model, {used:.2f} used per token"
+    yield f"{spec.layers} layers: {groups}"
+    yield f"{scheme.name}: {scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others"
+    for role, size in spec.stored_bytes:
+        formats = " and ".join(one for part, one in spec.parts if part == role)
+        yield f"{role}: {size:.4g} bytes per parameter{f', {formats}' if formats else ''}, from its config.json"
+
+
+def _memory(subject: Subject) -> Iterator[str]:
+    memory = subject.memory
+    resolved = subject.resolved
+    weights = subject.weights
+    devices = _counted(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
+    yield f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB"
+    yield f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB"
+    tables = f", including {to_gib(weights.tables):.3f} for position tables and buffers"
+    rows = [(f"- weights on one of {devices}", to_gib(weights.device), tables)]
+    if memory.offloaded_gib:
+        rows.append(("+ offloaded to the host", memory.offloaded_gib, ""))
+    if not resolved.is_tpu:
+        step = f", at {resolved.max_num_batched_tokens:,} tokens and {resolved.max_num_seqs:,} sequences per step"
+        rows.append(("- activations", memory.activations_gib, step))
+        rows.append(("- CUDA graphs", memory.graphs_gib, f", {captured_graphs(resolved)} graphs"))
+    for name, gib, more in (*rows, ("= KV cache", memory.kv_gib, "")):
+        yield f"{name:<31}{gib:9.3f} GiB{more}"
+    if resolved.is_tpu:
+        needs, enough = memory.outside_needs_gib, memory.outside_enough_gib
+        yield (
+            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; minimum {needs:.2f} GiB, "
+            f"recommended {enough:.2f} GiB"
+        )
+        yield f"they need, in GiB: {program_memory(resolved).words}"
+    else:
+        yield (
+            f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, "
+            f"{memory.load_peak_host_gib:.2f} GiB of host memory"
+        )
+
+
+def _kv(subject: Subject) -> Iterator[str]:
+    resolved = subject.resolved
+    memory = subject.memory
+    layout = layout_of(subject.resolved)
+    length, flying = resolved.max_model_len, tokens_in_flight(resolved)
+    yield f"block = {layout.block_bytes / KIB:,.0f} KiB; {memory.kv_gib:.3f} GiB / block = {memory.kv_blocks:,} blocks"
+    for kind in layout.kinds:
+        groups = _counted(kind.groups, "group")
+        if kind.window is None:
+            yield f"full length: {groups} x ceil({length:,} / {kind.block_size}) blocks per request"
+        else:
+            held = min(kind.window - 1 + flying, length)
+            yield (
+                f"window {kind.window:,}: {groups} x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
+                f"min({kind.window:,} - 1 + {flying:,}, {length:,}) tokens held"
+            )
+    each = blocks_per_request(layout, max_model_len=length, tokens_in_flight=flying)
+    requests = f"{memory.kv_blocks:,} / {each:,} blocks per request = {memory.max_concurrency:.2f} requests"
+    yield f"{requests} of {length:,} = {memory.kv_tokens:,} tokens"
+    more = f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device"
+    yield f"{more}; longest request that fits: {memory.largest_max_model_len:,}"
+
+
+def _delay(stage: StartStage) -> str:
+    return f", delayed by the {stage.shared} that both use" if stage.shared else ""
+
+
+def _startup(subject: Subject) -> Iterator[str]:
+    resolved, startup = subject.resolved, subject.known_startup
+    if startup is None:
+        yield unknown_words(resolved.accelerator.name, subject.unknown)
+        return
+    work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
+    if resolved.is_tpu:
+        work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
+    between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
+    order = "one after the other and " if startup.beside_s else ""
+    margin = f"; {order}with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
+    rows = [
+        ("image and process", startup.pull_s, ""),
+        (
+            f"weights, {resolved.weights_mode}",
+            startup.load_s,
+            f" for {subject.memory.checkpoint_gib:.2f} GiB{_fuse(subject)}",
+        ),
+        ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
+        ("side by side", -startup.beside_s, ": the weights are fetched while the image is pulled"),
+        ("total", startup.total_s, "" if resolved.is_tpu else margin),
+    ]
+    if (probe := startup.probe) is not None:
+        waits = f"; it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
+        rows.append(("seen by the probe", startup.ready_s, f"{waits}, {probe.failure_threshold} times"))
+    for name, seconds, more in rows:
+        if seconds:
+            yield f"{name:<19} {seconds:8.1f} s{more}"
+    yield behind_the_start(resolved.accelerator.name)
+    for stage in startup.stages:
+        yield f"from {stage.begins_s:6.1f} to {stage.ends_s:6.1f} s  {stage.name:<23} {stage.source}{_delay(stage)}"
+    for name, seconds in (
+        ("crash, or flags that keep the programs", startup.restart_s),
+        ("flags that require recompilation", startup.recompile_s),
+        ("reboot of the TPU VM", startup.reboot_s),
+        ("node replacement, from the next boot", startup.node_replacement_s),
+    ):
+        if seconds is not None:
+            yield f"{name:<42} {seconds:8.1f} s"
+
+
+def _fuse(subject: Subject) -> str:
+    """Return the rate of a plain mount and what it rests on; empty for other weights modes."""
+    if subject.resolved.weights_mode != "fuse":
+        return ""
+    rate = subject.memory.checkpoint_gib * 1024 / subject.startup.load_s
+    return f" at {rate:.0f} MiB/s, by one public boot (16.4 GB on an L4)"
+
+
+def _vulnerabilities(subject: Subject) -> Iterator[str]:
+    for one in vulnerabilities(subject):
+        yield f"{one.id}: a caller can {one.what}; fixed in vLLM {one.fixed}; {one.source}"
+    yield ADVICE
+
+
+def _ways(subject: Subject) -> Iterator[str]:
+    """Yield the header, and a row for each weights mode on Cloud Run; the chosen one has a star."""
+    yield "                            load    start  2nd, with graphs   host memory   container       $/h"
+    for one in loading_modes(subject):
+        mode = f"{'*' if one.is_chosen else ' '} {one.mode:<13} {'Direct VPC' if one.direct_vpc else '':<10}"
+        container = "does not fit" if one.memory_gib is None else f"{one.memory_gib:g} GiB, {one.vcpu:g} vCPU"
+        price = "" if one.usd_per_hour is None else f"{one.usd_per_hour:.2f}"
+        yield (
+            f"{mode} {one.load_s:5.0f} s {one.start_s:6.0f} s {one.cached_start_s:11.0f} s "
+            f"{one.host_gib:13.1f} GiB   {container:<15} {price:>6}"
+        )

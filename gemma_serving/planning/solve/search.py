@@ -1,0 +1,413 @@
+"""Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
+
+Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
+and the fastest start. A solution has no blocking finding, no warning of a risk, nor a memory limit so close that it may
+fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from functools import cached_property, partial
+from itertools import product
+from typing import Final, Literal, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace as replace_struct
+
+from gemma_serving.planning.cost.subject import Subject, is_out_of_memory, subject_of
+from gemma_serving.planning.data.checkpoints import Checkpoint
+from gemma_serving.planning.data.images import DEFAULT_IMAGES
+from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.families import NotMeasuredError
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY
+from gemma_serving.planning.memory.budget import memory_plan
+from gemma_serving.planning.memory.margins import margin_of
+from gemma_serving.planning.memory.resolve import filled_in
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import Band, Deployment, MemoryPlan, StartupPlan, WorkloadPlan
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
+from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.solve.candidates import (
+    LEAST_CONTEXT,
+    WEIGHTS_MODES,
+    HostShape,
+    Served,
+    deployment_of,
+    image_for,
+    longest_request,
+    servings_of,
+    settings_of,
+)
+from gemma_serving.planning.speed.serving import server_of, workload_plan
+from gemma_serving.planning.speed.startup import startup_plan
+from gemma_serving.planning.speed.unknown import or_none
+from gemma_serving.planning.units import HOUR_S
+
+_MILLION: Final = 1_000_000
+_CENT: Final = 0.005
+_HOST_MEMORY: Final = "FIT03"
+"""The only finding that a larger host ends."""
+BESIDE_CACHE: Final = frozenset({"DPL02", "FIT03", "FIT08", "HST02", "REL01", "SCL06"})
+"""Findings that the settings of the KV cache, its precision and size and the longest request, neither cause nor end."""
+Goal = Literal["cost", "latency", "throughput"]
+"""Rank by the price per hour, the time per request, or the price per million tokens."""
+Hosts = tuple[HostShape, ...]
+"""An accelerator with its hosts, the cheapest first."""
+
+
+class ServiceLimits(Struct, frozen=True, kw_only=True):
+    """Limits of the search; None for limits that were not set."""
+
+    max_ttft_s: float | None = None
+    max_tpot_s: float | None = None
+    max_usd_per_hour: float | None = None
+    min_context: int | None = None
+    """Minimum length of a request in tokens, by default LEAST_CONTEXT."""
+    conservative: bool = False
+    """True to compare times at the slow end of their bands instead of their typical values."""
+
+    def judged(self, band: Band) -> float:
+        """Return the value of a time that is compared with its limit."""
+        return band.high if self.conservative else band.typical
+
+
+Rank: TypeAlias = tuple[float, ...]
+
+
+def rank(goal: Goal, solution: "Solution", usd: float, usd_per_million_tokens: float, *, starts: float = 0.0) -> Rank:
+    """Return the order of a deployment by a goal, the best lowest: its warnings, its money, its cold starts, and the time of a request."""
+    first = {"cost": (), "latency": (solution.request_s,), "throughput": (usd_per_million_tokens,)}[goal]
+    return (len(solution.warnings), *first, round(usd, 2), starts, solution.request_s)
+
+
+class Solution(Struct, frozen=True, kw_only=True):
+    """A deployment that meets the limits, with every chosen setting."""
+
+    served: Served
+    subject: Subject
+    warnings: tuple[str, ...] = ()
+    """Ids of its warnings, all of them about a choice."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """Its settings."""
+        return self.subject.resolved.deployment
+
+    @property
+    def answer(self) -> WorkloadPlan:
+        """The results for the workload."""
+        return cast("WorkloadPlan", self.subject.workload)
+
+    @property
+    def is_price_assumed(self) -> bool:
+        """True if a price of one of its locations is unknown."""
+        return any(place.is_assumed for place in self.subject.cost.places)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price per hour of one slice or instance in its most expensive location."""
+        return self.subject.cost.usd_per_hour
+
+    @property
+    def request_s(self) -> float:
+        """Typical seconds of a request."""
+        return self.answer.request_s.typical
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Typical tokens per second, prompts and responses together."""
+        return self.answer.requests_per_s.typical * (self.answer.prompt_tokens + self.answer.workload.output_tokens)
+
+    @property
+    def usd_per_million_tokens(self) -> float:
+        """Price per million tokens of the workload, prompts and responses together."""
+        return self.usd_per_hour / HOUR_S / self.tokens_per_s * _MILLION
+
+    @property
+    def architecture(self) -> str:
+        """Id of the family's bf16 checkpoint."""
+        return self.served.checkpoint.architecture
+
+    @property
+    def image(self) -> str | None:
+        """Name of the image that loads it, if this repository builds it; None for the target's default."""
+        name = image_for(self.served, self.subject.resolved.accelerator)
+        return name if name not in DEFAULT_IMAGES.values() else None
+
+    def rank(self, goal: Goal) -> Rank:
+        """Return the order of solutions by a goal, the lowest first."""
+        return rank(goal, self, self.usd_per_hour, self.usd_per_million_tokens)
+
+
+Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
+"""Stage at which a candidate fails; later values are closer to meeting the limits."""
+
+
+class NearestMiss(Struct, frozen=True, kw_only=True):
+    """A checkpoint on an accelerator that does not meet the limits, with the reasons."""
+
+    served: Served
+    place: HostShape
+    reasons: tuple[str, ...]
+    excess: float
+    """Factor by which the worst value exceeds its limit; the nearest miss has the lowest."""
+    stage: Stage
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        where = f"{self.served.words} on {self.place.accelerator.name} (${self.place.usd_per_hour:.2f}/h)"
+        return f"{where}: {'; '.join(self.reasons)}"
+
+
+_MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
+
+
+class SolutionSet(Struct, frozen=True, kw_only=True, dict=True):
+    """Result of a search."""
+
+    solutions: tuple[Solution, ...]
+    """The best by the goal first; one for each checkpoint, precision and accelerator."""
+    nearest: NearestMiss | None
+    """The nearest miss, if no deployment meets the limits."""
+    goal: Goal = "cost"
+
+    @property
+    def chosen(self) -> Solution | None:
+        """The best solution by the goal."""
+        return self.solutions[0] if self.solutions else None
+
+    @cached_property
+    def best(self) -> Mapping[Goal, Solution]:
+        """The best solution by each goal; empty without solutions."""
+        goals = _MARKS if self.solutions else ()
+        return {goal: min(self.solutions, key=lambda one, goal=goal: one.rank(goal)) for goal in goals}
+
+    def marks(self, one: Solution) -> tuple[str, ...]:
+        """Return the criteria by which a solution is the best."""
+        return tuple(_MARKS[goal] for goal, best in self.best.items() if best is one)
+
+    def best_per_model(self) -> tuple[Solution, ...]:
+        """Return the best of each family, and the best by each criterion, in order."""
+        first = {one.architecture: one for one in reversed(self.solutions)}
+        return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
+
+
+def solve(
+    workload: Workload,
+    limits: ServiceLimits,
+    *,
+    goal: Goal = "cost",
+    checkpoints: tuple[Checkpoint, ...],
+    places: tuple[Hosts, ...],
+    prices: PriceBook | None = None,
+) -> SolutionSet:
+    """Return the deployments that serve the workload within the limits.
+
+    The workload is one slice's or instance's; `checkpoints_of` and `rentable_accelerators` of `planning.solve.candidates` return checkpoints and places.
+    Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
+    """
+    check_block(workload, "workload")
+    if workload.users is None and workload.rate_per_s is None and goal != "throughput":
+        raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
+    search = _Search(workload=workload, limits=limits, prices=prices)
+    found: list[Solution] = []
+    misses: list[NearestMiss] = []
+    for served, hosts in product(servings_of(checkpoints), places):
+        if image_for(served, hosts[0].accelerator):
+            outcome = search.best(served, hosts)
+            if isinstance(outcome, Solution):
+                found.append(outcome)
+            else:
+                misses += outcome
+    solutions = tuple(sorted(found, key=lambda one: one.rank(goal)))
+    nearest = min(misses, key=lambda one: (-one.stage, one.excess, one.place.usd_per_hour), default=None)
+    return SolutionSet(solutions=solutions, nearest=None if solutions else nearest, goal=goal)
+
+
+class _Search(Struct, frozen=True, kw_only=True):
+    """One search."""
+
+    workload: Workload
+    limits: ServiceLimits
+    prices: PriceBook | None
+
+    def best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
+        """Return the most conservative settings that meet the limits on the cheapest host, otherwise each miss.
+
+        An accelerator whose speed or start is unknown is a miss: it cannot be compared with a limit, nor ranked.
+        """
+        try:
+            return self._best(served, hosts)
+        except NotMeasuredError:
+            reasons = ("its speed is unknown: no public vLLM server on it was measured",)
+            return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=math.inf, stage=Stage.MEMORY)]
+
+    def _best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
+        need = longest_request(self.workload, self.limits.min_context)
+        longest = spec_of(served.checkpoint.id).max_positions
+        if need > longest:
+            reasons = (f"requests have {need:,} tokens, but the model supports {longest:,}",)
+            excess = need / longest
+            return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=excess, stage=Stage.MEMORY)]
+        deployment = deployment_of(served, hosts[0], self.workload, self.prices)
+        candidates = settings_of(deployment, need, self.workload.users or 0)
+        if self.workload.users is None and self.workload.rate_per_s is None:
+            candidates = sorted(candidates, key=self._rate, reverse=True)
+        misses: list[NearestMiss] = []
+        settled: set[tuple[int, int]] = set()
+        warned: Solution | None = None
+        for candidate in candidates:
+            resolved = filled_in(candidate)
+            batch = resolved.dp, resolved.max_num_seqs
+            if batch in settled:
+                continue
+            outcome, is_beside_cache = self._outcome(resolved, served, hosts)
+            if is_beside_cache:
+                settled.add(batch)
+            if isinstance(outcome, NearestMiss):
+                misses.append(outcome)
+            elif not outcome.warnings:
+                return outcome
+            else:
+                warned = warned or outcome
+        return warned or misses
+
+    def _rate(self, candidate: Deployment) -> float:
+        resolved = filled_in(candidate)
+        memory = memory_plan(resolved)
+        if memory.max_concurrency < 1:
+            return 0.0
+        return workload_plan(server_of(resolved, memory, self.workload), 0.0).output_tok_per_s.typical
+
+    def _outcome(self, resolved: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
+        """Return the outcome of one candidate, and whether every other setting of the KV cache has the same outcome or a worse one."""
+        memory = memory_plan(resolved)
+        missing = self._missing(resolved, memory)
+        if missing is not None:
+            stage, reason, excess = missing
+            miss = NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
+            return miss, memory.load_peak_device_gib > memory.usable_gib
+        outcome, is_beside_cache = _deployed(resolved, served, hosts)
+        if isinstance(outcome, NearestMiss):
+            return outcome, is_beside_cache
+        place = next(one for one in hosts if one.memory_gib == outcome.deployment.host_memory_gib)
+        over = list(self._exceeded(outcome.answer, place))
+        if not over:
+            return outcome, is_beside_cache
+        miss = NearestMiss(
+            served=served,
+            place=place,
+            reasons=tuple(reason for reason, _ in over),
+            excess=max(factor for _, factor in over),
+            stage=Stage.LIMITS,
+        )
+        return miss, False
+
+    def _missing(self, resolved: Resolved, memory: MemoryPlan) -> tuple[Stage, str, float] | None:
+        """Return the missing memory or speed with its factor."""
+        users, rate = self.workload.users, self.workload.rate_per_s
+        if (too_large := _too_large(memory, resolved)) is not None:
+            return Stage.MEMORY, *too_large
+        if rate is not None:
+            server = server_of(resolved, memory, self.workload)
+            most = server.full.requests_per_s * resolved.dp
+            certain = server.band("rate", most).low  # as in WRK01
+            if rate > certain:
+                return (
+                    Stage.LOAD,
+                    f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive",
+                    rate / certain,
+                )
+        if users is not None:
+            most_users = server_of(resolved, memory, self.workload).all_slots
+            if users > most_users:
+                return Stage.LOAD, f"it runs {most_users:,} of {users:,} concurrent users", users / most_users
+        return None
+
+    def _exceeded(self, answer: WorkloadPlan, place: HostShape) -> Iterator[tuple[str, float]]:
+        """Yield each exceeded limit with its factor."""
+        limits = self.limits
+        for name, option, band, limit in (
+            ("TTFT", "--max-ttft-s", answer.ttft_s, limits.max_ttft_s),
+            ("TPOT", "--max-tpot-s", answer.tpot_s, limits.max_tpot_s),
+        ):
+            value = limits.judged(band)
+            if limit is not None and value > limit:
+                end = " (worst case)" if limits.conservative else ""
+                yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
+        most = limits.max_usd_per_hour
+        if most is not None and place.usd_per_hour >= most + _CENT:
+            yield f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {most:g}", place.usd_per_hour / most
+
+
+def _deployed(first: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
+    """Return the deployment on the cheapest host without findings that block or warn of a risk, and whether other settings of the cache change that.
+
+    `first`: with the first host and weights mode.
+    """
+    reasons: tuple[str, ...] = ()
+    is_beside_cache = True
+    for place in hosts:
+        is_small = False
+        here = replace_struct(first.deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
+        ways = [replace_struct(here, weights_mode=mode) for mode in WEIGHTS_MODES[place.platform]]
+        loads = [first if way == first.deployment else filled_in(way) for way in ways]
+        starts = [(startup_plan(resolved), resolved) for resolved in loads]
+        for startup, resolved in sorted(starts, key=lambda one: one[0].total_s):
+            subject = with_concurrency(resolved, startup)
+            found = warnings_of(subject)
+            is_beside_cache = is_beside_cache and not BESIDE_CACHE.isdisjoint(found)
+            if subject.workload is not None and all(RULES[name].is_choice for name in found):
+                return Solution(served=served, subject=subject, warnings=found), is_beside_cache
+            reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
+            is_small = is_small or _HOST_MEMORY in found
+        if not is_small:
+            break
+    miss = NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+    return miss, is_beside_cache
+
+
+def warnings_of(subject: Subject) -> tuple[str, ...]:
+    """Return the findings that block or warn, without an unset quota, which can be requested."""
+    found = detected_findings(subject).items()
+    return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
+
+
+def with_concurrency(resolved: Resolved, startup: StartupPlan | None = None) -> Subject:
+    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does.
+
+    `startup`: the start, if it was computed before; it does not depend on either.
+    """
+    deployment, workload, memory = resolved.deployment, resolved.deployment.workload, memory_plan(resolved)
+    server = None
+    if workload is not None and deployment.cloud_run.region:
+        server = or_none(partial(server_of, resolved, memory, workload))
+    if server is not None:
+        concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
+        run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
+        resolved = replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
+    return subject_of(resolved, memory, startup)
+
+
+def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:
+    """Return the memory that is too small, and the factor by which it is exceeded."""
+    name, peak = resolved.accelerator.name, memory.load_peak_device_gib
+    if peak > memory.usable_gib:
+        return f"loading needs {peak:.1f} of {memory.usable_gib:.2f} GiB on {name}", peak / memory.usable_gib
+    if is_out_of_memory(memory):
+        left = max(memory.budget_gib - memory.weights_gib, 1.0)
+        return "no memory is left for the KV cache", memory.usable_gib / left
+    if memory.max_concurrency < 1:
+        length = resolved.max_model_len
+        least = " (--min-context)" if length == LEAST_CONTEXT else ""
+        reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}{least}"
+        return reason, 1 / max(memory.max_concurrency, 1e-6)
+    margin = margin_of(memory)
+    if margin is not None:
+        return f"it may fail ({margin.available_gib:.2f} GiB, recommended {margin.recommended_gib:.2f})", 1.0
+    return None

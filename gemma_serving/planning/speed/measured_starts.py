@@ -1,0 +1,57 @@
+"""Measured starts that stand behind a planned start-up time, by card or TPU generation."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+
+_COUNT: Final = re.compile(r"\d+ x ")
+
+
+class MeasuredStarts(Struct, frozen=True):
+    """Public boots of a card with a time, from `tests/planning/corpus`; a test counts them again."""
+
+    card: str
+    """A TPU generation, a card of the catalog, or the name of a custom one."""
+    whole: int = 0
+    """Boots timed from the container's start to the first response."""
+    parts: int = 0
+    """Other boots, of which only the loading of weights or the compilation was timed."""
+
+
+MEASURED_STARTS: Final[Mapping[str, MeasuredStarts]] = Table(
+    lambda: {row["card"]: row_of(MeasuredStarts, row) for row in data_file("measured_starts.json")}
+)
+"""By card; one without a row has none."""
+
+
+def card_of(accelerator: str) -> str:
+    """Return the generation or card of an accelerator of any size: v6e of v6e-4, RTX 3090 of 2 x RTX 3090."""
+    found = ACCELERATORS.get(accelerator)
+    return found.family if found is not None else _COUNT.sub("", accelerator, count=1)
+
+
+def measured_starts(accelerator: str) -> MeasuredStarts:
+    """Return the measured starts of an accelerator's card, by the accelerator's name."""
+    card = card_of(accelerator)
+    return MEASURED_STARTS.get(card) or MeasuredStarts(card)
+
+
+def behind_the_start(accelerator: str) -> str:
+    """Return as a clause how many measured starts stand behind the start-up time planned for an accelerator."""
+    found = measured_starts(accelerator)
+    parts = f"loading or compilation of {_counted(found.parts, 'start')}"
+    if found.whole:
+        more = f", and {parts}" if found.parts else ""
+        return f"behind this time: {_counted(found.whole, 'whole start')} measured on {found.card}{more}"
+    if found.parts:
+        return f"no whole start was measured on {found.card}, only {parts}"
+    return f"no start was measured on {found.card}: this time rests on other devices alone"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,326 @@
+"""Roofline model of one engine step.
+
+Bytes read over the memory bandwidth, operations over the peak rate, plus a fixed cost per step.
+
+A single request reads every active weight once per token. Larger batches of a mixture of experts use more experts, and KV
+and operations are added.
+"""
+
+from functools import cache, lru_cache
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gemma_serving.planning.data.overheads import CONSTANTS, TPU_OLD_SEQUENCE_S, constant
+from gemma_serving.planning.machine.hardware import Accelerator
+from gemma_serving.planning.memory.adapters import adapter_bytes
+from gemma_serving.planning.memory.weights import WeightSizes
+from gemma_serving.planning.model.spec import ModelSpec, active_params, roles_without, tensors
+from gemma_serving.planning.question.releases import (
+    DECODES_FASTER_ON_TPU,
+    FLASH_ATTENTION_4,
+    is_known_from,
+    multiplies_nvfp4,
+)
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.types import MemoryPlan
+from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.units import from_gib
+
+_GIGA: Final = 1e9
+_TERA: Final = 1e12
+_NARROW_HEAD: Final = 256
+"""Widest head of FlashAttention 2 and 3, and of FlashInfer. Gemma 4's layers with full attention have 512."""
+_FLASH4_GENERATIONS: Final = frozenset({"hopper", "datacenter-blackwell"})
+_FP4_GENERATIONS: Final = frozenset({"blackwell", "datacenter-blackwell"})
+"""Architectures with 4-bit arithmetic. All others unpack NVFP4 (Marlin; vllm-project/vllm#49376)."""
+Cause = Literal["memory", "compute", "pcie", "overhead"]
+_BF16: Final = 2
+FLOP_PER_PARAM: Final = 2
+"""A product and a sum."""
+
+
+class StepTime(Struct, frozen=True, kw_only=True):
+    """The time of one step, in seconds, by cause."""
+
+    memory_s: float
+    compute_s: float
+    link_s: float
+    fixed_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Memory and computation overlap; the link and the fixed part do not."""
+        return max(self.memory_s, self.compute_s) + self.link_s + self.fixed_s
+
+    @property
+    def bound(self) -> Cause:
+        """The cause with the longest time."""
+        parts: dict[Cause, float] = {
+            "memory": self.memory_s,
+            "compute": self.compute_s,
+            "pcie": self.link_s,
+            "overhead": self.fixed_s,
+        }
+        return max(parts, key=lambda name: parts[name])
+
+
+def step_of(
+    resolved: Resolved,
+    weights: WeightSizes,
+    memory: MemoryPlan,
+    *,
+    batch: float,
+    tokens: float,
+    computed: float | None = None,
+    proposals: int = 0,
+) -> StepTime:
+    """Return the time of one step of `batch` requests that hold `tokens` tokens each.
+
+    `computed`: tokens of prompts that the step computes; None is a decoding step, one token per request, in addition to `proposals` that it verifies.
+    """
+    computed = batch * (1 + proposals) if computed is None else computed
+    accelerator = resolved.accelerator
+    offloaded = from_gib(memory.offloaded_gib)
+    dense = weights.read_per_token - weights.expert_read
+    experts = experts_read(resolved, weights, computed)
+    read = dense + experts
+    # Offload takes layers in order, so the offloaded part is read as often as the average layer.
+    linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
+    local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
+    # How fast Marlin reads experts was not measured.
+    unpacked = weights.layers - weights.experts + (experts if resolved.is_tpu else 0.0)
+    local += unpacked * (_times_slower(resolved) - 1)
+    link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
+    step = StepTime(
+        memory_s=local / bytes_per_s(accelerator),
+        compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp
+        + expert_rows_s(resolved, computed),
+        link_s=linked / link_rate if linked and link_rate else 0.0,
+        fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
+    )
+    if resolved.eager and not resolved.is_tpu:
+        return replace(step, fixed_s=max(step.fixed_s, _launches_s(resolved) - step.total_s + step.fixed_s))
+    groups = batch / constant("TPU_MEASURED_SEQUENCES")
+    if not resolved.is_tpu or groups <= 1:
+        return step
+    # What sequences cost beyond the measured ones is of older releases. In measured groups, one after the other, they never take longer.
+    group = step_of(
+        resolved, weights, memory, batch=batch / groups, tokens=tokens, computed=computed / groups, proposals=proposals
+    )
+    spare_s = groups * group.total_s - (step.total_s - step.fixed_s)
+    return replace(step, fixed_s=min(step.fixed_s, spare_s))
+
+
+def _times_slower(resolved: Resolved) -> float:
+    """Return how many times slower a device reads linear layers that it unpacks before each product than it reads bf16 ones."""
+    if not resolved.is_tpu:
+        limit = CONSTANTS.get(f"marlin_gb_per_s.{resolved.accelerator.generation}")
+        if limit is None or resolved.scheme.name != "w4a16":
+            return 1.0
+        return max(bytes_per_s(resolved.accelerator) / (limit.value * _GIGA), 1.0)
+    if resolved.scheme.name == "fp8":
+        name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
+    elif resolved.unpacks_int4:
+        name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"
+    else:
+        return 1.0
+    measured = resolved.accelerator.measured
+    return measured("TPU_BANDWIDTH_EFFICIENCY") / measured(name)
+
+
+def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> float:
+    """Return the bytes of the experts that a step of `computed` tokens reads.
+
+    Tokens of one step choose alike, so fewer experts are used than with independent choices.
+    """
+    if not weights.experts:
+        return 0.0
+    exponent = constant("routing_exponent")
+    share = 1 - (1 - weights.expert_read / weights.experts) ** computed**exponent
+    if not resolved.is_tpu and resolved.scheme.name.startswith("nvfp4"):
+        share = max(share, constant("nvfp4_least_experts"))
+    return weights.experts * share
+
+
+def expert_rows_s(resolved: Resolved, tokens: float) -> float:
+    """Return the seconds in which one chip of a TPU brings the hidden states of `tokens` tokens to their experts and back; 0 on a GPU.
+
+    Each chip has a part of every expert, and so each row in full width: the server sorts the rows by expert, gathers them, multiplies them, and
+    adds up what each token's experts return (tpu-inference, layers/common/fused_moe_gmm.py). Their operations are 1.2 times the planned ones in
+    Google's compiler, with the padding of the experts (docs/authors/compiled.md), so the time of a long prompt is that of moving rows.
+    Raises NotMeasuredError if no mixture of experts was measured on the family.
+    """
+    if not resolved.is_tpu or not resolved.spec.is_moe:
+        return 0.0
+    rows = tokens * sum(group.count * group.experts.active for group in resolved.spec.groups if group.experts)
+    rate = resolved.accelerator.measured("TPU_EXPERT_ROWS_GB_PER_S") * _GIGA
+    return rows * resolved.spec.hidden * _BF16 / rate
+
+
+def uses_flash_attention(resolved: Resolved) -> bool:
+    """Return whether a GPU runs attention in FlashAttention, not in the Triton kernel.
+
+    Heads of 512 need version 4, which has no fp8 KV cache (vllm-project/vllm#53175, open on 2026-08-20).
+    """
+    if max(group.attention.head_dim for group in resolved.spec.groups) <= _NARROW_HEAD:
+        return not resolved.accelerator.is_rocm
+    return (
+        resolved.accelerator.generation in _FLASH4_GENERATIONS
+        and resolved.kv_bytes > 1
+        and is_known_from(resolved, FLASH_ATTENTION_4)
+    )
+
+
+def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> float:
+    """Return the time that the longest context adds to a step in the Triton kernel, in layers with wide heads."""
+    if resolved.is_tpu or uses_flash_attention(resolved):
+        return 0.0
+    layers = sum(
+        group.count
+        for group in resolved.spec.groups
+        if group.attention.head_dim > _NARROW_HEAD and group.attention.window is None
+    )
+    splits = 1 if is_split else constant("splits")
+    return layers * tokens * constant("wide_token_s") * splits
+
+
+def bytes_per_s(accelerator: Accelerator) -> float:
+    """Return the memory read rate of one device, in bytes per second."""
+    if accelerator.is_tpu:
+        share = accelerator.measured("TPU_BANDWIDTH_EFFICIENCY")
+    else:
+        share = constant("bandwidth.shared" if accelerator.shares_memory else "bandwidth")
+    return accelerator.bandwidth_gb_per_s * _GIGA * share
+
+
+def decode_rates(resolved: Resolved) -> tuple[float, float]:
+    """Return the rate at which a decoding step reads linear layers, in bytes per second, and the fixed seconds of a step of two requests.
+
+    Raises NotMeasuredError if a constant of the accelerator's family is missing.
+    """
+    rate = bytes_per_s(resolved.accelerator) / _times_slower(resolved)
+    return rate, _fixed_s(resolved, 2, resolved.speculative_tokens)
+
+
+def products_s(resolved: Resolved, params: int, tokens: float) -> float:
+    """Return the seconds in which one device multiplies `tokens` tokens by `params` parameters each, some of them perhaps in 4 bits."""
+    fast = _fp4_params(resolved)
+    seconds = (params - fast) / flops_per_s(resolved)
+    if fast:
+        seconds += fast / (resolved.accelerator.bf16_tflops * _TERA * constant("compute.nvfp4"))
+    return FLOP_PER_PARAM * tokens * seconds
+
+
+def _fp4_params(resolved: Resolved) -> float:
+    """Return the parameters that a token multiplies in 4 bits; 0 where the kernel is another, or unknown. Experts are not counted."""
+    is_known = (
+        resolved.scheme.name.startswith("nvfp4")
+        and resolved.accelerator.generation in _FP4_GENERATIONS
+        and resolved.spec.has_fp4_activations
+        and multiplies_nvfp4(resolved)
+    )
+    others = resolved.scheme.unquantized | roles_without(resolved.spec, "nvfp4")
+    return _dense_params(resolved.spec, others) if is_known else 0.0
+
+
+@lru_cache(maxsize=64)
+def _dense_params(spec: ModelSpec, unquantized: frozenset[str]) -> float:
+    """Return the parameters of quantized layers without experts that a token uses."""
+    own = [
+        one for one in tensors(spec) if one.quantizable and one.role not in unquantized | {"experts"} and not one.copy
+    ]
+    return sum(one.params * one.active_share for one in own)
+
+
+def flops_per_s(resolved: Resolved) -> float:
+    """Return the rate of large matrix products on one device, in operations per second, without those of `_fp4_params`."""
+    accelerator = resolved.accelerator
+    rate = accelerator.bf16_tflops * _TERA
+    if accelerator.is_tpu:
+        return rate * accelerator.measured("TPU_COMPUTE_EFFICIENCY")
+    return rate * _compute_share(accelerator.generation, resolved.scheme.name)
+
+
+@cache
+def _compute_share(generation: str, scheme: str) -> float:
+    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
+    share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
+    if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
+        return share * constant("compute.fp8")
+    factor = CONSTANTS.get(f"compute.{generation}.{scheme}")
+    return share if factor is None else share * factor.value
+
+
+def attention_flops_per_s(resolved: Resolved) -> float:
+    """Return the rate of a prompt's attention on one device, in operations per second."""
+    if resolved.is_tpu:
+        return flops_per_s(resolved)
+    kernel = "flash" if uses_flash_attention(resolved) else "triton"
+    return resolved.accelerator.bf16_tflops * _TERA * constant(f"attention.{kernel}")
+
+
+def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
+    """Return the time that adapters add to a step of `batch` requests: their bytes and their kernels."""
+    if not workload.adapters:
+        return 0.0
+    used = min(float(workload.adapters), batch)
+    read_s = (
+        used * adapter_bytes(resolved.spec, workload.adapter_rank) / resolved.tp / bytes_per_s(resolved.accelerator)
+    )
+    per_layer = resolved.accelerator.measured("TPU_LORA_LAYER_S") if resolved.is_tpu else constant("GPU_LORA_LAYER_S")
+    return read_s + resolved.spec.layers * per_layer
+
+
+def _kv_bytes(resolved: Resolved, tokens: float) -> float:
+    """Return the KV bytes that a step reads for one request of `tokens` tokens on one device. Windows limit the reads of sliding layers, on TPU too."""
+    total = 0.0
+    for group in resolved.spec.groups:
+        attention = group.attention
+        held = min(tokens, attention.window) if attention.window else tokens
+        heads = max(1, attention.kv_heads // resolved.tp)
+        total += group.count * 2 * heads * attention.head_dim * resolved.kv_bytes * held
+    return total
+
+
+def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
+    layers = resolved.spec.layers
+    if resolved.is_tpu:
+        is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
+        measured = resolved.accelerator.measured
+        per_layer = constant("ALL_REDUCES_PER_LAYER") * measured("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
+        factor = measured("TPU_SEQUENCE_FACTOR")
+        sequences_s = _sampled_s(batch) * factor
+        if is_faster:
+            few = min(batch, constant("TPU_MEASURED_SEQUENCES"))
+            sequences_s += (few - 1) * layers * measured("TPU_SEQUENCE_LAYER_S") - _sampled_s(few) * factor
+            sequences_s += batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
+        else:
+            per_layer += measured("TPU_OLD_LAYER_S")
+            per_layer += measured("TPU_OLD_EXPERT_LAYER_S") if resolved.spec.is_moe else 0.0
+        return layers * per_layer + measured("TPU_STEP_S") + sequences_s / resolved.tp
+    per_layer = constant("layer_s")
+    if resolved.spec.is_moe:
+        per_layer += constant("moe_layer_s")
+    if resolved.scheme.name == "fp8" and resolved.accelerator.generation != "ampere":
+        per_layer += constant("fp8_layer_s")
+    if resolved.tp > 1:
+        per_layer += constant("ALL_REDUCES_PER_LAYER") * constant("all_reduce_s")
+    return layers * per_layer + constant("step_s") + (batch - 1) * constant("sequence_s")
+
+
+def _launches_s(resolved: Resolved) -> float:
+    """Return the time in which Python starts the kernels of a step without CUDA graphs, while the GPU computes those that it has."""
+    return resolved.spec.layers * constant("eager_layer_s") + constant("step_s")
+
+
+def _sampled_s(batch: float) -> float:
+    """Return the time that all sequences except the first added to a step on one v6e chip before `DECODES_FASTER_ON_TPU`."""
+    total, counted = 0.0, 1.0
+    for last, seconds in TPU_OLD_SEQUENCE_S:
+        if batch <= counted:
+            break
+        total += (min(batch, last) - counted) * seconds
+        counted = float(last)
+    return total
