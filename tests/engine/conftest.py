@@ -328,7 +328,7 @@ def workspace(request, tmp_path_factory):
 
 
 @contextlib.contextmanager
-def open_workspace(folder, *options, cold=False):
+def open_workspace(folder, *options, cold=False, serving_speed=SERVING_SPEED):
     """Copy the project and run a local cloud with the options beside it.
 
     Without `--scenario` it is the world `prepared`: APIs on and quota granted, so that not every test begins with a new project's steps.
@@ -349,7 +349,7 @@ def open_workspace(folder, *options, cold=False):
                 *options,
             ],
             cwd=folder / "project",
-            env={**os.environ, "VLLM_SIM_SPEED": SERVING_SPEED},
+            env={**os.environ, "VLLM_SIM_SPEED": serving_speed},
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

@@ -19,13 +19,15 @@ ZONE = "us-east5-a"
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
-def parameters(workspace, *options):
-    return StdioServerParameters(
+def started(workspace, *options):
+    """Start the server. Its stderr goes to the runner's own: the default is the one of the time at which the client was imported."""
+    parameters = StdioServerParameters(
         command=sys.executable,
         args=["-m", "scripts.agent", *options],
         env={**workspace.environment, "GOOGLE_CLOUD_PROJECT": "local-project"},
         cwd=str(workspace.folder / "project"),
     )
+    return stdio_client(parameters, errlog=sys.__stderr__)
 
 
 def person(answers, asked, shelf):
@@ -66,7 +68,7 @@ def driven(workspace, work, *options, **client):
     """Run work with a client of a new server."""
 
     async def run():
-        async with Client(stdio_client(parameters(workspace, *options)), read_timeout_seconds=LIMIT_S, **client) as one:
+        async with Client(started(workspace, *options), read_timeout_seconds=LIMIT_S, **client) as one:
             return await work(one)
 
     return anyio.run(run)
@@ -263,7 +265,7 @@ def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(
     ready.stock(0, ZONE)
 
     async def cancelled():
-        server, other = (stdio_client(parameters(ready, "--allow", "up", "--answer-within", "5")) for _ in range(2))
+        server, other = (started(ready, "--allow", "up", "--answer-within", "5") for _ in range(2))
         async with (
             Client(server, read_timeout_seconds=LIMIT_S) as one,
             Client(other, read_timeout_seconds=LIMIT_S) as two,

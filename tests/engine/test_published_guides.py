@@ -42,7 +42,8 @@ def follow(workspace, text):
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_is_followed_to_its_end(tmp_path, name):
-    with open_workspace(tmp_path, "--scenario", DEFAULT_WORLD) as workspace:
+    # Guides compare the server with the plan, so it answers as fast as a real one.
+    with open_workspace(tmp_path, "--scenario", DEFAULT_WORLD, serving_speed="1") as workspace:
         for step in GUIDES[name]["step"]:
             if "not_ours" in step:
                 continue
