@@ -23,7 +23,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.state import stack_outputs
 from gemma_serving.scripts.cli.command import Command, run_command
-from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.apis import apis_of
 
 STACKS = ("tpu-v6e4", "l4-qat")

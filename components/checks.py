@@ -6,8 +6,8 @@ from dataclasses import MISSING, fields, is_dataclass
 import pulumi
 
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.settings.annotations import HasProblems
 from gemma_serving.planning.settings.fields import check_block
-from gemma_serving.planning.settings.marks import HasProblems
 
 
 class InvalidArgumentError(PlanningError, pulumi.RunError):

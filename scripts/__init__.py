@@ -1,6 +1,6 @@
 """Commands to run with `pulumi`: `python -m scripts.NAME --help`.
 
-Each command is a folder; `cli/` is shared code. Another command may import only a command's `api.py`.
+Each command is a folder; `cli/` and `stack/` are shared code. Another command may import only a command's `api.py`.
 """
 
 import sys

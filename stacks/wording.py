@@ -8,8 +8,8 @@ from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.question.fields import question_fields, value_at, with_changes
 from gemma_serving.planning.question.types import Deployment, Platform
+from gemma_serving.planning.settings.annotations import WordOrList
 from gemma_serving.planning.settings.fields import SettingField, setting_key
-from gemma_serving.planning.settings.marks import WordOrList
 from gemma_serving.planning.settings.text import format_memory
 from gemma_serving.planning.solve.wording import NO_STACK
 from gemma_serving.stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
@@ -72,7 +72,11 @@ def value_in_file(path: str, value: object) -> object:
 
 def _items_in_file(field: SettingField | None, items: tuple[str, ...]) -> object:
     """Return a list, or its only item where the file may have it without brackets."""
-    is_word = len(items) == 1 and field is not None and any(isinstance(mark, WordOrList) for mark in field.marks)
+    is_word = (
+        len(items) == 1
+        and field is not None
+        and any(isinstance(annotation, WordOrList) for annotation in field.annotations)
+    )
     return items[0] if is_word else list(items)
 
 

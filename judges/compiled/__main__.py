@@ -24,7 +24,7 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.units import HOUR_S, parse_duration_s
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option
-from gemma_serving.scripts.plan.options import Judging
+from gemma_serving.scripts.plan.plan_options import Judging
 from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.answers import ANSWERS, read_answers
 from judges.compiled.rows import ROWS, JudgedRow

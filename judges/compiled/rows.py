@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.data.tables import data_file
-from gemma_serving.scripts.plan.options import Question
+from gemma_serving.scripts.plan.plan_options import Question
 
 Group = Literal["stack", "other", "blocked", "grid"]
 _ROOT: Final = Path(__file__).parents[2]

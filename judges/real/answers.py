@@ -22,8 +22,8 @@ from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.planning import plan
-from gemma_serving.scripts.cli.settings import stack_settings
 from gemma_serving.scripts.smoke import checks_server
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.failure_hints import known_causes
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.server_command import server_arguments, with_served_name

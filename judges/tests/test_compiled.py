@@ -11,7 +11,7 @@ from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.memory.tpu_programs import code_gib, sampling_gib
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.scripts.plan.options import Question
+from gemma_serving.scripts.plan.plan_options import Question
 from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.__main__ import changes
 from judges.compiled.answers import read_answers

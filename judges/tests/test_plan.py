@@ -15,7 +15,7 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.plan.options import Question
+from gemma_serving.scripts.plan.plan_options import Question
 from gemma_serving.scripts.plan.question import deployment_from
 from gemma_serving.stacks.base import _serving
 from judges.plan import COMMAND

@@ -23,7 +23,7 @@ from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import last_command, print_progress
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.transfer import overwrite_line
-from gemma_serving.scripts.plan.options import Judging, Question
+from gemma_serving.scripts.plan.plan_options import Judging, Question
 from gemma_serving.scripts.plan.question import settings_of
 from judges.tpu_compiler import environment
 from judges.tpu_compiler.answer import CompileAnswer, Event, Program, Stage, Total, answer_of

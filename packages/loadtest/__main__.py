@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from loadtest.command_line import OptionParser, add_options, read_options
 from loadtest.errors import SweepError
-from loadtest.options import CompareOptions, LoadTestOptions, ReportFolder
+from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.progress import say
-from loadtest.run import INTERRUPTED, OWN, REFUSED, compare, measure, report
+from loadtest.subcommands import INTERRUPTED, OWN, REFUSED, compare, measure, report
 
 ENDINGS: Final = (
     "exit codes: 0 done; 1 failed, a point is invalid or was not measured, a metric is worse, or nothing was compared;\n"

@@ -16,7 +16,7 @@ from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.shell import SIGNALS, run_child, start_of
-from localcloud.trials.options import TryRefusedError, add_parser
+from localcloud.trials.trial_options import TryRefusedError, add_parser
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError

@@ -16,7 +16,7 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.question.types import CostPlan
-from gemma_serving.scripts.cli.frozen import FrozenProject, planned_cost
+from gemma_serving.scripts.stack.frozen import FrozenProject, planned_cost
 from gemma_serving.stacks.settings import Settings
 
 _AGE: Final = camel_case("max_age")

@@ -20,7 +20,7 @@ from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_
 from gemma_serving.scripts.agent.context import ASKS, Answer
 from gemma_serving.scripts.agent.presenting import untrusted
 from gemma_serving.scripts.agent.read_tools import STACK_OF_TOOL
-from gemma_serving.scripts.cli.access import ServerAccess, open_stack_access
+from gemma_serving.scripts.stack.access import ServerAccess, open_stack_access
 
 if TYPE_CHECKING:
     from loadtest.client.openai import OpenAIClient

@@ -15,7 +15,7 @@ from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.state import StackState, read
 from gemma_serving.engine.steps import CAPACITY_TYPES
-from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
 
 _READERS: Final = 4
 """Number of states read concurrently; each read starts an engine."""

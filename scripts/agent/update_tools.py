@@ -31,8 +31,8 @@ from gemma_serving.scripts.agent.read_tools import STACK_OF_TOOL
 from gemma_serving.scripts.agent.runs import report
 from gemma_serving.scripts.agent.spending import usd_per_hour_of
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from gemma_serving.scripts.preview.api import headline
+from gemma_serving.scripts.stack.frozen import FrozenProject, freeze, most_usd_per_hour
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300

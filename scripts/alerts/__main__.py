@@ -32,7 +32,7 @@ def _alerts(options: AlertsOptions) -> ExitCode:
     from gemma_serving.cloud.alerts import POLICY_TYPE, read_alerts
     from gemma_serving.cloud.simulated import is_simulated
     from gemma_serving.engine import state as states
-    from gemma_serving.scripts.cli.settings import stack_project
+    from gemma_serving.scripts.stack.settings import stack_project
 
     state = states.read(options.stack)
     states.require_deployed(state)

@@ -20,13 +20,13 @@ import sys
 from typing import Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.bench.options import BenchOptions
+from gemma_serving.scripts.bench.bench_options import BenchOptions
 from gemma_serving.scripts.cli.command import Command, run_command
-from loadtest.options import CompareOptions, ReportFolder
+from loadtest.load_options import CompareOptions, ReportFolder
 
 
 def _bench(options: BenchOptions) -> ExitCode:
-    from gemma_serving.scripts.bench.run import run_benchmark
+    from gemma_serving.scripts.bench.measuring import run_benchmark
 
     return run_benchmark(options)
 
@@ -39,7 +39,7 @@ def _compare(options: CompareOptions) -> ExitCode:
     A metric is "same" only if its whole interval is within the threshold. A point of
     BEFORE that AFTER lacks is named.
     """
-    from loadtest.run import compare
+    from loadtest.subcommands import compare
 
     return ExitCode(compare(options))
 
@@ -51,7 +51,7 @@ def _report(options: ReportFolder) -> ExitCode:
 
     It reads run.json too, and measures nothing.
     """
-    from loadtest.run import report
+    from loadtest.subcommands import report
 
     return ExitCode(report(options))
 

@@ -17,7 +17,7 @@ from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
-"""Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.deployed_plan`)."""
+"""Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.stack.deployed_plan`)."""
 
 WIDTH: Final = 1.005
 """Precision of a rate forecast, as a factor."""

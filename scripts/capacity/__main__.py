@@ -75,7 +75,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from gemma_serving.scripts.capacity.places import judge, question_of
     from gemma_serving.scripts.capacity.recorded import recorded_answer
     from gemma_serving.scripts.capacity.table import ORDER, problems_of, show, to_json
-    from gemma_serving.scripts.cli.settings import stack_settings
+    from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.loading import project_from_environment
 
     settings = stack_settings(options.stack, project=options.project) if options.stack else None

@@ -1,1 +1,1 @@
-"""`gemma connect`: a local OpenAI endpoint. Other commands connect through `scripts.cli.access` and `scripts.cli.connection_errors`."""
+"""`gemma connect`: a local OpenAI endpoint. Other commands connect through `scripts.stack.access` and `scripts.stack.connection_errors`."""

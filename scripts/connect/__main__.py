@@ -26,8 +26,8 @@ from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.outputs import StackOutputs
-    from gemma_serving.scripts.cli.access import ServerAccess
     from gemma_serving.scripts.connect.snippets import LocalEndpoint
+    from gemma_serving.scripts.stack.access import ServerAccess
     from loadtest.client.media import MediaKind
 
     Opener = Callable[[], AbstractContextManager[ServerAccess]]
@@ -119,7 +119,7 @@ def _connected(
 
 def _target(options: ConnectionOptions, say: Callable[[str], None]) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
-    from gemma_serving.scripts.cli.access import open_stack_access, open_url_access
+    from gemma_serving.scripts.stack.access import open_stack_access, open_url_access
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:

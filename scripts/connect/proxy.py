@@ -21,8 +21,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.scripts.cli.access import ServerAccess
 from gemma_serving.scripts.connect.upstream import Upstream
+from gemma_serving.scripts.stack.access import ServerAccess
 from loadtest.client.openai import connector_of
 from loadtest.client.urls import plain_url, socket_path
 

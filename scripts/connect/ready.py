@@ -9,8 +9,8 @@ from typing import Final
 import requests
 
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.scripts.cli.connection_errors import DENIED, explain_denial
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
+from gemma_serving.scripts.stack.connection_errors import DENIED, explain_denial
 from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
 
 _PERIOD_S: Final = 1.0

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.stack.access import ServerAccess
 
 _CHECK_PERIOD_S: Final = 0.5
 _PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -32,14 +32,14 @@ class Upstream:
         """Connect, keep the connection open, and close it at the end. Raises ScriptError if the first attempt fails."""
         with ExitStack() as first:
             self._access = first.enter_context(self._opener())
-            keeper = threading.Thread(target=self._keep, args=(first.pop_all(),), daemon=True)
+            reopening = threading.Thread(target=self._keep, args=(first.pop_all(),), daemon=True)
         self._open.set()
-        keeper.start()
+        reopening.start()
         try:
             yield
         finally:
             self._ended.set()
-            keeper.join()
+            reopening.join()
 
     def _keep(self, connection: ExitStack) -> None:
         while True:

@@ -40,9 +40,9 @@ class DoctorOptions:
 
 
 def _doctor(options: DoctorOptions) -> ExitCode:
-    from gemma_serving.scripts.cli.settings import gateway_settings, stack_settings
+    from gemma_serving.scripts.doctor.checkup import run_checks
     from gemma_serving.scripts.doctor.rendering import report, width_of
-    from gemma_serving.scripts.doctor.run import run_checks
+    from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
     from gemma_serving.stacks.loading import project_from_environment
 
     stack, project = options.stack, options.project

@@ -14,9 +14,9 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.backend import chosen_url
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.planning.units import duration
-from gemma_serving.scripts.cli.price_in_use import price_in_use
 from gemma_serving.scripts.gemma.arguments import ListedStack, known_stacks
 from gemma_serving.scripts.gemma.catalog import ENTRIES, command_rows
+from gemma_serving.scripts.stack.price_in_use import price_in_use
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0

@@ -11,7 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import Target
 from gemma_serving.engine.state import StackState, require_deployed
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:

@@ -117,8 +117,8 @@ class NewOptions:
 def _new(options: NewOptions) -> ExitCode:
     from gemma_serving.planning.data.checkpoints import checkpoint_of
     from gemma_serving.planning.planner import plan
-    from gemma_serving.scripts.cli.settings import NO_PROJECT
     from gemma_serving.scripts.plan.api import new_file
+    from gemma_serving.scripts.stack.settings import NO_PROJECT
     from gemma_serving.stacks.loading import from_file
     from gemma_serving.stacks.planned import finding_text, headline, to_deployment
     from gemma_serving.stacks.wording import StackWording
@@ -353,7 +353,7 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
 
 def _next(options: NewOptions, settings: "Settings", provider: str, *, on_hub: bool) -> Iterator[str]:
     """Yield the next commands. `on_hub`: the hub returned the model's commit, so no token is needed to read its page."""
-    from gemma_serving.scripts.cli.settings import NO_PROJECT
+    from gemma_serving.scripts.stack.settings import NO_PROJECT
 
     name = options.name
     if provider:

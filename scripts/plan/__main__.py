@@ -28,7 +28,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
-from gemma_serving.scripts.plan.options import ComparisonOptions, Judging, Question, Solving, given_options
+from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Judging, Question, Solving, given_options
 
 if TYPE_CHECKING:
     from gemma_serving.planning.cost.subject import Subject
@@ -202,7 +202,7 @@ def _moved(stack: str) -> str:
         return ""
     from gemma_serving.contracts.errors import CommandRefusedError
     from gemma_serving.engine.state import stored
-    from gemma_serving.scripts.cli.settings import stack_settings
+    from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.deployed.home_region import home_region
 
     deployed = stored(stack)

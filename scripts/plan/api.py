@@ -1,6 +1,6 @@
 """Public interface of `scripts.plan` for other commands, for the settings file of a solution."""
 
-from gemma_serving.scripts.plan.options import given_options
+from gemma_serving.scripts.plan.plan_options import given_options
 from gemma_serving.scripts.plan.solve import nothing_is_enough
 from gemma_serving.scripts.plan.stack_text import StackFile, new_file, write_copy, write_stack
 

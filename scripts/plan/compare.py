@@ -15,7 +15,7 @@ from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.types import Deployment, Plan
 from gemma_serving.planning.rules.alternatives import version_of
 from gemma_serving.planning.solve.plan_json import plan_json
-from gemma_serving.scripts.plan.options import ComparisonOptions, Question
+from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question
 from gemma_serving.scripts.plan.question import CommandWording, deployment_from
 
 _NUMBERS = ("concurrent", "tok/s, 1 request", "tok/s, full", "$/h", "$/M tokens")

@@ -23,8 +23,8 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.cli.settings import stack_settings
 from gemma_serving.scripts.cli.tables import console, paragraph
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.loading import project_from_environment
 
 _API: Final = "cloudbilling"

@@ -27,8 +27,7 @@ from gemma_serving.planning.rules.findings import check_accepted
 from gemma_serving.planning.settings.fields import setting_key
 from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
 from gemma_serving.planning.solve.wording import NO_STACK, Wording
-from gemma_serving.scripts.cli.settings import NO_PROJECT
-from gemma_serving.scripts.plan.options import NONE, Question
+from gemma_serving.scripts.plan.plan_options import NONE, Question
 from gemma_serving.scripts.plan.set_option import (
     OF_NAMED_IMAGE,
     OWN_OPTION,
@@ -38,6 +37,7 @@ from gemma_serving.scripts.plan.set_option import (
     parse_set,
     set_keys,
 )
+from gemma_serving.scripts.stack.settings import NO_PROJECT
 
 if TYPE_CHECKING:
     from gemma_serving.stacks.settings import Settings

@@ -9,9 +9,9 @@ from gemma_serving.contracts.spelling import did_you_mean, did_you_mean_path
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.fields import question_fields
 from gemma_serving.planning.question.vllm_args import KINDS, OPTIONS
+from gemma_serving.planning.settings.annotations import OneOf
 from gemma_serving.planning.settings.fields import SettingField
-from gemma_serving.planning.settings.marks import OneOf
-from gemma_serving.scripts.plan.options import NONE
+from gemma_serving.scripts.plan.plan_options import NONE
 
 OWN_OPTION: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
@@ -95,7 +95,7 @@ def read_value(key: str, field: SettingField, text: str) -> object:
     value = _parsed(key, field, _words(text) if is_list else text)
     problem = field.problem(value)
     if problem is not None:
-        choices = next((mark.values for mark in field.marks if isinstance(mark, OneOf)), ())
+        choices = next((annotation.values for annotation in field.annotations if isinstance(annotation, OneOf)), ())
         end = f". Use one of {', '.join(map(str, choices))}" if choices else f"; {problem}"
         raise PlanningError(f'--set {key} is "{text}"{end}.')
     return value

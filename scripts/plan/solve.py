@@ -16,7 +16,7 @@ from gemma_serving.planning.solve.profiles import HOUR_MINUTES, Choice, Profile,
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.plan.options import ComparisonOptions, Question, Solving
+from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question, Solving
 from gemma_serving.scripts.plan.question import prices_of
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ def _run(options: RunOptions) -> ExitCode:
     from gemma_serving.engine.previewed import other_checkout
     from gemma_serving.scripts.preview.comment import as_text, comment, verdicts
     from gemma_serving.scripts.preview.plans import describe_checkout
-    from gemma_serving.scripts.preview.run import preview_stacks
+    from gemma_serving.scripts.preview.previews import preview_stacks
 
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)  # fails early without the right to write

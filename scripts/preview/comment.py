@@ -23,7 +23,7 @@ from gemma_serving.scripts.preview.effects import (
     zones_of,
 )
 from gemma_serving.scripts.preview.plans import HOURLY, MOST, DescribedFinding, Plans, StackDescription
-from gemma_serving.scripts.preview.run import StackPreview
+from gemma_serving.scripts.preview.previews import StackPreview
 from gemma_serving.scripts.preview.upcoming import headline
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"

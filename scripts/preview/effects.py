@@ -5,7 +5,7 @@ from functools import cache
 from typing import Final, Literal
 
 from gemma_serving.contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
-from gemma_serving.planning.settings.marks import EffectName
+from gemma_serving.planning.settings.annotations import EffectName
 from gemma_serving.scripts.preview.plans import RESTART, START, StackDescription
 from gemma_serving.stacks.settings.gateway import GatewayStack
 from gemma_serving.stacks.settings.keys import setting_fields

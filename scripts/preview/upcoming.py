@@ -18,10 +18,10 @@ from gemma_serving.engine.state import outputs_in
 from gemma_serving.engine.steps import CAPACITY_TYPES, ResourceChange
 from gemma_serving.planning import Plan, plan
 from gemma_serving.planning.cost.capacity_order import order_lines
-from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
-from gemma_serving.scripts.cli.settings import stack_settings
 from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
+from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.planned import to_deployment, today
 
 _WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
-from gemma_serving.scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.stack.dry_run_id import dry_run_id, require_same_dry_run
 
 if TYPE_CHECKING:
-    from gemma_serving.scripts.recover.run import Examined
+    from gemma_serving.scripts.recover.rounds import Examined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +39,21 @@ class RecoverOptions:
 def _recover(options: RecoverOptions) -> ExitCode:
     from gemma_serving.cloud import google_api
     from gemma_serving.cloud.simulated import is_simulated
-    from gemma_serving.scripts.cli.settings import stack_project
-    from gemma_serving.scripts.recover import run
+    from gemma_serving.scripts.recover import rounds
+    from gemma_serving.scripts.stack.settings import stack_project
 
     started_s = time.monotonic()
     stack = options.stack
     api = google_api.connect(stack_project(stack))
     if options.dry_run or options.plan is not None:
-        findings = run.inspect_stack(stack, api, report=lambda text: print_progress("recover", text))
-        shown = {key: [one.to_json() for one in findings if one.group == key] for key in run.GROUPS}
+        findings = rounds.inspect_stack(stack, api, report=lambda text: print_progress("recover", text))
+        shown = {key: [one.to_json() for one in findings if one.group == key] for key in rounds.GROUPS}
         # Independent resources come in any order.
         plan = dry_run_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
         require_same_dry_run(options.plan, plan, command=f"gemma recover {stack}")
         if options.dry_run:
             document = {"stack": stack, "dry_run": True, **shown, "plan": plan}
-            print(json.dumps(document) if options.as_json else "\n".join([*run.as_lines(findings), f"Plan: {plan}"]))
+            print(json.dumps(document) if options.as_json else "\n".join([*rounds.as_lines(findings), f"Plan: {plan}"]))
             return ExitCode.DONE
 
     def confirm_findings(findings: "Sequence[Examined]") -> None:
@@ -68,7 +68,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
             declined="Cancelled. Nothing was changed.",
         )
 
-    recovery = run.recover(stack, api, report=lambda text: print_progress("recover", text), confirm=confirm_findings)
+    recovery = rounds.recover(stack, api, report=lambda text: print_progress("recover", text), confirm=confirm_findings)
     if options.as_json:
         elapsed_s = round(time.monotonic() - started_s, 1)
         print(json.dumps({**recovery.to_json(), "simulated": is_simulated(), "elapsed_s": elapsed_s}))

@@ -16,9 +16,9 @@ from typing import Annotated, Final
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
-from gemma_serving.scripts.cli.dry_run_id import dry_run_id, require_same_dry_run
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.stack.dry_run_id import dry_run_id, require_same_dry_run
 
 
 @dataclass(frozen=True, kw_only=True)

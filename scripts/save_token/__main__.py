@@ -23,7 +23,7 @@ from gemma_serving.contracts.spelling import UnknownWordError, meant
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
-from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
 
 if TYPE_CHECKING:

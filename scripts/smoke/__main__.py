@@ -65,12 +65,12 @@ class SmokeOptions:
 
 def _smoke(options: SmokeOptions) -> ExitCode:
     from gemma_serving.engine.state import stack_outputs
-    from gemma_serving.scripts.cli.access import open_stack_access, open_url_access
-    from gemma_serving.scripts.cli.deployed_plan import deployed_plan
+    from gemma_serving.scripts.smoke.checks import run_smoke
     from gemma_serving.scripts.smoke.context import SmokeTarget, stack_target
     from gemma_serving.scripts.smoke.failure import ServerFailure
     from gemma_serving.scripts.smoke.render import publish
-    from gemma_serving.scripts.smoke.run import run_smoke
+    from gemma_serving.scripts.stack.access import open_stack_access, open_url_access
+    from gemma_serving.scripts.stack.deployed_plan import deployed_plan
 
     server = options.server
     if (server.stack is None) == (server.url is None):

@@ -9,11 +9,11 @@ from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.scripts.cli.access import API_KEY_VARIABLE
-from gemma_serving.scripts.cli.connection_errors import explain_unreachable
 from gemma_serving.scripts.smoke.chat_request import content_of, shorten, succeeded
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, unknown
+from gemma_serving.scripts.stack.access import API_KEY_VARIABLE
+from gemma_serving.scripts.stack.connection_errors import explain_unreachable
 from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 

@@ -8,9 +8,9 @@ from gemma_serving.contracts.features import ServedFeatures
 from gemma_serving.contracts.gateway import GATEWAY_START_S
 from gemma_serving.contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from gemma_serving.planning.speed.residuals import SmokeFigures
-from gemma_serving.scripts.cli.access import ServerAccess
 from gemma_serving.scripts.cli.check_result import Values
 from gemma_serving.scripts.smoke.results import Outcome
+from gemma_serving.scripts.stack.access import ServerAccess
 from loadtest.client.openai import OpenAIClient
 
 _CACHE_CONFIG_LABELS: Final = {

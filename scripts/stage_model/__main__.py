@@ -15,13 +15,13 @@ from typing import Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, run_command
-from gemma_serving.scripts.stage_model.options import StageOptions
+from gemma_serving.scripts.stage_model.staging_options import StageOptions
 
 
 def _stage_model(options: StageOptions) -> ExitCode:
-    from gemma_serving.scripts.stage_model import run
+    from gemma_serving.scripts.stage_model import staging
 
-    return run.stage_model(options)
+    return staging.stage_model(options)
 
 
 COMMAND: Final = Command(

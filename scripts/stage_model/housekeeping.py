@@ -28,7 +28,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import CAPACITY_TYPES
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 from gemma_serving.stacks.settings import Settings
 

@@ -26,7 +26,7 @@ def why_not_asked(outputs: StackOutputs, found: DeployedServer | None, *, tunnel
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
     """Return the health and load of a server, or of all servers of a gateway together. Raises ScriptError if it is unreachable."""
-    from gemma_serving.scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
+    from gemma_serving.scripts.stack.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
     from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
 
     with open_stack_access(outputs) as access:

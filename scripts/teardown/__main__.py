@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_result, run_command
-from gemma_serving.scripts.teardown.options import TeardownOptions
+from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
 if TYPE_CHECKING:
     from gemma_serving.scripts.teardown.receipt import Receipt
@@ -24,7 +24,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     from gemma_serving.cloud import google_api
     from gemma_serving.scripts.teardown.output import text_of
     from gemma_serving.scripts.teardown.receipt import ReceiptError
-    from gemma_serving.scripts.teardown.run import Teardown, guard, read_inputs
+    from gemma_serving.scripts.teardown.removal import Teardown, guard, read_inputs
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either STACK or --all.")

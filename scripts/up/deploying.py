@@ -27,11 +27,11 @@ from gemma_serving.engine.previewed import diagnostics, previewed
 from gemma_serving.engine.state import SERVER_TYPES, read, stack_outputs
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.scripts.cli.command import print_progress, print_result
-from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.cli.settings import stack_settings
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
+from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.status.api import read_served
 from gemma_serving.stacks.planned import notes_line
 from gemma_serving.stacks.settings import Settings

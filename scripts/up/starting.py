@@ -19,8 +19,8 @@ from gemma_serving.planning import plan
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.cli.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
+from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gemma_serving.planning.settings.annotations import CONSISTENT, OnChange
 from gemma_serving.planning.settings.gateway import GatewaySettings
-from gemma_serving.planning.settings.marks import CONSISTENT, OnChange
 from gemma_serving.planning.settings.observability import AlertRecipients
 from gemma_serving.planning.settings.text import FilePath, ProjectId
 from gemma_serving.stacks.settings.block import Block

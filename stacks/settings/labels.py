@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from gemma_serving.contracts.labels import is_reserved
-from gemma_serving.planning.settings.marks import Checked, Matching
+from gemma_serving.planning.settings.annotations import Checked, Matching
 
 LabelKey = Annotated[
     str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")

@@ -16,10 +16,10 @@ from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.question.vllm_args import STREAMER, VllmOptions
 from gemma_serving.planning.question.workload import Workload
 from gemma_serving.planning.rules.findings import check_accepted
+from gemma_serving.planning.settings.annotations import CONSISTENT, OnChange
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.image import ImageSettings, named_image
-from gemma_serving.planning.settings.marks import CONSISTENT, OnChange
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
 from gemma_serving.planning.settings.text import (
     Commit,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
-from gemma_serving.planning.settings.marks import Matching, OneOf
+from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.text import Commit, ModelId, Positive
 from gemma_serving.stacks.settings.block import Block
 

@@ -16,10 +16,10 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.question.vllm_args import given_options, vllm_arguments
 from gemma_serving.planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
-from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.smoke.checks import CHECKS, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget, stack_target
 from gemma_serving.scripts.smoke.results import Outcome, SmokeReport, failed_or_passed
-from gemma_serving.scripts.smoke.run import CHECKS, run_smoke
+from gemma_serving.scripts.stack.access import ServerAccess
 from gemma_serving.stacks.outputs import smoke_thresholds
 from localcloud.tests.running.running_server import server
 from tests.agreement.simulated_stacks import BUILT_IMAGE, Served, hardware_of, served, settings_of

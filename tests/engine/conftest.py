@@ -49,7 +49,7 @@ import json, sys
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from loadtest.client.openai import call_once
-from gemma_serving.scripts.cli.access import open_stack_access
+from gemma_serving.scripts.stack.access import open_stack_access
 with open_stack_access(from_json(StackOutputs, json.loads(sys.argv[1]))) as access:
     models = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=30).body
 print(models["data"][0]["max_model_len"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.scripts.preview.comment import MARKER
-from gemma_serving.scripts.preview.run import StackPreview
+from gemma_serving.scripts.preview.previews import StackPreview
 from tests.engine.warm import warm_programs
 from tools.engine.language_host import WARM_PROGRAMS
 

@@ -48,7 +48,7 @@ WITHOUT_CALLS = {
 }
 ASK_WITHOUT_KEY = """
 import sys, requests
-from gemma_serving.scripts.cli.access import open_access
+from gemma_serving.scripts.stack.access import open_access
 with open_access(endpoint=sys.argv[1], auth="id-token") as access:
     for method, path in (("GET", "/v1/models"), ("POST", "/invocations"), ("GET", "/metrics"), ("GET", "/health")):
         answer = requests.request(method, access.base_url + path, headers=dict(access.headers()), json={"prompt": "x"}, timeout=30)

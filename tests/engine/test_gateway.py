@@ -40,7 +40,7 @@ config:
 """
 ASK = """
 import json, sys
-from gemma_serving.scripts.cli.access import open_access
+from gemma_serving.scripts.stack.access import open_access
 from loadtest.client.openai import call_once
 with open_access(endpoint=sys.argv[1], auth="id-token") as access:
     answers = [call_once(access.base_url, access.headers, "GET", path, limit_s=60) for path in sys.argv[2:]]

@@ -17,7 +17,7 @@ STACK = "tpu-v6e1"
 UNKNOWN_FLAG = "--no-such-flag"
 CLIENT = """
 import json, sys, time
-from gemma_serving.scripts.cli.access import open_stack_access
+from gemma_serving.scripts.stack.access import open_stack_access
 from loadtest.client.openai import UnreachableError, call_once
 from gemma_serving.engine.state import stack_outputs
 outputs = stack_outputs(sys.argv[1])

@@ -129,7 +129,7 @@ MAY_START = frozenset(
         "gemma_serving/engine/children.py",
         "gemma_serving/engine/trial.py",
         "scripts/agent/programs.py",
-        "scripts/cli/access.py",
+        "scripts/stack/access.py",
     }
 )
 """The one runner; the step of `.venv/bin/pulumi` that becomes the engine; commands of the

@@ -13,8 +13,8 @@ import pytest
 
 from gemma_serving.planning.question.fields import question_fields, value_at
 from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.settings.annotations import Limit, Matching, OneOf
 from gemma_serving.planning.settings.fields import SettingField
-from gemma_serving.planning.settings.marks import Limit, Matching, OneOf
 from gemma_serving.planning.speed.bands import BANDS
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
 from gemma_serving.scripts.plan.__main__ import main
@@ -169,13 +169,13 @@ def allowed(field: SettingField) -> Iterator[object]:
         yield 5_400
     if typing.get_origin(field.hint) is typing.Literal:
         yield from typing.get_args(field.hint)
-    for mark in field.marks:
-        if isinstance(mark, OneOf):
-            yield from mark.values
-        if isinstance(mark, Matching):
-            yield mark.example
-        if isinstance(mark, Limit) and mark.at_least is not None and field.hint is int:
-            yield max(int(mark.at_least), 7)
+    for annotation in field.annotations:
+        if isinstance(annotation, OneOf):
+            yield from annotation.values
+        if isinstance(annotation, Matching):
+            yield annotation.example
+        if isinstance(annotation, Limit) and annotation.at_least is not None and field.hint is int:
+            yield max(int(annotation.at_least), 7)
 
 
 def question(*arguments: str) -> Deployment:

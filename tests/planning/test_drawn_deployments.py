@@ -21,9 +21,9 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.fields import question_fields, with_changes
 from gemma_serving.planning.question.workload import IMAGE_TOKENS
 from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.settings.marks import Matching, OneOf
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
 from gemma_serving.planning.solve.plan_json import plan_json
@@ -123,7 +123,7 @@ def usual(path: str) -> st.SearchStrategy[Any]:
         values = st.sampled_from(USUAL[path])
     elif choices := typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ():
         values = st.sampled_from(choices)
-    elif words := [word for mark in field.marks for word in words_of(mark)]:
+    elif words := [word for annotation in field.annotations for word in words_of(annotation)]:
         values = st.sampled_from(words)
     elif hint is bool:
         values = st.booleans()

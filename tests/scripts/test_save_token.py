@@ -16,9 +16,9 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.engine import runner
-from gemma_serving.scripts.cli.access import open_stack_access
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.save_token.__main__ import COMMAND
+from gemma_serving.scripts.stack.access import open_stack_access
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
 from tests.scripts.sample_outputs import sample_outputs

@@ -14,11 +14,11 @@ ROOMS = (
 OPENS = re.compile(r"AuthorizedSession\(|google\.auth\.default\(|AuthorizedHttp|Credentials\(token=")
 ALLOWED = {
     "gemma_serving/cloud/google_session.py": "the one that opens sessions",
-    "scripts/cli/access.py": "exchanges a federated identity for an ID token: the call is a service account's about itself",
+    "scripts/stack/access.py": "exchanges a federated identity for an ID token: the call is a service account's about itself",
 }
 CONNECTS = re.compile(r"(?<!def )\bconnect\((?P<given>[^)]*)\)")
 WITHOUT_A_PROJECT = {
-    "scripts/doctor/run.py": "a service account that may not use the project yet",
+    "scripts/doctor/checkup.py": "a service account that may not use the project yet",
 }
 
 

@@ -12,10 +12,10 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.question.types import Deployment, WeightsMode
 from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.annotations import HasProblems, Limit
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
 from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, own_field
 from gemma_serving.planning.settings.image import ImageSettings
-from gemma_serving.planning.settings.marks import HasProblems, Limit
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def _leaves() -> Iterator[SettingField]:
             continue
         field = own_field(name, hints[name])
         limit = _LIMITS.get(name)
-        yield field if limit is None else field._replace(marks=(limit,))
+        yield field if limit is None else field._replace(annotations=(limit,))
         if field.block is not None:
             yield from block_fields(field.block, field.path, field.key)
 

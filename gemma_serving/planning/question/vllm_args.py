@@ -17,7 +17,7 @@ from gemma_serving.contracts.fields import Doc, camel_case, to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import is_number, read_json, whole_number
-from gemma_serving.planning.settings.marks import Key, Limit
+from gemma_serving.planning.settings.annotations import Key, Limit
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container

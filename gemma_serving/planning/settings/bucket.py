@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from gemma_serving.planning.settings.marks import OnChange
+from gemma_serving.planning.settings.annotations import OnChange
 from gemma_serving.planning.settings.text import BucketName, ManifestHash, Prefix, Region
 
 

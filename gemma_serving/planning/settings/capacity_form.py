@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Annotated, Literal, NamedTuple, cast
 
-from gemma_serving.planning.settings.marks import Matching
+from gemma_serving.planning.settings.annotations import Matching
 from gemma_serving.planning.units import parse_duration_s
 
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from gemma_serving.planning.settings.marks import CONSISTENT, Limit, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import CONSISTENT, Limit, OnChange, OneOf
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
 LONGEST_READINESS_PERIOD_S: Final = 300

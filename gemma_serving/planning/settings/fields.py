@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple, cast
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import is_number
-from gemma_serving.planning.settings.marks import (
+from gemma_serving.planning.settings.annotations import (
     Consistent,
+    Constraint,
     EffectName,
     HasProblems,
     Key,
     Limit,
-    Mark,
     OnChange,
     Quantity,
 )
@@ -36,10 +36,10 @@ class SettingField(NamedTuple):
     key: str
     """Key in the file, such as `tpu.maxRunDuration`."""
     hint: object
-    """Its type, without None and without marks."""
+    """Its type, without None and without annotations."""
     is_optional: bool
-    marks: tuple[object, ...]
-    """Marks of the value, then of the field (`planning.settings.marks`)."""
+    annotations: tuple[object, ...]
+    """Annotations of the value, then of the field (`planning.settings.annotations`)."""
     effect: EffectName | None
     """Effect of a change, from the field or its block. None: the server changes."""
     default: object
@@ -48,12 +48,12 @@ class SettingField(NamedTuple):
     @property
     def quantity(self) -> Quantity | None:
         """How the file spells the number with its unit; None for a value without a unit."""
-        return next((mark for mark in self.marks if isinstance(mark, Quantity)), None)
+        return next((annotation for annotation in self.annotations if isinstance(annotation, Quantity)), None)
 
     @property
     def limit(self) -> Limit | None:
         """Limits of a number; None without limits."""
-        return next((mark for mark in self.marks if isinstance(mark, Limit)), None)
+        return next((annotation for annotation in self.annotations if isinstance(annotation, Limit)), None)
 
     @property
     def has_number(self) -> bool:
@@ -70,13 +70,13 @@ class SettingField(NamedTuple):
         return f"{kind} of {limit}" if limit.at_least is not None or limit.one_of else f"{kind} {limit}"
 
     def problem(self, value: object) -> str | None:
-        """Return what a value has to be, such as "it must be a number above 0"; None if its type and marks allow it."""
+        """Return what a value has to be, such as "it must be a number above 0"; None if its type and annotations allow it."""
         if self.has_number and not self._is_number(value):
             return f"it must be {self.allowed}"
-        for mark in self.marks:
-            if isinstance(mark, Mark) and not isinstance(mark, Consistent):
+        for annotation in self.annotations:
+            if isinstance(annotation, Constraint) and not isinstance(annotation, Consistent):
                 try:
-                    mark.check(value)
+                    annotation.check(value)
                 except ValueError as error:
                     return str(error)
         return None
@@ -130,28 +130,28 @@ def _own_fields(block: type) -> Sequence[SettingField]:
 
 def own_field(name: str, hint: object, default: object = MISSING) -> SettingField:
     """Return a field by its annotation. Its path is its name."""
-    value, is_optional, marks = split_marks(hint)
+    value, is_optional, annotations = split_annotations(hint)
     return SettingField(
         path=name,
-        key=next((mark.name for mark in marks if isinstance(mark, Key)), setting_key(name)),
+        key=next((annotation.name for annotation in annotations if isinstance(annotation, Key)), setting_key(name)),
         hint=value,
         is_optional=is_optional,
-        marks=marks,
-        effect=next((mark.name for mark in marks if isinstance(mark, OnChange)), None),
+        annotations=annotations,
+        effect=next((annotation.name for annotation in annotations if isinstance(annotation, OnChange)), None),
         default=default,
     )
 
 
-def split_marks(hint: object) -> tuple[object, bool, tuple[object, ...]]:
-    """Return a type without None and marks, whether None is allowed, and the marks from inside out."""
+def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
+    """Return a type without None and annotations, whether None is allowed, and the annotations from inside out."""
     if typing.get_origin(hint) is typing.Annotated:
-        inner, *marks = typing.get_args(hint)
-        value, is_optional, own = split_marks(inner)
-        return value, is_optional, (*own, *marks)
+        inner, *annotations = typing.get_args(hint)
+        value, is_optional, own = split_annotations(inner)
+        return value, is_optional, (*own, *annotations)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         members = [member for member in typing.get_args(hint) if member is not types.NoneType]
-        value, _, marks = split_marks(members[0])
-        return value, True, marks
+        value, _, annotations = split_annotations(members[0])
+        return value, True, annotations
     return hint, False, ()
 
 
@@ -161,7 +161,7 @@ _ACCEPTED: Final[dict[int, HasProblems]] = {}
 
 
 def check_block(block: HasProblems, path: str = "") -> None:
-    """Raise PlanningError for the first value of a block that its marks reject, and for keys that contradict each other.
+    """Raise PlanningError for the first value of a block that its annotations reject, and for keys that contradict each other.
 
     A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
     The message names fields by path in backticks, as messages of the planner do.
@@ -193,7 +193,7 @@ def _problems(block: HasProblems, path: str) -> Iterator[str]:
 
 @cache
 def _item_of(hint: object) -> SettingField | None:
-    """Return the items of a list as a field with the marks of their type; None for another type."""
+    """Return the items of a list as a field with the annotations of their type; None for another type."""
     return own_field("", typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from gemma_serving.planning.settings.marks import Checked, Items, OnChange
+from gemma_serving.planning.settings.annotations import Checked, Items, OnChange
 from gemma_serving.planning.settings.text import FromZero, Invoker, Positive, Region, StackName
 
 

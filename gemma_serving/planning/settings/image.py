@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from gemma_serving.planning.data.images import Image, image_of
-from gemma_serving.planning.settings.marks import OnChange, OneOf
+from gemma_serving.planning.settings.annotations import OnChange, OneOf
 from gemma_serving.planning.settings.text import Digest, Repository
 
 CUDA_13: Final = 13

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
 from gemma_serving.contracts.collector import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S
-from gemma_serving.planning.settings.marks import Checked, Limit, Matching
+from gemma_serving.planning.settings.annotations import Checked, Limit, Matching
 from gemma_serving.planning.settings.text import DurationS, PositiveNumber
 
 TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]

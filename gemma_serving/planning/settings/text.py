@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from gemma_serving.planning.settings.marks import Limit, Matching, Quantity
+from gemma_serving.planning.settings.annotations import Limit, Matching, Quantity
 from gemma_serving.planning.units import DURATION_PATTERN, format_duration, parse_duration_s
 
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"

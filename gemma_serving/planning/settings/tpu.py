@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
+from gemma_serving.planning.settings.annotations import Checked, Items, Limit, OnChange, WordOrList
 from gemma_serving.planning.settings.capacity_form import CapacityForm, FormText, ProvisioningModel, read_form
-from gemma_serving.planning.settings.marks import Checked, Items, Limit, OnChange, WordOrList
 from gemma_serving.planning.settings.text import (
     AcceleratorType,
     DurationS,

@@ -9,7 +9,7 @@ from loadtest.command_line import OptionParser, add_options, read_options
 from loadtest.errors import SweepError
 from loadtest.generator.load import arrival_count, arrivals
 from loadtest.generator.pool import workers_for
-from loadtest.options import LoadTestOptions
+from loadtest.load_options import LoadTestOptions
 from loadtest.store import ResultStore, open_store, read_results
 from loadtest.traffic.points import Sweep, plan_points
 from loadtest.traffic.prompts import POOL, PromptMaker, Recipe, calibrate, fit_recipe

@@ -73,7 +73,7 @@ class _Instance:
     ready: bool = True
     """Result of the readiness probe; True without one."""
     watcher: asyncio.Task[None] | None = None
-    keeper: asyncio.Task[None] | None = None
+    restarts: asyncio.Task[None] | None = None
     folder: Path = field(default_factory=Path)
     volumes: Volumes
     starter: Starter | Envoy | None = None
@@ -142,7 +142,7 @@ class SimulatedRevisions:
         except BaseException:
             await self.stop(revision.name)
             raise
-        instance.keeper = asyncio.create_task(self._keep(instance))
+        instance.restarts = asyncio.create_task(self._keep(instance))
         if template.readiness_probe:
             instance.watcher = asyncio.create_task(self._watch(instance, template))
         return instance.url
@@ -153,7 +153,7 @@ class SimulatedRevisions:
         if instance is None or url not in {None, instance.url}:
             return
         del self._instances[name]
-        for task in (instance.keeper, instance.watcher):
+        for task in (instance.restarts, instance.watcher):
             if task is not None:
                 task.cancel()
         if instance.server is not None:

@@ -17,11 +17,11 @@ from localcloud.json_values import as_object
 from localcloud.ledger.entries import Assumption, load, why_by_hand
 from localcloud.trials import answers
 from localcloud.trials.answers import NUMBER, PROJECT, Redaction, known_secrets
-from localcloud.trials.options import TryRefusedError
 from localcloud.trials.requests_of_entries import FIXTURES, LedgerTrial, rank, trial
 from localcloud.trials.resources import KINDS, collection_of, created_by, fixture_collections, fixture_seconds
 from localcloud.trials.running import Judgement, Runner, Surroundings, sweep
 from localcloud.trials.sending import Sender, Session, open_session, require_enabled
+from localcloud.trials.trial_options import TryRefusedError
 
 DONE: Final = 0
 DIFFERS: Final = 1

@@ -13,7 +13,7 @@ from google.auth.transport.requests import AuthorizedSession, Request
 
 from localcloud.environment import API_OVERRIDES, REAL_PLUGIN_ENDPOINTS
 from localcloud.json_values import as_list, as_object
-from localcloud.trials.options import TryRefusedError
+from localcloud.trials.trial_options import TryRefusedError
 
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 _HUB: Final = "huggingface.co"

@@ -14,8 +14,8 @@ from gemma_serving.contracts.settings_files import settings_file, shipped_files,
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.scripts.agent.bounds import require_bound
-from gemma_serving.scripts.cli.frozen import FrozenProject
-from gemma_serving.scripts.cli.settings import stack_settings
+from gemma_serving.scripts.stack.frozen import FrozenProject
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import stack_recorder
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world

@@ -10,7 +10,7 @@ import yaml
 from gemma_serving.engine import runner
 from gemma_serving.scripts.agent import update_tools
 from gemma_serving.scripts.agent.server import build
-from gemma_serving.scripts.cli.frozen import freeze
+from gemma_serving.scripts.stack.frozen import freeze
 from tests.scripts.agent.conftest import STACK, call
 
 ROOT = Path(__file__).parents[3]

@@ -15,4 +15,4 @@ def test_no_measurement_of_a_command_reads_a_clock_that_can_be_set():
     folder = (
         '    out = Path(RESULTS) / re.sub(r"[^A-Za-z0-9.-]+", "-", server) / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"'
     )
-    assert readings == [("run.py", folder)]
+    assert readings == [("measuring.py", folder)]

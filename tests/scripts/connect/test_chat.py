@@ -84,7 +84,7 @@ def stack_with(features, monkeypatch, url=""):
             raise AssertionError("the server was reached")
             yield
 
-        monkeypatch.setattr("gemma_serving.scripts.cli.access.open_stack_access", never)
+        monkeypatch.setattr("gemma_serving.scripts.stack.access.open_stack_access", never)
     return ["chat", "--stack", "x", "Hi."]
 
 

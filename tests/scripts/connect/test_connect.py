@@ -24,13 +24,13 @@ from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.engine import children as child
 from gemma_serving.engine.deployment import deployment_of
-from gemma_serving.scripts.cli.access import IdTokenSource, ServerAccess
 from gemma_serving.scripts.connect.__main__ import main
 from gemma_serving.scripts.connect.chat import Chat, ChatError
 from gemma_serving.scripts.connect.proxy import ConnectProxy
 from gemma_serving.scripts.connect.ready import NotReadyError, OtherModelError, wait_until_ready
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from gemma_serving.scripts.connect.upstream import Upstream
+from gemma_serving.scripts.stack.access import IdTokenSource, ServerAccess
 from gemma_serving.scripts.status.report import ServesNow
 from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs

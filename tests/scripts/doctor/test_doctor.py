@@ -27,13 +27,13 @@ from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.cli.settings import stack_settings
 from gemma_serving.scripts.doctor import blocking as blocking_module
-from gemma_serving.scripts.doctor import capacity, limits, machine, model, passphrase, project, run, tunnel_role
+from gemma_serving.scripts.doctor import capacity, checkup, limits, machine, model, passphrase, project, tunnel_role
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.scripts.doctor.blocking import blocking_checks
+from gemma_serving.scripts.doctor.checkup import concurrently
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck
-from gemma_serving.scripts.doctor.run import concurrently
+from gemma_serving.scripts.stack.settings import stack_settings
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
@@ -220,7 +220,7 @@ class World:
 
         with self.environment.context() as few:
             few.setattr(
-                run,
+                checkup,
                 "_checks",
                 lambda checkup: [each for one in modules for each in one.checks(checkup) if needed(each)],
             )

@@ -15,7 +15,7 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.engine.steps import ResourceChange, ShownChange
 from gemma_serving.scripts.preview.comment import comment
 from gemma_serving.scripts.preview.plans import StackDescription, describe_checkout
-from gemma_serving.scripts.preview.run import StackPreview
+from gemma_serving.scripts.preview.previews import StackPreview
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from gemma_serving.scripts.cli.markdown import prose
 from gemma_serving.scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
 from gemma_serving.scripts.preview.plans import StackDescription
-from gemma_serving.scripts.preview.run import StackPreview
+from gemma_serving.scripts.preview.previews import StackPreview
 from tests.scripts.preview.cases import (
     CASES,
     GOLDEN,

@@ -15,10 +15,10 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.cli.github import GitHubRepository
-from gemma_serving.scripts.preview import run
+from gemma_serving.scripts.preview import previews
 from gemma_serving.scripts.preview.__main__ import COMMAND
 from gemma_serving.scripts.preview.comment import MARKER
-from gemma_serving.scripts.preview.run import preview_stacks
+from gemma_serving.scripts.preview.previews import preview_stacks
 
 ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
@@ -220,8 +220,8 @@ def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(deployed))
-    monkeypatch.setattr(run, "selected_or_new", lambda stack, **_: contextlib.nullcontext(stack in deployed))
-    monkeypatch.setattr(run, "preview", lambda stack: asked.append(stack) or ENGINE)
+    monkeypatch.setattr(previews, "selected_or_new", lambda stack, **_: contextlib.nullcontext(stack in deployed))
+    monkeypatch.setattr(previews, "preview", lambda stack: asked.append(stack) or ENGINE)
     options = ["run", *(["--base", base] if base else []), "--out", "out"]
     assert run_command(COMMAND, options) == ExitCode.DONE
     assert asked == previewed

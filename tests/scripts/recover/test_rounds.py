@@ -16,7 +16,7 @@ from gemma_serving.engine.deployment import (
 )
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.recover import __main__ as command
-from gemma_serving.scripts.recover import run
+from gemma_serving.scripts.recover import rounds
 from gemma_serving.scripts.recover.lookup import LookupResult
 
 STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
@@ -38,11 +38,11 @@ class World:
             "lookup": self.lookup,
             "stack_locks": lambda _stack: (),
         }.items():
-            monkeypatch.setattr(run, name, value)
+            monkeypatch.setattr(rounds, name, value)
         monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
-        monkeypatch.setattr("gemma_serving.scripts.cli.settings.stack_project", lambda _stack: "p")
+        monkeypatch.setattr("gemma_serving.scripts.stack.settings.stack_project", lambda _stack: "p")
 
     def read(self):
         if isinstance(self.state, Exception):
@@ -77,7 +77,7 @@ class World:
         )
 
     def recover(self):
-        return run.recover(STACK, None, report=self.said.append, confirm=self.asked.append)
+        return rounds.recover(STACK, None, report=self.said.append, confirm=self.asked.append)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_cannot_be_looked_up_keeps_its_interrupted_operation(world, monkeyp
     def off(*_):
         raise ScriptError("Could not look up vllm: the API run.googleapis.com is off or was just enabled.")
 
-    monkeypatch.setattr(run, "lookup", off)
+    monkeypatch.setattr(rounds, "lookup", off)
     with pytest.raises(ScriptError, match="is off"):
         world.recover()
     assert world.state is before
@@ -149,7 +149,7 @@ def test_a_wrong_passphrase_in_the_preview_changes_nothing(world, monkeypatch):
     def refuse(stack):
         raise wrong_passphrase(stack)
 
-    monkeypatch.setattr(run, "declared", refuse)
+    monkeypatch.setattr(rounds, "declared", refuse)
     with pytest.raises(StateUnreadableError, match=r"If the passphrase or key is lost, run `gemma teardown l4-qat"):
         world.recover()
     assert world.calls == []
@@ -162,7 +162,7 @@ def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
         world.state = world.whole
         return LookupResult(owner="owned", name="n", id="x")
 
-    monkeypatch.setattr(run, "lookup", lookup)
+    monkeypatch.setattr(rounds, "lookup", lookup)
     with pytest.raises(ScriptError, match=f"The state of stack {STACK} changed during the recovery"):
         world.recover()
     assert world.calls == []
@@ -208,7 +208,7 @@ def test_a_dry_run_of_a_lost_state_lists_what_comes_back_and_changes_nothing(wor
         backends.append(os.environ["PULUMI_BACKEND_URL"])
         world.query(["stack", "init"])
 
-    monkeypatch.setattr(run, "create_state", create)
+    monkeypatch.setattr(rounds, "create_state", create)
     monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://real")
     world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")

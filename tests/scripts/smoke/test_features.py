@@ -8,11 +8,11 @@ import pytest
 
 from gemma_serving.contracts.features import ServedFeatures
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.scripts.cli.access import ServerAccess
+from gemma_serving.scripts.smoke.checks import CHECKS, run_smoke
 from gemma_serving.scripts.smoke.checks_server import judged_drafts
 from gemma_serving.scripts.smoke.context import SmokeTarget
 from gemma_serving.scripts.smoke.results import Outcome
-from gemma_serving.scripts.smoke.run import CHECKS, run_smoke
+from gemma_serving.scripts.stack.access import ServerAccess
 from localcloud.tests.running.running_server import ask, server
 from localcloud.vllm.faults import BROKEN_FEATURES
 

@@ -12,11 +12,11 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Band
 from gemma_serving.planning.question.vllm_args import given_options
 from gemma_serving.planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
-from gemma_serving.scripts.cli.access import ServerAccess
-from gemma_serving.scripts.cli.deployed_plan import deployed_plan
+from gemma_serving.scripts.smoke.checks import PLAN_CHECK, run_smoke
 from gemma_serving.scripts.smoke.context import SmokeCheck, SmokeTarget
 from gemma_serving.scripts.smoke.results import Outcome
-from gemma_serving.scripts.smoke.run import PLAN_CHECK, run_smoke
+from gemma_serving.scripts.stack.access import ServerAccess
+from gemma_serving.scripts.stack.deployed_plan import deployed_plan
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.records import replace

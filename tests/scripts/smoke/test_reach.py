@@ -10,10 +10,10 @@ import pytest
 
 from gemma_serving.contracts.fields import from_json, json_object
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.scripts.cli import access
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke import __main__ as smoke
 from gemma_serving.scripts.smoke import checks_basic
+from gemma_serving.scripts.stack import access
 from localcloud.running.shims import gcloud_login
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -45,7 +45,7 @@ def front():
 def smoked(monkeypatch, capsys):
     """Run the command against a server, and return its exit code, its verdict and what it said."""
     monkeypatch.setattr(
-        "gemma_serving.scripts.cli.deployed_plan.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None)
+        "gemma_serving.scripts.stack.deployed_plan.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None)
     )
     monkeypatch.setattr("gemma_serving.scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)

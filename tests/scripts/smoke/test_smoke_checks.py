@@ -8,12 +8,12 @@ from aiohttp import web
 
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
-from gemma_serving.scripts.cli.access import AccessError, IdTokenSource, ServerAccess
 from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features
+from gemma_serving.scripts.smoke.checks import CHECKS, _run_one, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
 from gemma_serving.scripts.smoke.render import summary, to_json, to_junit
 from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
-from gemma_serving.scripts.smoke.run import CHECKS, _run_one, run_smoke
+from gemma_serving.scripts.stack.access import AccessError, IdTokenSource, ServerAccess
 from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
 from loadtest.client.openai import OpenAIClient
 from localcloud.tests.running.running_server import server as vllm_server

@@ -15,7 +15,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import NO_LIMITS
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.teardown import run as running
+from gemma_serving.scripts.teardown import removal
 from gemma_serving.scripts.teardown.__main__ import COMMAND
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, open_world, owner
@@ -86,7 +86,7 @@ class Desk:
     def sleeps(self, sleep):
         """Replace the waits of each teardown."""
         clock = WaitClock(sleep=sleep)
-        self.monkeypatch.setattr(running, "Teardown", partial(running.Teardown, clock=clock))
+        self.monkeypatch.setattr(removal, "Teardown", partial(removal.Teardown, clock=clock))
 
     def run(self, *words, stack=STACK):
         chosen = ["--stack", stack] if stack else ["--all"]

@@ -11,7 +11,7 @@ from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
-from gemma_serving.scripts.teardown import run
+from gemma_serving.scripts.teardown import removal
 from tests.cloud.populated import PROJECT, owner
 from tests.contract_keys import keys
 from tests.scripts.restart.test_restart import instance
@@ -159,7 +159,7 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough_also_for_the_idl
 def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
     machine(desk)
     publish(desk)
-    answers, known = [], run.spending
+    answers, known = [], removal.spending
 
     def spending(*arguments):
         found = known(*arguments)
@@ -167,7 +167,7 @@ def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
         publish(desk, idle_since=NOT_IDLE)
         return found
 
-    monkeypatch.setattr(run, "spending", spending)
+    monkeypatch.setattr(removal, "spending", spending)
     code, report, said, _ = guarded(desk)
     assert (code, report["receipts"], len(answers)) == (ExitCode.DONE, [], 2)
     assert "stack x is not idle anymore and is kept" in said

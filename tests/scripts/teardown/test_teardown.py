@@ -17,8 +17,8 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.teardown.__main__ import COMMAND
-from gemma_serving.scripts.teardown.options import TeardownOptions
-from gemma_serving.scripts.teardown.run import Teardown, read_inputs
+from gemma_serving.scripts.teardown.removal import Teardown, read_inputs
+from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 from localcloud.world.scenario import Fault
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, Desk
@@ -287,7 +287,7 @@ def test_a_grant_that_was_being_made_is_taken_back_after_an_interrupted_teardown
         raise KeyboardInterrupt
 
     with desk.monkeypatch.context() as broken:
-        broken.setattr("gemma_serving.scripts.teardown.run.delete_all", interrupted)
+        broken.setattr("gemma_serving.scripts.teardown.removal.delete_all", interrupted)
         assert desk.run("--yes")[0] == ExitCode.INTERRUPTED
     note = desk.folder / ".work" / "teardown" / "x-begun.json"
     assert note.stat().st_mode & 0o777 == 0o600
@@ -489,7 +489,7 @@ def test_an_interrupt_leaves_a_receipt_of_what_was_done(desk, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    desk.monkeypatch.setattr("gemma_serving.scripts.teardown.run.delete_all", interrupted)
+    desk.monkeypatch.setattr("gemma_serving.scripts.teardown.removal.delete_all", interrupted)
     path = tmp_path / "receipt.json"
     code, _, said = desk.run("--yes", "--receipt", str(path))
     assert code == ExitCode.INTERRUPTED

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from gemma_serving.engine.children import run_async
-from gemma_serving.scripts.cli.access import AccessError, ServerAccess
-from gemma_serving.scripts.cli.connection_errors import explain_unreachable
 from gemma_serving.scripts.smoke import (
     checks_basic,
     checks_exposure,
@@ -26,6 +24,8 @@ from gemma_serving.scripts.smoke.context import (
     SmokeTarget,
 )
 from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, failed, skipped, unknown
+from gemma_serving.scripts.stack.access import AccessError, ServerAccess
+from gemma_serving.scripts.stack.connection_errors import explain_unreachable
 from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.client.urls import plain_url
 

@@ -23,12 +23,12 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command
-from gemma_serving.scripts.cli.settings import stack_settings
-from gemma_serving.scripts.cli.settings_file import SettingsFile
 from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
+from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.scripts.stack.settings_file import SettingsFile
 from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has_bucket
-from gemma_serving.scripts.stage_model.options import StageOptions
+from gemma_serving.scripts.stage_model.staging_options import StageOptions
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
 from gemma_serving.stacks.settings import Settings

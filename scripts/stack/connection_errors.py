@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
-from gemma_serving.scripts.cli.access import AccessError, ServerAccess
+from gemma_serving.scripts.stack.access import AccessError, ServerAccess
 from loadtest.client.openai import NotConnectedError
 from loadtest.endpoint import Endpoint
 

@@ -1,4 +1,4 @@
-"""Marks of a setting's type: its limits, its form in the file, and the effect of a change.
+"""Annotations of a setting's type: its limits, its form in the file, and the effect of a change.
 
 `Annotated[int, Limit(at_least=1), OnChange("update")]` is a number from 1 whose change updates other resources. `check` is the only check
 of a value: the parser of files calls it through pydantic's protocol, and `planning.settings.fields.check_block` for every other caller.
@@ -42,12 +42,12 @@ class HasProblems(Protocol):
         ...
 
 
-class Mark:
+class Constraint:
     """A check of one value, in the protocol of pydantic for annotations: a core schema is a plain dictionary."""
 
     __slots__ = ()
 
-    def check(self, value: Any) -> None:  # noqa: ANN401 - each mark has a type of its own
+    def check(self, value: Any) -> None:  # noqa: ANN401 - each annotation has a type of its own
         """Raise ValueError with what is expected, if the value is invalid."""
         raise NotImplementedError
 
@@ -72,7 +72,7 @@ class Mark:
         return value
 
 
-class Matching(Mark, Struct, frozen=True):
+class Matching(Constraint, Struct, frozen=True):
     """Text that matches a pattern. `what` and `example` describe it in messages and editors."""
 
     pattern: str
@@ -91,7 +91,7 @@ class Matching(Mark, Struct, frozen=True):
         return {"type": "string", "pattern": self.pattern, **examples}
 
 
-class Quantity(Mark, Struct, frozen=True):
+class Quantity(Constraint, Struct, frozen=True):
     """A whole number that the file has as text with a unit, such as "4h" or "32Gi"."""
 
     read: Callable[[object], int]
@@ -118,7 +118,7 @@ class Quantity(Mark, Struct, frozen=True):
         }
 
 
-class OneOf(Mark, Struct, frozen=True):
+class OneOf(Constraint, Struct, frozen=True):
     """One of some words or whole numbers: a tuple, or the keys of a table, which is read at the first use."""
 
     values: Collection[object]
@@ -147,7 +147,7 @@ class OneOf(Mark, Struct, frozen=True):
         return {"enum": list(self.values)}
 
 
-class Items(Mark, Struct, frozen=True):
+class Items(Constraint, Struct, frozen=True):
     """A list with at least one item, each of them once. `noun` and `key` name it in the message."""
 
     noun: str
@@ -156,7 +156,7 @@ class Items(Mark, Struct, frozen=True):
     def check(self, value: tuple[object, ...] | str) -> None:
         """Raise ValueError for a text, for an empty list, and for one with duplicates."""
         if isinstance(value, str):
-            raise ValueError(f'expected a list, such as ("{value}",) in Python')  # noqa: TRY004 - as of any other mark
+            raise ValueError(f'expected a list, such as ("{value}",) in Python')  # noqa: TRY004 - as of any other annotation
         if not value:
             raise ValueError("expected 1 item or more")
         if len(set(value)) != len(value):
@@ -168,14 +168,14 @@ class Items(Mark, Struct, frozen=True):
         return {"minItems": 1}
 
 
-class WordOrList(Mark, Struct, frozen=True):
+class WordOrList(Constraint, Struct, frozen=True):
     """A list of words that the file can also have as its only word, without brackets."""
 
     example: str
     """A word, for messages."""
 
     def check(self, value: object) -> None:
-        """Accept any value: the marks of the list and of its items check it."""
+        """Accept any value: the annotations of the list and of its items check it."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:
         return {
@@ -196,7 +196,7 @@ class WordOrList(Mark, Struct, frozen=True):
         return words
 
 
-class Checked(Mark, Struct, frozen=True):
+class Checked(Constraint, Struct, frozen=True):
     """A value that a function accepts. `problem` returns what is wrong, and what to set; None if nothing is."""
 
     problem: Callable[[Any], str | None]
@@ -208,7 +208,7 @@ class Checked(Mark, Struct, frozen=True):
             raise ValueError(problem)
 
 
-class Consistent(Mark, Struct, frozen=True):
+class Consistent(Constraint, Struct, frozen=True):
     """A block whose keys do not contradict each other."""
 
     def check(self, value: HasProblems) -> None:

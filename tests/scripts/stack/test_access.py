@@ -22,8 +22,8 @@ from google.auth import identity_pool
 
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.scripts.cli import access
-from gemma_serving.scripts.cli.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
+from gemma_serving.scripts.stack import access
+from gemma_serving.scripts.stack.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
 from loadtest.client.openai import call_once
 from loadtest.client.urls import socket_path
 from loadtest.client.wire import Origin, WireConnection, request_bytes, request_head
@@ -206,7 +206,7 @@ def test_the_audience_is_the_services_address_without_a_path(monkeypatch):
 
 def test_without_any_credentials_the_sentence_names_both_ways_out(tmp_path):
     """No key file, no metadata server, no gcloud: asked in a process of its own, whose environment has none of them."""
-    code = "from gemma_serving.scripts.cli.access import fetch_id_token\nfetch_id_token('https://s.run.app')"
+    code = "from gemma_serving.scripts.stack.access import fetch_id_token\nfetch_id_token('https://s.run.app')"
     env = {
         "PATH": str(tmp_path),
         "HOME": str(tmp_path),
@@ -225,7 +225,7 @@ def test_a_persons_own_login_is_taken_from_gcloud(tmp_path):
     gcloud = tmp_path / "gcloud"
     gcloud.write_text('#!/bin/sh\n[ "$1 $2" = "auth print-identity-token" ] && echo the-token\n')
     gcloud.chmod(0o755)
-    code = "from gemma_serving.scripts.cli.access import fetch_id_token\nprint(fetch_id_token('https://s.run.app'))"
+    code = "from gemma_serving.scripts.stack.access import fetch_id_token\nprint(fetch_id_token('https://s.run.app'))"
     env = {
         "PATH": f"{tmp_path}:/bin:/usr/bin",
         "HOME": str(tmp_path),

@@ -14,19 +14,19 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.engine.children import run_async
 from gemma_serving.engine.state import stack_outputs
+from gemma_serving.scripts.bench.bench_options import BenchOptions
 from gemma_serving.scripts.bench.catalog import roofline_of
 from gemma_serving.scripts.bench.forecast import PlanForecast
-from gemma_serving.scripts.bench.options import BenchOptions
-from gemma_serving.scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from gemma_serving.scripts.cli.command import last_command, print_progress
-from gemma_serving.scripts.cli.connection_errors import endpoint_of
-from gemma_serving.scripts.cli.deployed_plan import deployed_plan
-from gemma_serving.scripts.cli.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
+from gemma_serving.scripts.stack.connection_errors import endpoint_of
+from gemma_serving.scripts.stack.deployed_plan import deployed_plan
+from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import Reporter
-from loadtest.run import CallingProgram, as_json, conclude, exit_code, sweep_of, sweep_settings
 from loadtest.settings import Hosting, SweepSettings
+from loadtest.subcommands import CallingProgram, as_json, conclude, exit_code, sweep_of, sweep_settings
 from loadtest.sweep import run_sweep
 
 ALL: Final = "all"

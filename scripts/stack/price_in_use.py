@@ -23,7 +23,7 @@ def usd_per_hour_in_use(stack: str, outputs: StackOutputs) -> float | None:
     from gemma_serving.planning.cost.capacity_order import known_usd_per_hour  # noqa: PLC0415 - the same
     from gemma_serving.planning.data.prices import LIST_PRICES  # noqa: PLC0415 - the same
     from gemma_serving.planning.errors import PlanningError  # noqa: PLC0415 - the same
-    from gemma_serving.scripts.cli.settings import NO_PROJECT, stack_settings  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings  # noqa: PLC0415 - the same
 
     try:
         prices = book_of(stack_settings(stack, project=NO_PROJECT).prices) or LIST_PRICES

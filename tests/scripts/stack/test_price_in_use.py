@@ -8,7 +8,7 @@ import pytest
 
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.scripts.cli.price_in_use import price_in_use, usd_per_hour_in_use
+from gemma_serving.scripts.stack.price_in_use import price_in_use, usd_per_hour_in_use
 from tests.scripts.sample_outputs import sample_outputs
 
 STACK = "tpu-v6e1"
@@ -37,7 +37,7 @@ def test_the_price_is_of_the_form_in_use_in_its_zone(form, zone, text):
 def test_a_price_file_of_the_stack_counts_and_one_that_cannot_be_read_leaves_the_price_unknown(tmp_path, monkeypatch):
     path = tmp_path / "own.json"
     monkeypatch.setattr(
-        "gemma_serving.scripts.cli.settings.stack_settings", lambda *_, **__: SimpleNamespace(prices=str(path))
+        "gemma_serving.scripts.stack.settings.stack_settings", lambda *_, **__: SimpleNamespace(prices=str(path))
     )
     path.write_text(json.dumps({"as_of": "2026-11-01", "v6e_spot_usd_per_chip_hour": 0.5}))
     assert usd_per_hour_in_use(STACK, outputs_of("spot", "us-east5-a")) == 0.5

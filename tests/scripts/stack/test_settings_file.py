@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gemma_serving.scripts.cli.settings_file import SettingsFile
+from gemma_serving.scripts.stack.settings_file import SettingsFile
 
 
 def test_a_removed_key_leaves_the_comments_of_its_neighbours(tmp_path: Path):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gemma_serving.scripts.cli.options import Option
-from loadtest.options import LoadTestOptions, ServerOptions
+from loadtest.load_options import LoadTestOptions, ServerOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,11 +41,11 @@ from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_loc
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
-from gemma_serving.scripts.cli.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.teardown import pending
-from gemma_serving.scripts.teardown.options import TeardownOptions
 from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
+from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
 from gemma_serving.stacks.loading import project_from_environment
 

@@ -8,8 +8,8 @@ import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.scripts.cli import frozen
-from gemma_serving.scripts.cli.frozen import freeze
+from gemma_serving.scripts.stack import frozen
+from gemma_serving.scripts.stack.frozen import freeze
 from gemma_serving.stacks.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]

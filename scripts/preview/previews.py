@@ -14,9 +14,9 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.previewed import PreviewFailedError, preview, selected_or_new
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.cli.frozen import frozen_here
 from gemma_serving.scripts.cli.hidden import environment_secrets
 from gemma_serving.scripts.preview.without_secrets import without_secrets
+from gemma_serving.scripts.stack.frozen import frozen_here
 from gemma_serving.stacks.loading import is_gateway_file
 from gemma_serving.stacks.planned import doctor_hint
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
+from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.measure import points_text
-from loadtest.options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
