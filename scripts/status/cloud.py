@@ -42,6 +42,7 @@ from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, S
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.units import duration
+from gemma_serving.scripts.stack.costs import rounded
 from gemma_serving.scripts.status.report import CloudFacts
 
 CAPACITY: Final = (QUEUED, INSTANCE)
@@ -319,7 +320,9 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         since=spent.since,
         age_s=spent.age_s,
         usd=round(spent.usd, 4),
-        usd_per_hour=round(spent.usd_per_hour, 4),
+        usd_is_least=spent.is_least,
+        usd_per_hour=rounded(spent.usd_per_hour),
+        running_usd_per_hour=rounded(spent.running_usd_per_hour),
         limits=_limits(spent.limits),
         idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),

@@ -72,7 +72,12 @@ class CloudFacts:
     """Seconds since `since`."""
     usd: float | None = None
     """Cost of the stack since then, including past TPU VMs."""
+    usd_is_least: bool = False
+    """True if a part of `usd` could not be read, so it is a lower bound."""
     usd_per_hour: float | None = None
+    """Rate now, of a service while it is idle."""
+    running_usd_per_hour: float | None = None
+    """Rate of the slice, or of one instance of the service, while it runs."""
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
     idle_since: str | None = None
