@@ -5,6 +5,7 @@ The plan prices slices and instances with the same functions (`planning.data.pri
 """
 
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -42,6 +43,12 @@ def usd_per_hour(found: FoundResource) -> float | None:
     return 0.0 if not least else None if rate is None else least * rate
 
 
+def total(rates: Iterable[float | None]) -> float | None:
+    """Return the sum of rates; None if one is unknown."""
+    known = [*rates]
+    return None if None in known else sum(filter(None, known))
+
+
 def running_usd_per_hour(found: FoundResource) -> float | None:
     """Return the cost per hour of a slice, or of one instance of a service, while it runs; None as above."""
     document, place = found.document, found.location
@@ -55,8 +62,7 @@ def running_usd_per_hour(found: FoundResource) -> float | None:
 
 
 def _queued_usd(queued: ListedQueuedResource, zone: str) -> float | None:
-    rates = [node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes]
-    return None if None in rates else sum(rate for rate in rates if rate is not None)
+    return total(node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes)
 
 
 def _instance_usd(document: Item, zone: str) -> float | None:

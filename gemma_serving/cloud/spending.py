@@ -5,7 +5,8 @@ lifetime: an upper bound if contracts grant discounts or the end of a machine is
 Run instances is read from Cloud Monitoring; if that is denied, only the instances that always run are counted, and the report states so.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -22,6 +23,7 @@ from gemma_serving.cloud.prices import (
     seen_node,
     seen_queued,
     seen_service,
+    total,
     usd_per_hour,
 )
 from gemma_serving.cloud.search_results import FoundResource
@@ -167,45 +169,40 @@ class _StackFigures:
 def _spending(read: _StackFigures) -> StackSpending:
     found, now_s = read.found, read.now.timestamp()
     limits, names = _limits(found), _seen(found)
-    seen = [*names]
     record, word = read.record()
     account = read.one(ACCOUNT)
     where = f"the description of {account.id if account else ''}"
-    first_s = record.first_start_s(seen)
+    first_s = record.first_start_s([*names])
     age_s = 0.0 if first_s is None else max(0.0, now_s - first_s)
     if first_s is not None:
         source = where if record.since_s == first_s else "current resources"
         read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {source}")
-    past = account.name if account else ""
-    parts = [(item.name, 0.0) for item in found if has_price(item)]
-    unpriced: set[str] = set()
+    past, unpriced = account.name if account else "", set[str]()
+    priced = [item for item in found if has_price(item)]
+    usd_by_name = defaultdict[str, float](float, {item.name: 0.0 for item in priced})
     if record.spent_micros:
-        parts.append((past, record.spent_micros / MICROS))
-        read.lines.append(f"${record.spent_micros / MICROS:,.2f}: past TPU VMs, from {where}")
-    uses = [(names[use.seen] if use.seen else past, use) for use in record.uses(seen, int(now_s))]
-    for name, use in uses:
+        usd_by_name[past] = record.spent_micros / MICROS
+        read.lines.append(f"${usd_by_name[past]:,.2f}: past TPU VMs, from {where}")
+    for use in record.uses([*names], int(now_s)):
+        name = names[use.seen] if use.seen else past
         if use.run.is_service:
+            usd_by_name[name] += _billed_usd(read, use, limits)
             continue
+        usd_by_name[name] += use.micros / MICROS
         read.lines.append(_line(use))
-        parts.append((name, use.micros / MICROS))
         if not use.run.micros_per_hour:
-            unpriced |= {name} - {past}
-            read.is_least = True
+            unpriced.add(name)
             if limits.max_usd is not None:
                 read.unknown.append(f"The price list has no entry for {_name(use)}, so its cost is unknown.")
-    parts += [(name, _billed_usd(read, use, limits)) for name, use in uses if use.run.is_service]
-    usd_by_name: dict[str, float] = {}
-    for name, usd in parts:
-        usd_by_name[name] = usd_by_name.get(name, 0.0) + usd
     idle, idle_s = _idle(read, limits)
     return StackSpending(
         owner=found[0].owner,
         limits=limits,
         age_s=age_s,
         usd=sum(usd_by_name.values()),
-        usd_per_hour=_total(usd_per_hour(item) for item in found if has_price(item)),
-        running_usd_per_hour=_total(running_usd_per_hour(item) for item in found if has_price(item)),
-        is_least=read.is_least,
+        usd_per_hour=total(map(usd_per_hour, priced)),
+        running_usd_per_hour=total(map(running_usd_per_hour, priced)),
+        is_least=read.is_least or bool(unpriced),
         usd_by_name={name: usd for name, usd in usd_by_name.items() if name not in unpriced},
         idle=idle,
         idle_s=idle_s,
@@ -254,16 +251,6 @@ def _line(use: RunUse) -> str:
         end = f"its end is unknown, so it counts until {_shown(use.end_s)} ({limit})"
         return f"{usd} maximum: {_name(use)}, started {start}; {end}"
     return f"{usd}: {_name(use)}, since {start}, from {use.seen.name if use.seen else ''}"
-
-
-def _total(rates: Iterable[float | None]) -> float | None:
-    """Return the sum; None if one is unknown."""
-    total = 0.0
-    for rate in rates:
-        if rate is None:
-            return None
-        total += rate
-    return total
 
 
 def _seen(found: Sequence[FoundResource]) -> Mapping[Seen, str]:

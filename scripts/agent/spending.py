@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from gemma_serving.cloud.prices import total
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.parallel import each
@@ -87,11 +88,11 @@ def usd_per_hour_of(state: StackState) -> float | None:
             f"{_NOT_STARTED} stack {state.stack} is unknown: {state.detail} "
             f"If its state is broken, the user can run `gemma recover {state.stack}`."
         )
-    rates = [costs.most for costs in recorded_costs(state)]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(rates):
+    servers = recorded_costs(state)
+    usd_per_hour = total(costs.most for costs in servers)
+    if usd_per_hour is None:
         raise CommandRefusedError(
             f"{_NOT_STARTED} stack {state.stack} is unknown; the price list does not have its hardware. "
             f"The user can run `gemma up {state.stack}` with prices in its settings, or tear it down."
         )
-    return sum(known) if known else None
+    return usd_per_hour if servers else None

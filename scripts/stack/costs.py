@@ -1,7 +1,7 @@
 """What a stack costs: the rate now, the rate while it runs, the cost so far, and until when or at most.
 
 Every sentence of a command about the cost of a stack is written here. `recorded_costs` reads a state, as of the last `up`, at the prices of its plan.
-`reported_costs` reads Google's answer, at list prices. A rate of 0 is known: a request waits, a run ended, or a service keeps no instance.
+`cloud.spending` has Google's answer, at list prices. A rate of 0 is known: a request waits, a run ended, or a service keeps no instance.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ from gemma_serving.cloud.prices import (
     has_price,
     least_instances,
     node_usd_per_hour,
+    total,
     usd_per_hour,
 )
 from gemma_serving.cloud.search_results import FoundResource
@@ -50,7 +51,7 @@ class ServerCosts:
     """Price of the slice, or of one instance of the service."""
     now: float | None
     """Rate now; of a service, while it is idle."""
-    most: float | None
+    most: float | None = None
     """Rate of all instances, or of the most expensive place and form in which capacity may be granted."""
     ends: str = ""
     """Time at which Google deletes the TPU VM (RFC 3339); empty if it has no run limit."""
@@ -107,12 +108,9 @@ def spent_sentence(spent: "Sequence[StackSpending]") -> str:
 
 def found_rate(found: Sequence[FoundResource]) -> str:
     """Return the rate now of resources of one kind as text; empty for a kind without a price of its own."""
-    rates = [usd_per_hour(item) for item in found if has_price(item)]
-    known = [rate for rate in rates if rate is not None]
-    if not rates:
-        return ""
-    rate = hourly(sum(known) if len(known) == len(rates) else None)
-    return f"{rate} while idle" if found[0].kind == SERVICE else rate
+    priced = [item for item in found if has_price(item)]
+    rate = hourly(total(map(usd_per_hour, priced)))
+    return "" if not priced else f"{rate} while idle" if found[0].kind == SERVICE else rate
 
 
 def found_costs(item: FoundResource, spent: "Sequence[StackSpending]") -> dict[str, object]:
@@ -150,33 +148,13 @@ def at_most(cost: "CostPlan") -> str:
     return f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"
 
 
-def reported_costs(
-    *,
-    is_service: bool,
-    state: str,
-    has_ended: bool,
-    now: float | None,
-    running: float | None,
-    ends: str | None,
-    form: str,
-) -> ServerCosts:
-    """Return the costs of a server by Google's answer: its state, the rates now and while it runs, and the end of its run."""
-    billing: Billing = "unclear"
+def reported_billing(state: str, usd_per_hour: float | None, *, has_ended: bool, is_service: bool) -> Billing:
+    """Return whether a server is billed, by Google's answer: its state and its rate now."""
     if has_ended and state not in BILLED:
-        billing = "ended"
-    elif is_service or (state == ACTIVE and not has_ended):
-        billing = "running"
-    elif now == 0:
-        billing = "waiting"
-    return ServerCosts(
-        billing=billing,
-        is_service=is_service,
-        running=running,
-        now=now,
-        most=running,
-        ends=ends or "",
-        form=form,
-    )
+        return "ended"
+    if is_service or (state == ACTIVE and not has_ended):
+        return "running"
+    return "waiting" if usd_per_hour == 0 else "unclear"
 
 
 def recorded_costs(state: StackState, billing: Billing = "running") -> Sequence[ServerCosts]:

@@ -20,7 +20,7 @@ from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
-from gemma_serving.scripts.stack.costs import form_in_use, reported_costs
+from gemma_serving.scripts.stack.costs import ServerCosts, form_in_use, reported_billing
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from gemma_serving.stacks.deployed.home_region import home_region
@@ -119,13 +119,13 @@ def exists_now(stack: str) -> str:
     if facts is None:
         return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
     place = f" in {facts.place}" if facts.place else ""
-    costs = reported_costs(
-        is_service=what == "service",
-        state=facts.state,
-        has_ended=facts.has_ended,
-        now=facts.usd_per_hour,
+    is_service = what == "service"
+    costs = ServerCosts(
+        billing=reported_billing(facts.state, facts.usd_per_hour, has_ended=facts.has_ended, is_service=is_service),
+        is_service=is_service,
         running=facts.running_usd_per_hour,
-        ends=facts.deadline,
+        now=facts.usd_per_hour,
+        ends=facts.deadline or "",
         form=form_in_use(found.inputs, found.outputs),
     )
     return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"

@@ -32,6 +32,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 START = NOW - timedelta(hours=3)
 END = (NOW + timedelta(hours=1)).astimezone()
 ZONE = "us-east5-a"
+MODELS = {"FLEX_START": "flex-start", "SPOT": "spot", "STANDARD": "standard"}
 EMAIL = f"gemma-x@{PROJECT}.iam.gserviceaccount.com"
 L4 = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
 """Price of one instance in us-east4."""
@@ -48,17 +49,16 @@ def settings(monkeypatch):
 # The price of the form of capacity in use.
 
 
-def deployed(form, zone, *, is_order=True, usd=1.78):
-    """Return the state of a stack with this form in use, of an order of forms or as its only one."""
-    plan = {
-        **sample_outputs()["plan"],
-        "accelerator": "v6e-1",
-        "cost": {**sample_outputs()["plan"]["cost"], "usdPerHour": usd},
-    }
-    output = {"provisioning": form} if is_order else {}
-    stack = planted.stack_resource(target="tpu", state="ACTIVE", location=zone, plan=plan, **output)
-    made = planted.queued(provisioningModelInUse=form, zone=zone)
-    return planted.state(stack, made)
+def plan_of(accelerator, usd):
+    plan = sample_outputs()["plan"]
+    return {**plan, "accelerator": accelerator, "cost": {**plan["cost"], "usdPerHour": usd}}
+
+
+def deployed(form, zone, *, is_order=True):
+    """Return the state of a stack with this form in use, of an order of forms or as its only one. Its plan has $1.78/h."""
+    named = {"provisioning": form} if is_order else {}
+    stack = planted.stack_resource(target="tpu", state="ACTIVE", location=zone, plan=plan_of("v6e-1", 1.78), **named)
+    return planted.state(stack, planted.queued(provisioningModelInUse=form, zone=zone))
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,12 @@ def slice_case(state, *, form="FLEX_START", kind="v6e-1", has_node=True, run="",
         "tpu": {"nodeSpec": [{"parent": parent, "nodeId": "n", "node": node}]},
     }
     ends = outputs.get("deadline")
-    scheduling = {"terminationTimestamp": ends} if ends else {}
-    running = {
-        **node,
-        **made,
-        "name": f"{parent}/nodes/n",
-        "state": "READY",
-        "schedulingConfig": scheduling,
-        "queuedResource": queued["name"],
-    }
+    running = {**node, **made, "name": f"{parent}/nodes/n", "state": "READY", "queuedResource": queued["name"]}
+    running["schedulingConfig"] = {"terminationTimestamp": ends}
     documents = [(QUEUED, queued), *([("TPU node", running)] if has_node else [])]
-    usd = {"usdPerHour": 0.0 if kind == "v9x-1" else 1.78}
-    plan = {**sample_outputs()["plan"], "accelerator": kind, "cost": {**sample_outputs()["plan"]["cost"], **usd}}
-    stack = planted.stack_resource(**{"target": "tpu", "state": state, "location": ZONE, "plan": plan, **outputs})
-    model = {"FLEX_START": "flex-start", "SPOT": "spot"}.get(form, "standard")
-    capacity = planted.queued(name=queued["name"], zone=ZONE, provisioningModelInUse=model, deadline=ends)
+    plan = plan_of(kind, 0.0 if kind == "v9x-1" else 1.78)
+    stack = planted.stack_resource(target="tpu", state=state, location=ZONE, plan=plan, **outputs)
+    capacity = planted.queued(name=queued["name"], zone=ZONE, provisioningModelInUse=MODELS[form], deadline=ends)
     return planted.state(stack, capacity), documents, run
 
 
@@ -149,12 +140,8 @@ def service_case(least):
             "scaling": {"minInstanceCount": least},
         },
     }
-    plan = {**sample_outputs()["plan"], "cost": {**sample_outputs()["plan"]["cost"], "usdPerHour": L4}}
-    return (
-        planted.state(planted.stack_resource(plan=plan), planted.service(least, uri="https://s")),
-        [(SERVICE, document)],
-        "",
-    )
+    kept = planted.state(planted.stack_resource(plan=plan_of("L4", L4)), planted.service(least, uri="https://s"))
+    return kept, [(SERVICE, document)], ""
 
 
 RUN_END = (NOW - timedelta(hours=1)).isoformat()

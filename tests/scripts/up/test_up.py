@@ -449,25 +449,15 @@ CAPACITY_ITEM = {
     "inputs": {"project": "my-project", "zones": ["us-east5-a"], "nodeId": "n"},
 }
 NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teardown {STACK} --dry-run` asks Google."
-SPOT_ITEM = {**CAPACITY_ITEM, "inputs": {**CAPACITY_ITEM["inputs"], "provisioningModel": "spot"}}
-SERVICE_ITEM = {
-    **CAPACITY_ITEM,
-    "type": SERVICE_TYPE,
-    "inputs": {"project": "my-project", "location": "l", "name": "n"},
-}
 
 
 @pytest.mark.parametrize(
     ("item", "facts", "text"),
     [
         (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE. Costs $1.35/h until you delete it."),
-        (SPOT_ITEM, FACTS, "Costs $1.35/h until Google reclaims it or you delete it."),
-        (CAPACITY_ITEM, replace(FACTS, state="WAITING_FOR_RESOURCES", usd_per_hour=0.0), "Costs nothing until its capacity is ACTIVE, then $1.35/h."),
         (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING. May cost $1.35/h."),
         (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. May cost an unknown price."),
-        (CAPACITY_ITEM, replace(FACTS, state="FAILED", has_ended=True), "FAILED. Costs nothing now, because no server runs."),
         (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
-        (SERVICE_ITEM, replace(FACTS, state="FAILED", place="l", usd_per_hour=0.0), "FAILED. Costs $1.35/h for each instance that runs, $0.00/h while idle."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
         (RESOURCE, FACTS, f"1 resource in the state, and no server. {NO_SERVER}"),
     ],
