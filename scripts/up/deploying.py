@@ -19,6 +19,7 @@ from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.children import interruptible
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
@@ -95,7 +96,8 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
 def _exists_after_interrupt(stack: str) -> str:
     """Return what the stack has and what it costs. A second interrupt leaves both unknown."""
     try:
-        return exists_now(stack)
+        with interruptible():  # the engine starts again
+            return exists_now(stack)
     except KeyboardInterrupt:
         return f"What exists and what it costs is unknown: `gemma status {stack}` shows it."
 
