@@ -180,8 +180,10 @@ def _enforced(cloud: CloudFacts) -> str:
     )
     if cloud.state in IN_QUEUE:
         google = "deletes the capacity request if it waits too long"
+    elif cloud.deadline:
+        google = "deletes this TPU VM at its run limit"
     else:
-        google = "deletes this TPU VM at its run limit" if cloud.deadline else "stops nothing automatically"
+        google = "may reclaim this TPU VM (spot)" if cloud.form == "spot" else "stops nothing automatically"
     return f"{ours}; Google {google}."
 
 

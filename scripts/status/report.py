@@ -46,6 +46,8 @@ class CloudFacts:
     phase_detail: str | None = None
     deadline: str | None = None
     """RFC 3339: when Google deletes the TPU VM."""
+    form: str | None = None
+    """Form of the capacity, such as `spot`, which Google may reclaim."""
     run_end: Literal["planned", "early", "preempted"] | None = None
     """End of the run of a machine that is gone: as planned, before, or of spot capacity by Google without a planned end; None if unknown."""
     planned_end: str | None = None

@@ -20,7 +20,7 @@ from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
-from gemma_serving.scripts.stack.costs import ServerCosts, form_in_use, reported_billing
+from gemma_serving.scripts.stack.costs import ServerCosts, reported_billing
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from gemma_serving.stacks.deployed.home_region import home_region
@@ -126,7 +126,7 @@ def exists_now(stack: str) -> str:
         running=facts.running_usd_per_hour,
         now=facts.usd_per_hour,
         ends=facts.deadline or "",
-        form=form_in_use(found.inputs, found.outputs),
+        form=facts.form or "",
     )
     return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
 

@@ -18,7 +18,7 @@ from gemma_serving.scripts.gemma.arguments import ListedStack
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.status import cloud as status_cloud
 from gemma_serving.scripts.status.cloud import cloud_facts, serving
-from gemma_serving.scripts.status.render import _row
+from gemma_serving.scripts.status.render import _notes, _row
 from gemma_serving.scripts.status.report import StackStatus
 from gemma_serving.scripts.status.serves import serves_now
 from gemma_serving.scripts.teardown.output import text_of
@@ -28,7 +28,7 @@ from tests.cloud.populated import PROJECT, owner
 from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.status import planted
 
-NOW = datetime.now(UTC).replace(microsecond=0)
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 START = NOW - timedelta(hours=3)
 END = (NOW + timedelta(hours=1)).astimezone()
 ZONE = "us-east5-a"
@@ -185,6 +185,8 @@ def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
     status = StackStatus(stack="x", deployed=True, serves=serves_now(state, facts), cloud=facts)
     shown = ("unknown", "0.00+") if rate is None else (f"{rate:.2f}", f"{usd:.2f}")
     assert _row(status, NOW.timestamp())[-2:] == shown
+    limits = dict(_notes(status, str, now_s=0.0, alone=True))["limits"]
+    assert ("Google may reclaim this TPU VM (spot)." in limits) == (case == "spot")
 
     monkeypatch.setattr(starting, "read", lambda _stack: state)
     assert sentence in starting.exists_now("x")
