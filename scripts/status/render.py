@@ -13,6 +13,7 @@ from gemma_serving.contracts.guest_attributes import WITH_REASON, reason_of
 from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
 from gemma_serving.scripts.cli.tables import FittedTable
+from gemma_serving.scripts.stack.costs import cost_columns
 from gemma_serving.scripts.status.judge import document_that_serves, short_identity
 from gemma_serving.scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
 from gemma_serving.scripts.status.serves import Stamp, run_end
@@ -94,8 +95,7 @@ def _row(status: StackStatus, now_s: float) -> Sequence[str]:
         "" if left_s is None else _left(left_s),
         requests,
         "" if server is None or server.kv_use_share is None else f"{server.kv_use_share:.0%}",
-        "" if cloud.usd_per_hour is None else f"{cloud.usd_per_hour:.2f}",
-        "" if cloud.usd is None else f"{cloud.usd:.2f}",
+        *(("", "") if cloud.usd is None else cost_columns(cloud.usd_per_hour, cloud.usd, is_least=cloud.usd_is_least)),
     )
 
 
@@ -170,8 +170,8 @@ def _health(status: StackStatus) -> str:
 
 
 def _enforced(cloud: CloudFacts) -> str:
-    """Return what stops the stack automatically; empty without a price."""
-    if cloud.usd_per_hour is None:
+    """Return what stops the stack automatically; empty without a server."""
+    if cloud.usd is None:
         return ""
     ours = (
         f"{cloud.limits}, enforced only by a scheduled `gemma teardown --all --over-limit`"
@@ -180,8 +180,10 @@ def _enforced(cloud: CloudFacts) -> str:
     )
     if cloud.state in IN_QUEUE:
         google = "deletes the capacity request if it waits too long"
+    elif cloud.deadline:
+        google = "deletes this TPU VM at its run limit"
     else:
-        google = "deletes this TPU VM at its run limit" if cloud.deadline else "stops nothing automatically"
+        google = "may reclaim this TPU VM (spot)" if cloud.form == "spot" else "stops nothing automatically"
     return f"{ours}; Google {google}."
 
 

@@ -15,6 +15,7 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
 from gemma_serving.cloud.google_api import GoogleApi, connect
 from gemma_serving.cloud.kinds import BUCKET, order_of
+from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.search import Scope
 from gemma_serving.cloud.search import search as search_cloud
 from gemma_serving.cloud.search_results import FoundResource, Inventory
@@ -85,6 +86,7 @@ class Teardown:
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
+    spent: Sequence[StackSpending] = ()
     confirmed: set[str] = field(default_factory=set[str])
     deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
     retained: tuple[RetainedBucket, ...] = ()
@@ -104,8 +106,10 @@ class Teardown:
         self.search()
         self._require_known_stack()
         self._require_no_guests()
+        if any(map(has_price, self.leaked)):
+            self.spent = spending(self.api, self.leaked, GOOGLE_CLOCK.now())
         if not self.options.dry_run:
-            show("Found in Google Cloud:", self.leaked, GOOGLE_CLOCK.now())
+            show("Found in Google Cloud:", self.leaked, self.spent)
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
@@ -169,6 +173,7 @@ class Teardown:
             searches=self.searches,
             started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
             elapsed_s=elapsed_s,
+            spent=self.spent,
             interrupted=not self.done,
             dry_run=self.options.dry_run,
         )
@@ -258,7 +263,7 @@ class Teardown:
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
-            show("Found since:", more, GOOGLE_CLOCK.now())
+            show("Found since:", more)
             refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             ask(f"Delete {resource_counts(more)} too?", refusal=refusal)
 
@@ -489,7 +494,7 @@ def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, 
                 "idle_after_s": item.limits.idle_after_s,
                 "age_s": round(item.age_s),
                 "usd": round(item.usd, 2),
-                "usd_per_hour": round(item.usd_per_hour, 2),
+                "usd_per_hour": None if item.usd_per_hour is None else round(item.usd_per_hour, 2),
                 "idle": item.idle,
                 "idle_s": None if item.idle_s is None else round(item.idle_s),
                 "exceeded": list(item.exceeded),

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from datetime import datetime
 from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -17,22 +16,24 @@ from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
-from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.children import interruptible
+from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
 from gemma_serving.engine.previewed import diagnostics, previewed
-from gemma_serving.engine.state import SERVER_TYPES, read, stack_outputs
+from gemma_serving.engine.state import SERVER_TYPES, of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
-from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.status.api import read_served
+from gemma_serving.scripts.up.starting import exists_now
 from gemma_serving.stacks.planned import notes_line
 from gemma_serving.stacks.settings import Settings
 
@@ -86,13 +87,19 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     try:
         done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
     except KeyboardInterrupt:
-        kept = f"interrupted. The created resources stay, including capacity and its request, and cost {coming.price}."
-        print_progress(
-            "up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it."
-        )
+        print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    print_result("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
+    print_result("\n".join([done, *next_lines(stack)]))
     return ExitCode.DONE
+
+
+def _exists_after_interrupt(stack: str) -> str:
+    """Return what the stack has and what it costs. A second interrupt leaves both unknown."""
+    try:
+        with interruptible():  # the engine starts again
+            return exists_now(stack)
+    except KeyboardInterrupt:
+        return f"What exists and what it costs is unknown: `gemma status {stack}` shows it."
 
 
 def _require_within_limits(settings: Settings, stack: str) -> str:
@@ -221,8 +228,13 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
         yield show
 
 
-def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
-    """Return the server's location, its price, the end of its run, and the commands to use and to delete it."""
+def next_lines(stack: str) -> Sequence[str]:
+    """Return the server's location, its price, the end of its run, and the commands to use and to delete it.
+
+    Raises CommandRefusedError if the stack has no outputs.
+    """
+    deployment = read_deployment(stack)
+    outputs = outputs_in(stack, deployment.resources)
     if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",
@@ -231,24 +243,13 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
     return [
         where,
-        _running_cost(outputs, usd_per_hour_in_use(stack, outputs)),
+        *(costs.sentence for costs in recorded_costs(of_deployment(stack, deployment))),
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",
         f"  gemma smoke {stack}",
         f"  gemma teardown {stack}   # stop all costs",
     ]
-
-
-def _running_cost(outputs: StackOutputs, usd_per_hour: float | None) -> str:
-    """Return the price per hour, and until when it is billed, as a sentence."""
-    price = "The price is unknown. It is billed" if usd_per_hour is None else f"Costs ${usd_per_hour:.2f}/h"
-    if outputs.target == "cloud-run":
-        return f"{price} for each instance that runs."
-    if not outputs.deadline:
-        return f"{price} until {'Google reclaims it or ' if outputs.provisioning == 'spot' else ''}you delete it."
-    end = datetime.fromisoformat(outputs.deadline).astimezone()
-    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM."
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:

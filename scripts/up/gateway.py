@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine.previewed import diagnostics, previewed
-from gemma_serving.engine.state import stack_outputs
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
@@ -39,6 +38,6 @@ def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
 def _following(stack: str) -> Sequence[str]:
     """Return the address with the commands to use it, or, without a service, the commands that create it."""
     try:
-        return next_lines(stack, stack_outputs(stack))
+        return next_lines(stack)
     except CommandRefusedError as error:
         return [str(error)]

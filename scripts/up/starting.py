@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
-from gemma_serving.contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED, reason_of
@@ -18,8 +17,10 @@ from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
+from gemma_serving.scripts.stack.costs import ServerCosts, reported_billing
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from gemma_serving.stacks.deployed.home_region import home_region
@@ -110,16 +111,24 @@ def exists_now(stack: str) -> str:
     found = serving(state)
     if found is None:
         return (
-            f"Exists now: {len(state.resources)} resources in the state. None of them is a TPU VM, a service or a request for "
-            f"capacity, which have the hourly price. {end}"
+            f"Exists now: {number_of(len(state.resources), 'resource')} in the state, and no server. If an earlier state had one, it may "
+            f"still cost money: `gemma teardown {stack} --dry-run` asks Google. {end}"
         )
     what = "service" if found.kind not in CAPACITY else "capacity"
     facts, error = facts_within(found, stack, limit_s=_GOOGLE_LIMIT_S)
     if facts is None:
         return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
     place = f" in {facts.place}" if facts.place else ""
-    cost = _cost(facts, is_service=what == "service")
-    return f"Exists now: {what}{place}, {facts.state}: {cost}. {end}{_fix(state, facts)}"
+    is_service = what == "service"
+    costs = ServerCosts(
+        billing=reported_billing(facts.state, facts.usd_per_hour, has_ended=facts.has_ended, is_service=is_service),
+        is_service=is_service,
+        running=facts.running_usd_per_hour,
+        now=facts.usd_per_hour,
+        ends=facts.deadline or "",
+        form=facts.form or "",
+    )
+    return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
 
 
 def _fix(state: StackState, facts: CloudFacts) -> str:
@@ -131,15 +140,3 @@ def _fix(state: StackState, facts: CloudFacts) -> str:
     detail = facts.phase_detail or ""
     cause = known_cause(server_log(state), detail.splitlines(), reason=reason_of(detail))
     return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""
-
-
-def _cost(facts: CloudFacts, *, is_service: bool) -> str:
-    """Return the cost of a server as text, with the price in its labels."""
-    price = "an unknown price" if facts.usd_per_hour is None else f"${facts.usd_per_hour:.2f}/h"
-    if is_service:
-        return f"each running instance costs {price}"
-    if facts.state in IN_QUEUE | {"CREATING"}:
-        return "costs nothing until it is ACTIVE"
-    if facts.state == ACTIVE:
-        return f"costs {price}"
-    return f"may cost {price}" if facts.state in BILLED | {"UNKNOWN"} else "no TPU VM is running"

@@ -73,12 +73,12 @@ class StackRuns:
         return any(one.started_s is not None and one.stopped_s is None for one in self.seen)
 
     def spent(self, stack: str, limits: StackLimits) -> StackSpending | None:
-        """Return the use of the limits if nothing runs now but something ran before; None otherwise.
+        """Return the use of the limits, also of limits that are not deployed yet; None if nothing has started.
 
         The cost of a service is in Cloud Monitoring, so only its age counts here.
         """
         first_s = self.first_start_s
-        if first_s is None or self.is_running:
+        if first_s is None:
             return None
         micros = self.record.spent_micros + sum(use.micros for use in self.record.uses(self.seen, self.now_s))
         return StackSpending(
@@ -187,7 +187,7 @@ class RunRecorder:
                 "does not exist. A guard or another teardown deletes it with the stack, and the next start counts from zero"
             )
         spent = runs.spent(self.stack, self.limits)
-        if spent is None or not spent.exceeded:
+        if spent is None or not spent.exceeded or runs.is_running:
             return Absent()
         return Present(
             f"Stack {self.stack} exceeds {' and '.join(spent.exceeded)}, so its server is not created again. "

@@ -90,6 +90,8 @@ def test_nothing_starts_again_past_a_limit_and_a_server_that_runs_is_not_stopped
     begin(world)
     hours(world, 3)
     assert recorder().past_limits() == Absent()
+    running = recorder().runs().value.spent("x", StackLimits(max_age_s=600, max_usd=1))
+    assert running.exceeded == ["maxAge 10 min (age 3 h)", "maxUsd 1 (cost $16.20)"]
     delete(world, "gemma-x")
     assert recorder().past_limits() == Present(
         "Stack x exceeds maxUsd 8 (cost $16.20), so its server is not created again. Raise the limit in Pulumi.x.yaml, or run "
