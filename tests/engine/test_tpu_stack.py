@@ -177,6 +177,14 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     assert all(old != new for old, new in zip(container, running_container(workspace), strict=True))
 
 
+def test_a_replacement_without_a_change_keeps_the_capacity(workspace, deployed):
+    before, (queued,) = capacity(workspace), workspace.resources(STACK, CAPACITY)
+    refused = workspace.up(STACK, "--replace", queued["urn"], expect=FAILURE)
+    assert "is ACTIVE, and no change of its inputs replaces it. It was not deleted." in refused.text
+    assert {*before} == {*capacity(workspace)}
+    workspace.assert_no_changes(STACK)
+
+
 def test_a_member_with_the_custom_role_connects_and_another_person_does_not(workspace, deployed, monkeypatch):
     for name in ("LOCALCLOUD_URL", "GOOGLE_OAUTH_ACCESS_TOKEN"):
         monkeypatch.setenv(name, workspace.environment[name])

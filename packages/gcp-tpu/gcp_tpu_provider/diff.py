@@ -44,9 +44,8 @@ def diff(
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
     desired = cast("wire.Properties", wire.reveal(dict(news)))
-    successor = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
-    dead = is_dead(state) and not successor  # a successor takes over in place
-    active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
+    dead = is_dead(state) and not _has_successor(state)  # a successor takes over in place
+    active = is_active(state)
     changes = [
         change for item in _compared(olds, desired) for change in _property(item, state, olds, desired, lenient=active)
     ]
@@ -84,6 +83,16 @@ def is_dead(state: Mapping[str, Any]) -> bool:
     """Return whether the queued resource, as last observed, can never serve again."""
     node = state.get("nodeState")
     return state.get("state") in GONE or (state.get("state") == ACTIVE and (node == MISSING or node in DEAD_NODE))
+
+
+def is_active(state: Mapping[str, Any]) -> bool:
+    """Return whether capacity is ACTIVE, as last observed: of the queued resource or of its successor."""
+    dead = is_dead(state) and not _has_successor(state)
+    return not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
+
+
+def _has_successor(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("renewalName")) and state.get("renewalState") not in GONE
 
 
 def _unfinished(
