@@ -12,6 +12,7 @@ import pytest
 
 from gemma_serving.cloud.kinds import POLICIES
 from gemma_serving.contracts.run_record import RUNS_WORD
+from gemma_serving.engine.deployment import UNKNOWN
 from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, LIMIT_S, PROJECT, until
 
 TPU, RUN = "tpu-v6e1", "l4-qat"
@@ -66,6 +67,12 @@ def ids(workspace, stack):
 
 def recovered(workspace, stack, *, expect=0):
     return workspace.script("recover", "--stack", stack, "--yes", "--json", expect=expect).json
+
+
+def assert_answers(workspace, stack):
+    """Deploy with the command that `recover` names, and ask the model."""
+    workspace.script("up", "--stack", stack, "--yes")
+    assert workspace.run(sys.executable, "-m", "scripts.gemma", "chat", stack, "Say hello.").out.strip()
 
 
 def assert_goes_on(workspace, stack):
@@ -187,7 +194,9 @@ def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
     assert "Cloud Run service" in {each["kind"] for each in recovered(workspace, RUN)["imported"]}
-    assert_goes_on(workspace, RUN)
+    assert [one["urn"] for one in workspace.resources(RUN) if UNKNOWN in json.dumps(one)] == []
+    assert_answers(workspace, RUN)
+    workspace.assert_no_changes(RUN, "--refresh")
 
 
 def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):
