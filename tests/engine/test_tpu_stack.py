@@ -217,7 +217,15 @@ def test_the_token_is_found_nowhere_in_clear(workspace, deployed):
 
 
 def test_teardown_leaves_nothing_of_ours_and_everything_of_others(workspace, deployed):
-    workspace.teardown(STACK)
+    """The stack is renamed first: `up` refuses to replace it, and the list of the teardown has what the state names."""
+    renamed = f"{STACK}-new"
+    workspace.pulumi("stack", "rename", renamed, "--stack", STACK)
+    refused = workspace.script("up", "--stack", renamed, "--yes", expect=2)
+    listed = workspace.script("teardown", "--stack", renamed, "--dry-run", expect=1)
+    for text in (refused.err, listed.out):
+        assert f"`pulumi stack rename {STACK} --stack {renamed}`" in text
+    assert re.search(r"TPU queued resource +us-\S+, \$5\.40 per hour", listed.out), listed.out
+    workspace.teardown(renamed)
     assert capacity(workspace) == {}
     assert workspace.made("/secrets/theirs")
     assert workspace.made("gemma-tpu-v6e4") == []

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Any, Literal, cast
 
 from gcp_tpu_provider import wire
-from gcp_tpu_provider.check import key_path
+from gcp_tpu_provider.check import LIMITS_S, key_path
 from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.properties import DEAD_STATE, Property, inputs
 from gcp_tpu_provider.renewal import GONE, due
@@ -180,15 +181,17 @@ def _refusal(
 ) -> str:
     name = change.path.partition(".")[0].partition("[")[0]
     return (
-        f"`{change.path}` changes from {_show(olds.get(name))} to {_show(desired.get(name))}, which replaces "
+        f"`{change.path}` changes from {_show(name, olds.get(name))} to {_show(name, desired.get(name))}, which replaces "
         f"{state.get('name')} while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
-        "Revert the change or set `allowReplaceActive` to true."
+        "Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
     )
 
 
-def _show(value: wire.Value) -> str:
+def _show(name: str, value: wire.Value) -> str:
     if value is None:
         return "nothing"
     if wire.has_secret(value):
         return "a secret"
+    if name in LIMITS_S and isinstance(value, int):
+        return readable(value)
     return "an unknown value" if wire.has_unknown(value) else str(value)[:120]

@@ -455,8 +455,10 @@ class TestReplacement:
         assert refused.value.message == (
             "`acceleratorType` changes from v6e-4 to v6e-8, which replaces projects/my-project/locations/us-east5-a/queuedResources/serve "
             "while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
-            "Revert the change or set `allowReplaceActive` to true."
+            "Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
         )
+        with pytest.raises(Aborted, match="`maxRunDurationS` changes from 4h to 8h, which replaces"):
+            engine.preview(wanted(maxRunDurationS=28800))
 
     def test_the_refusal_does_not_repeat_a_secret(self, engine: FakeEngine):
         engine.up(wanted(network={SIGNATURE: SECRET, "value": "canary-net"}))
