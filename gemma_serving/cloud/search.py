@@ -68,10 +68,11 @@ class Scope:
     """Full names of retained resources. Grants on them are found like those on other owners' resources."""
     apis: frozenset[str] | None = None
     """APIs in the stacks' settings and states, which alone can have their resources. None: any."""
-    held: Sequence[str] = ()
-    """Zones in which a state has a resource. A denied one is not assumed to be empty."""
     stated: frozenset[str] = frozenset()
-    """Names of the resources in a state, without their project. After a rename of the stack, their labels have its former name."""
+    """Names of the resources in a state, without their project. After a rename of the stack, their labels have its former name.
+
+    A denied location of one is not assumed to be empty.
+    """
 
     def may_use(self, api: str) -> bool:
         """Return whether an API can have resources of the stacks."""
@@ -279,7 +280,7 @@ def _place_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
         for kind in (kind for kind in KINDS if kind.places == read.list.of):
             for place in sorted({*listed, *scope.places.get(kind.places, ())}):
                 path = kind.path.format(p=read.list.project, l=place)
-                known = place in listed or place in scope.held
+                known = place in listed or any(name.startswith(f"locations/{place}/") for name in scope.stated)
                 yield _List(of=kind, project=read.list.project, path=path, is_place=known)
 
 

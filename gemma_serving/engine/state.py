@@ -110,14 +110,6 @@ class StackState:
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
-    def held_zones(self) -> Sequence[str]:
-        """Zones that contain a queued resource of the stack."""
-        outputs = (
-            as_mapping(item.get("outputs")) for item in self.resources if str(item.get("type")).startswith(_QUEUED)
-        )
-        return tuple(dict.fromkeys(str(item["zone"]) for item in outputs if item.get("zone")))
-
-    @property
     def apis(self) -> frozenset[str]:
         """APIs of its resources, by the first part of their service name."""
         return frozenset(api for item in (*self.resources, *self.pending) for api in _apis(item))

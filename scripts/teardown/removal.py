@@ -197,7 +197,6 @@ class Teardown:
             buckets=buckets,
             kept=[item.resource.name for item in self.retained],
             apis=self._apis(),
-            held=[zone for state in self.known.states for zone in state.held_zones],
             stated=frozenset(in_project(name) for state in self.known.states for name in pending.stated_names(state)),
         )
 

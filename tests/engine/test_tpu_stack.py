@@ -177,11 +177,16 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     assert all(old != new for old, new in zip(container, running_container(workspace), strict=True))
 
 
-def test_a_replacement_without_a_change_keeps_the_capacity(workspace, deployed):
+def test_what_would_release_the_capacity_is_refused(workspace, deployed):
     before, (queued,) = capacity(workspace), workspace.resources(STACK, CAPACITY)
     refused = workspace.up(STACK, "--replace", queued["urn"], expect=FAILURE)
     assert "is ACTIVE, and no change of its inputs replaces it. It was not deleted." in refused.text
     assert {*before} == {*capacity(workspace)}
+    restore = workspace.edit(STACK)
+    workspace.configure(STACK, **{"tpu.maxRunDuration": "8h"})
+    said = workspace.script("up", "--stack", STACK, "--yes", expect=2).err
+    assert "up: `tpu.maxRunDuration` changes from 4h to 8h, which replaces" in said
+    restore()
     workspace.assert_no_changes(STACK)
 
 

@@ -180,10 +180,12 @@ def _refusal(
     state: wire.Properties, olds: Mapping[str, Any], desired: Mapping[str, Any], change: PropertyChange
 ) -> str:
     name = change.path.partition(".")[0].partition("[")[0]
+    fix = "Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
+    if name == "queuedResourceId":  # often part of it is the stack's name
+        fix = "Revert the change. If the stack was renamed, rename it back with `pulumi stack rename`."
     return (
         f"`{change.path}` changes from {_show(name, olds.get(name))} to {_show(name, desired.get(name))}, which replaces "
-        f"{state.get('name')} while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
-        "Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
+        f"{state.get('name')} while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. {fix}"
     )
 
 

@@ -459,6 +459,8 @@ class TestReplacement:
         )
         with pytest.raises(Aborted, match="`maxRunDurationS` changes from 4h to 8h, which replaces"):
             engine.preview(wanted(maxRunDurationS=28800))
+        with pytest.raises(Aborted, match=r"If the stack was renamed, rename it back with `pulumi stack rename`\.$"):
+            engine.preview(wanted(queuedResourceId="other"))
 
     def test_the_refusal_does_not_repeat_a_secret(self, engine: FakeEngine):
         engine.up(wanted(network={SIGNATURE: SECRET, "value": "canary-net"}))
