@@ -37,7 +37,7 @@ def remembered(state: StackState) -> StackState:
 
 
 def is_unfinished(stack: str) -> bool:
-    """Return whether a teardown of a stack, started in this folder, has begun and not ended. A complete `gemma up` ends it too."""
+    """Return whether a teardown of a stack, started in this folder, has begun and not ended. `gemma up` ends it too."""
     return bool(_noted(stack))
 
 

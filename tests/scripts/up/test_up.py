@@ -29,7 +29,7 @@ from gemma_serving.scripts.status.api import CloudFacts
 from gemma_serving.scripts.status.report import ServesNow
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
-from gemma_serving.scripts.up import starting
+from gemma_serving.scripts.up import gateway, starting
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.cloud.populated import owner
@@ -245,6 +245,15 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     assert err.startswith(f"up: {engine.serves.why}\n")
     assert out.splitlines() == [f"{STACK}: no changes; 3 resources are as Google reports them."]
     assert engine.updates == [(STACK, ())], "outputs can differ alone, as after recover"
+
+
+def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, capsys):
+    monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
+    monkeypatch.setattr(gateway, "previewed", engine._preview)
+    engine.preview = preview_of()
+    assert typed() == ExitCode.DONE
+    assert capsys.readouterr().out == f"{STACK}: no changes; 3 resources are up to date.\n"
+    assert engine.updates == [(STACK, ())]
 
 
 def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, capsys):
