@@ -61,6 +61,7 @@ PULUMI = {
     ("whoami",): {"--verbose"},
     ("stack", "init"): set(),
     ("stack", "output"): {"--stack"},
+    ("stack", "rename"): {"--stack"},
     ("stack", "rm"): {"--preserve-config", "--yes"},
 }
 """The commands of Pulumi that the page names, with the options that it uses; `test_pulumi_knows...` asks the CLI."""

@@ -17,6 +17,8 @@ from gemma_serving.engine.secrets_provider import provider_options
 
 PREVIEW_LIMIT_S: Final = 600.0
 _ARCHIVE_LIMIT_S: Final = 300.0
+_KEEPS_CAPACITY: Final = "while it is ACTIVE"
+"""Part of the provider's refusal of such a change (gcp_tpu_provider.diff)."""
 
 
 class PreviewFailedError(ScriptError):
@@ -35,13 +37,18 @@ def declared(stack: str) -> Mapping[str, ResourceState]:
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
-    """Return a preview in JSON. Raises StateUnreadableError for a wrong passphrase, and ScriptError."""
+    """Return a preview in JSON.
+
+    Raises CommandRefusedError for a change that would release running capacity, StateUnreadableError for a wrong passphrase, and ScriptError.
+    """
     try:
         return preview(stack, *options)
     except PreviewFailedError as failed:
         error = failed.reasons[0].removeprefix("error:").strip()
         if is_passphrase_error(error):
             raise wrong_passphrase(stack) from None
+        if _KEEPS_CAPACITY in error:
+            raise CommandRefusedError(f"{error} Nothing was changed.") from None
         raise ScriptError(f"The preview of stack {stack} failed: {error}") from None
 
 

@@ -31,7 +31,9 @@ _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
-_INPUT: Final = re.compile("`(allowReplaceActive|zones)`")
+_INPUT: Final = re.compile(
+    "`(allowReplaceActive|zones|acceleratorType|runtimeVersion|maxRunDuration(?=S)|bootDiskSizeGb|api)S?`"
+)
 """Inputs of the queued resource that the provider's refusals name."""
 _COUNT: Final = re.compile(r"\d+ errors? occurred:")
 """First line of several errors, as hashicorp/go-multierror writes it."""
@@ -142,7 +144,8 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
         reason = next(iter(reasons(_errors(output))), "")
         why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
         failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
-        raise PulumiFailedError(f"{recover_hint(stack, output)}{failed} {after_failure}", output)
+        hint = "" if arguments[0] == "destroy" else recover_hint(stack, output)  # a teardown searches for them itself
+        raise PulumiFailedError(f"{hint}{failed} {after_failure}", output)
 
 
 def recover_hint(stack: str, output: str) -> str:

@@ -19,8 +19,8 @@ from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.stack.costs import found_costs
+from gemma_serving.scripts.stack.unfinished_teardown import FOLDER
 
-FOLDER: Final = Path(".work") / "teardown"
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
 
 

@@ -16,7 +16,7 @@ from gemma_serving.cloud.deletion import DeletedResource, delete_all
 from gemma_serving.cloud.google_api import GoogleApi, connect
 from gemma_serving.cloud.kinds import BUCKET, order_of
 from gemma_serving.cloud.prices import has_price
-from gemma_serving.cloud.search import Scope
+from gemma_serving.cloud.search import Scope, in_project
 from gemma_serving.cloud.search import search as search_cloud
 from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
@@ -42,6 +42,7 @@ from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_loc
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
@@ -93,6 +94,8 @@ class Teardown:
     destroyed: int = 0
     state_left: tuple[Mapping[str, object], ...] = ()
     warnings: list[str] = field(default_factory=list[str])
+    begun: bool = False
+    """True from the first deletion."""
     done: bool = False
     _started_s: float = field(init=False)
 
@@ -102,7 +105,8 @@ class Teardown:
 
     def run(self) -> None:
         """Search, confirm, destroy, delete the remaining resources, and search again. Raises ScriptError."""
-        self.warnings += self.known.read_errors
+        renamed = [state.rename for state in self.known.states if state.rename]
+        self.warnings += [*self.known.read_errors, *renamed]
         self.search()
         self._require_known_stack()
         self._require_no_guests()
@@ -110,11 +114,14 @@ class Teardown:
             self.spent = spending(self.api, self.leaked, GOOGLE_CLOCK.now())
         if not self.options.dry_run:
             show("Found in Google Cloud:", self.leaked, self.spent)
+            for sentence in renamed:
+                progress(sentence)
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
+            self.begun = True
             for state in self.known.states:
-                self._with_file(pending.remember, state)
+                self._with_file(unfinished_teardown.remember, state)
                 self._destroy(state)
             now = partial(datetime.now, UTC)
             pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
@@ -122,7 +129,7 @@ class Teardown:
             for state in self.known.states:
                 self._update_state(state)
                 if self._is_proven():
-                    self._with_file(pending.forget, state)
+                    self._with_file(lambda ended: unfinished_teardown.forget(ended.stack), state)
         self.done = True
 
     def _with_file(self, change: Callable[[StackState], None], state: StackState) -> None:
@@ -190,12 +197,12 @@ class Teardown:
         return Scope(
             projects=self.known.projects,
             stack=self.options.stack,
-            stacks=[state.stack for state in self.known.states],
+            stacks=[name for state in self.known.states for name in (state.stack, state.former_name) if name],
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
             kept=[item.resource.name for item in self.retained],
             apis=self._apis(),
-            held=[zone for state in self.known.states for zone in state.held_zones],
+            stated=frozenset(in_project(name) for state in self.known.states for name in pending.stated_names(state)),
         )
 
     def _apis(self) -> frozenset[str] | None:
@@ -433,7 +440,7 @@ def read_inputs(options: TeardownOptions) -> TeardownInputs:
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
     # A gateway's network goes after the TPU VMs in it.
-    found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
+    found = sorted(map(unfinished_teardown.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
     projects += filter(None, [project_from_environment()])

@@ -72,6 +72,7 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     ]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
+        write_outputs(stack, known=[*messages, *warnings])
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     limits = limits_line(settings.limits, settings.project, coming.endless_forms)
@@ -161,6 +162,11 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
+
+
+def write_outputs(stack: str, *, known: Sequence[str]) -> None:
+    """Write the outputs of a stack without changes: settings can change them alone, and `gemma recover` restores none. Raises ScriptError."""
+    engine_up(stack, [], steps=0, known=known)
 
 
 def _shown_reason(errors: Sequence[str], first: str) -> str:

@@ -8,7 +8,14 @@ from gemma_serving.engine.previewed import diagnostics, previewed
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.up.deploying import change_counts, engine_up, next_lines, program_messages, show_step
+from gemma_serving.scripts.up.deploying import (
+    change_counts,
+    engine_up,
+    next_lines,
+    program_messages,
+    show_step,
+    write_outputs,
+)
 
 
 def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
@@ -21,6 +28,7 @@ def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     messages = diagnostics(document, "info")
     shown = [*warnings, *program_messages(stack, messages, ())]
     if not changes:
+        write_outputs(stack, known=[*messages, *warnings])
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
     print_result("\n".join([*shown, change_counts(changes, unchanged)]))

@@ -10,6 +10,8 @@ from gemma_serving.cloud.google_session import NO_CONNECTION
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED, reason_of
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.secrets_provider import create_state
@@ -22,6 +24,7 @@ from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
 from gemma_serving.scripts.stack.costs import ServerCosts, reported_billing
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.unfinished_teardown import forget
 from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
@@ -42,22 +45,54 @@ def prepared_stack(stack: str) -> Generator[bool]:
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
     is_known = stack in runner.listed_stacks()
+    state = read(stack) if is_known else StackState(stack=stack, status="missing")
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
+    if not is_known:
+        _require_same_project(stack)
     if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
         _require_plan(stack, settings)
         if is_known:
-            home_region(settings, stack, read(stack).by_urn)  # before the checks of another region
-        _require_unblocked(stack, settings, is_known=is_known)
+            home_region(settings, stack, state.by_urn)  # before the checks of another region
+            _require_zone(settings, state)
+        _require_unblocked(stack, settings, state)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
     try:
         yield settings is None
+        forget(stack)
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
         raise
+
+
+def _require_same_project(stack: str) -> None:
+    """Raise CommandRefusedError if Pulumi.yaml has another name, and the backend has the stack under the name that this project has."""
+    path = runner.project_folder() / "Pulumi.yaml"
+    name = str(as_mapping(read_yaml(path.read_text(encoding="utf-8"))).get("name"))
+    if name != PRODUCT and stack in runner.listed_stacks("--project", PRODUCT):
+        raise CommandRefusedError(
+            f"Pulumi.yaml has the name {name}, and stack {stack} was deployed as a stack of {PRODUCT}. `up` would create it a second time. "
+            f"Set `name: {PRODUCT}` in Pulumi.yaml. Nothing was changed."
+        )
+
+
+def _require_zone(settings: Settings, state: StackState) -> None:
+    """Raise CommandRefusedError if an interrupted `up` has running capacity in a zone that the settings no longer list."""
+    tpu = settings.tpu
+    found = serving(state) if any(item.get("type") == CAPACITY_TYPE for item in state.pending) else None
+    if tpu is None or found is None or tpu.allow_replace_active:
+        return
+    facts, _ = facts_within(found, state.stack, limit_s=_GOOGLE_LIMIT_S, costs=False)
+    if facts is not None and facts.state == ACTIVE and facts.place not in tpu.zones:
+        raise CommandRefusedError(
+            f"The capacity in {facts.place} is ACTIVE. An interrupted `gemma up` requested it, but `tpu.zones` no longer lists its zone. "
+            f"Add {facts.place} to `tpu.zones`, or set `tpu.allowReplaceActive: true` to delete the capacity. Nothing was changed."
+        )
 
 
 def _require_plan(stack: str, settings: Settings) -> None:
@@ -71,16 +106,12 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(planned, stack, wording)
 
 
-def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> None:
+def _require_unblocked(stack: str, settings: Settings, state: StackState) -> None:
     """Print each check that blocks, with the commands that fix it.
 
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
     """
-
-    def has_server() -> bool:
-        return is_known and read(stack).has_server
-
-    lines = blocking_checks(stack, settings, is_known=is_known, has_server=has_server)
+    lines = blocking_checks(stack, settings, is_known=state.status != "missing", has_server=lambda: state.has_server)
     if any(line.state == "failed" for line in lines):
         print(report_entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
         raise CommandRefusedError(

@@ -106,7 +106,7 @@ def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it
     with open_world() as world:
         gone = {"places": {"tpu": ["us-nowhere1-a"]}}
         assert search(world.api, scope(**gone)).unknown == ()
-        held = search(world.api, scope(**gone, held=["us-nowhere1-a"]))
+        held = search(world.api, scope(**gone, stated=frozenset({"locations/us-nowhere1-a/queuedResources/q"})))
     (sentence,) = held.unknown
     assert "(TPU queued resource, TPU node)" in sentence
     assert "us-nowhere1-a" in sentence

@@ -17,6 +17,7 @@ from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.engine.deployment import UNKNOWN, deployment_of
+from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import run_command
@@ -29,9 +30,10 @@ from gemma_serving.scripts.status.api import CloudFacts
 from gemma_serving.scripts.status.report import ServesNow
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
-from gemma_serving.scripts.up import starting
+from gemma_serving.scripts.up import gateway, starting
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
+from tests.cloud.populated import owner
 from tests.contracts.test_server_change import machine, service
 from tests.engine_package.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
@@ -251,6 +253,59 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     assert "comparing every resource with Google" in err
     assert err.startswith(f"up: {engine.serves.why}\n")
     assert out.splitlines() == [f"{STACK}: no changes; 3 resources are as Google reports them."]
+    assert engine.updates == [(STACK, ())], "outputs can differ alone, as after recover"
+
+
+def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, capsys):
+    monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
+    monkeypatch.setattr(gateway, "previewed", engine._preview)
+    engine.preview = preview_of()
+    assert typed() == ExitCode.DONE
+    assert capsys.readouterr().out == f"{STACK}: no changes; 3 resources are up to date.\n"
+    assert engine.updates == [(STACK, ())]
+
+
+def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, capsys):
+    named = {"type": "gcp:compute/network:Network", "inputs": {"description": owner("before").description}}
+    engine.state = StackState(stack=STACK, status="read", resources=(named,))
+    assert typed("--yes") == ExitCode.REFUSED
+    assert capsys.readouterr().err == (
+        f"up: Stack {STACK} was renamed: its resources have the name before. To rename it back, run "
+        f"`pulumi stack rename before --stack {STACK}`. `up` would delete them and create others. Nothing was changed.\n"
+    )
+    assert engine.previews == []
+
+
+def test_running_capacity_of_an_interrupted_up_in_a_zone_that_is_no_longer_listed_is_refused_before_the_question(
+    engine, capsys
+):
+    engine.state = StackState(stack=STACK, status="read", pending=(CAPACITY_ITEM,))
+    engine.facts = replace(FACTS, place="us-east1-d")
+    assert typed("--yes") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert said.startswith("up: The capacity in us-east1-d is ACTIVE. ")
+    assert "Add us-east1-d to `tpu.zones`, or set `tpu.allowReplaceActive: true`" in said
+    assert engine.previews == []
+    engine.facts = FACTS
+    assert typed("--yes") == ExitCode.DONE
+
+
+def test_a_change_that_needs_another_tpu_vm_is_refused_with_the_settings_key(engine, monkeypatch, capsys):
+    refusal = (
+        "`maxRunDurationS` changes from 4h to 8h, which replaces projects/p/q while it is ACTIVE. Its capacity will be deleted, and new capacity "
+        "may take hours. Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
+    )
+    failed = {
+        "diagnostics": [{"severity": "error", "message": refusal}, {"severity": "error", "message": "preview failed"}]
+    }
+    monkeypatch.setattr(up, "previewed", previewed)
+    monkeypatch.setattr(
+        up.runner, "run", lambda *words, **_: subprocess.CompletedProcess(words, 255, json.dumps(failed), "")
+    )
+    assert typed("--yes") == ExitCode.REFUSED
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("up: `tpu.maxRunDuration` changes from 4h to 8h, which replaces ")
+    assert said.endswith("or set `tpu.allowReplaceActive` to true. Nothing was changed.")
 
 
 def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
@@ -326,8 +381,20 @@ def copied(tmp_path, monkeypatch):
     """The settings in a folder of their own, into which a new state writes its salt."""
     monkeypatch.setattr(up.runner, "project_folder", lambda: tmp_path)
     path = tmp_path / f"Pulumi.{STACK}.yaml"
-    path.write_text((ROOT / path.name).read_text())
+    for name in (path.name, "Pulumi.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
     return path
+
+
+def test_a_stack_that_was_deployed_under_this_projects_name_is_not_created_again_in_a_fork(
+    engine, copied, monkeypatch, capsys
+):
+    (copied.parent / "Pulumi.yaml").write_text("name: fork\nruntime: python\n")
+    monkeypatch.setattr(
+        up.runner, "listed_stacks", lambda *of: frozenset([STACK] if of == ("--project", "gemma-serving") else [])
+    )
+    assert typed("--yes") == ExitCode.REFUSED
+    assert "Set `name: gemma-serving` in Pulumi.yaml. Nothing was changed." in capsys.readouterr().err
 
 
 def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
