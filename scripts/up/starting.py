@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
+from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED, reason_of
