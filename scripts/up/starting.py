@@ -80,6 +80,9 @@ def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> Non
         return is_known and read(stack).has_server
 
     lines = blocking_checks(stack, settings, is_known=is_known, has_server=has_server)
+    login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
+    if login is not None:
+        raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
     if any(line.state == "failed" for line in lines):
         print(report_entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
         raise CommandRefusedError(
