@@ -202,7 +202,9 @@ def test_no_command_is_forgotten():
     tried = {words[0] for words in [*STOPPABLE, *WITHOUT_ENGINE]}
     assert tried <= {*COMMANDS, *AUTHORS}
     forgotten = sorted({*COMMANDS, *AUTHORS} - tried)
-    assert not forgotten, f"add {forgotten} with arguments to STOPPABLE if it starts the engine, else to WITHOUT_ENGINE: Ctrl-C is tried there"
+    assert not forgotten, (
+        f"add {forgotten} with arguments to STOPPABLE if it starts the engine, else to WITHOUT_ENGINE: Ctrl-C is tried there"
+    )
 
 
 def slow_unless(words, *names):
