@@ -16,7 +16,7 @@ from gemma_serving.cloud import google_session
 from gemma_serving.cloud.google_session import (
     GoogleListError,
     LoginError,
-    NoAnswerError,
+    MachineWideError,
     NoConnectionError,
     endpoint,
     sent,
@@ -124,7 +124,7 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
         return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
-    except NoAnswerError as error:
+    except MachineWideError as error:
         return Unknown(str(error), error.cause)
     except ScriptError as error:
         return Unknown(str(error))
