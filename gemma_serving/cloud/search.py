@@ -43,8 +43,8 @@ NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 _SETTLE_S: Final = 30.0
 """Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
-_SHARED: Final = frozenset({"denied", "no connection"})
-"""Causes that many lists of a project have together. Google's text about a missing permission is the first list's."""
+_SHARED: Final = frozenset({"denied", "no connection", "no login"})
+"""Causes that many lists have together. Google's text about a missing permission is the first list's."""
 _MOST_NAMED: Final = 4
 """Kinds that a sentence names; it counts more."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
@@ -230,22 +230,25 @@ class _ListReader:
 
 
 def _unread_sentences(reads: Sequence[_ReadList]) -> Iterator[str]:
-    """Yield a sentence for each list that could not be read; one for all of a project with the same cause."""
-    groups: dict[tuple[str, ...], list[tuple[_ReadList, str]]] = {}
+    """Yield a sentence for each list that could not be read; one for all of a project, or of all, with the same cause."""
+    groups: dict[tuple[str, str], list[tuple[_ReadList, str]]] = {}
     for read in reads:
         answer = read.answer
         if not isinstance(answer, Unknown) or read.is_off:
             continue
-        key = (read.list.project, answer.cause) if answer.cause in _SHARED else (read.list.about, answer.why)
+        key = (read.list.about, answer.why)
+        if answer.cause in _SHARED:
+            key = (answer.cause, read.list.project if answer.cause == "denied" else "")
         groups.setdefault(key, []).append((read, answer.why))
-    for (project, cause), found in groups.items():
+    for (cause, _), found in groups.items():
         (first, why), *others = found
         if not others or cause not in _SHARED:
             yield f"{first.list.about}: {why}"
             continue
         kinds = list(dict.fromkeys(read.list.kind for read, _ in found))
         named = ", ".join(kinds) if len(kinds) <= _MOST_NAMED else f"{len(kinds)} kinds of resources"
-        yield f"Could not read {len(found)} lists in project {project} ({named}), so resources may still exist: {why}"
+        projects = ", ".join(dict.fromkeys(read.list.project for read, _ in found))
+        yield f"Could not read {len(found)} lists in project {projects} ({named}), so resources may still exist: {why}"
 
 
 def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:

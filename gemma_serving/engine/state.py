@@ -73,6 +73,11 @@ class StackState:
         return {str(item.get("urn")): item for item in self.resources if not item.get("delete")}
 
     @property
+    def is_out_of_reach(self) -> bool:
+        """True if this machine can read no state, because it has no engine or no login to the backend."""
+        return not self.raw and (self.status == "no engine" or self.detail == runner.NOT_LOGGED_IN)
+
+    @property
     def has_server(self) -> bool:
         """True if the state has a machine, a service or a request for capacity, or an operation on one was interrupted."""
         return any(item.get("type") in SERVER_TYPES for item in (*self.resources, *self.pending))

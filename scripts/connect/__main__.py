@@ -252,6 +252,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=ConnectOptions,
     run=_connect,
+    needs="state",
     after_interrupt="The connection is closed. The server keeps running.",
     exit_codes={ExitCode.DONE: "done; with a command after `--`, the exit code is the command's"},
     subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat"),),

@@ -79,6 +79,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=DoctorOptions,
     run=_doctor,
+    needs="settings",
     exit_codes={
         ExitCode.DONE: "all checks are ok. A hub or registry that this machine cannot reach is ignored, because the server reaches them "
         "from Google's network. Limits without a known guard are also ignored, because the stack can be deployed",

@@ -17,6 +17,8 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404
 _ANSWER_LIMIT_S: Final = 20.0
+_NO_NETWORK: Final = "Max retries exceeded"
+"""gcloud's words without a network (openshift/release#68528), beside which it advises a login."""
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
@@ -47,6 +49,9 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
         yield unknown("`gcloud auth print-access-token` did not finish")
     elif answer.returncode != 0:
         reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
+        if _NO_NETWORK in reason:
+            yield unknown("gcloud has no connection to Google")
+            return
         detail = f"no working gcloud login, which {purpose} needs ({reason.removeprefix('ERROR: ')})"
         yield missing(detail, "gcloud auth login")
     else:

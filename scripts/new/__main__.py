@@ -386,6 +386,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=NewOptions,
     run=_new,
+    changes=True,
     exit_codes={ExitCode.REFUSED: "no deployment meets the limits, or an option is invalid"},
 )
 

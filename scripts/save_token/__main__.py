@@ -173,6 +173,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=SaveOptions,
     run=_save,
+    changes=True,
     after_interrupt="No partial value was saved. Run it again.",
 )
 

@@ -142,7 +142,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
             case Unknown(cause="denied", why=why):
                 is_other_place = NO_SUCH_PLACE in why and name != names[0]
                 denied = denied if is_other_place else why
-            case Unknown(cause="no connection", why=why):
+            case Unknown(cause="no connection" | "no login", why=why):
                 raise ScriptError(why)
             case Unknown(why=why):
                 raise ScriptError(f"Google returned an error: {why}")

@@ -1,5 +1,6 @@
 """The report as text: a table of all stacks within 80 columns, then details of each."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -56,8 +57,10 @@ class ReportView:
         yield shown
         width = options.max_width if console.is_terminal else None
         alone = len(self._report.stacks) == 1
+        times = Counter(item.why for status in self._shown for item in status.unanswered)
+        shared = [why for why, count in times.items() if count > 1]
         for status in self._shown:
-            found = _notes(status, self._stamp, now_s=self._report.at_s, alone=alone)
+            found = _notes(status, self._stamp, now_s=self._report.at_s, alone=alone, shared=shared)
             notes = [(key, words) for key, words in found if words]
             if notes:
                 lines = ["", *_wrapped("", _heading(status), width)]
@@ -65,6 +68,10 @@ class ReportView:
                     line for key, words in notes for line in _wrapped(f"  {key:<8} ", words, width, key == _COMMAND)
                 ]
                 yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
+        for why in shared:
+            stacks = [status.stack for status in self._shown if any(item.why == why for item in status.unanswered)]
+            lines = ["", *_wrapped("", f"Unknown for {', '.join(stacks)}: {why}", width)]
+            yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
     def _stamp(self, at_s: float) -> str:
         moment = datetime.fromtimestamp(at_s, UTC).astimezone(UTC if self._utc else None)
@@ -110,8 +117,13 @@ def _heading(status: StackStatus) -> str:
     return f"{status.stack}: {', '.join(part for part in parts if part)}".rstrip(": ")
 
 
-def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
-    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment."""
+def _notes(
+    status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool, shared: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment.
+
+    `shared`: causes of several failed reads, which are shown once below all stacks.
+    """
     cloud = status.cloud
     if not alone and cloud is None and status.serves.word == "not deployed" and not status.waits:
         return
@@ -132,7 +144,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "idle", _idle(cloud, stamp, now_s)
     yield from (("drift", difference) for difference in status.drift)
     yield "drift", "none (all resources compared)" if status.refreshed and not status.drift else ""
-    yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered)
+    yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered if item.why not in shared)
     yield "next", status.next_command
 
 

@@ -73,6 +73,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=TeardownOptions,
     run=_teardown,
+    changes=True,
     exit_codes={
         ExitCode.DONE: "every list was read and no resource leaked",
         ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",

@@ -439,6 +439,7 @@ def read_inputs(options: TeardownOptions) -> TeardownInputs:
             settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
+    read_errors = list(dict.fromkeys(read_errors))
     # A gateway's network goes after the TPU VMs in it.
     found = sorted(map(unfinished_teardown.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]

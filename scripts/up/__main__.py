@@ -41,6 +41,8 @@ COMMAND: Final = Command(
     help=__doc__,
     options=UpOptions,
     run=_up,
+    changes=True,
+    needs="settings",
     after_interrupt="No resource was changed.",
 )
 

@@ -113,6 +113,9 @@ def _require_unblocked(stack: str, settings: Settings, state: StackState) -> Non
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
     """
     lines = blocking_checks(stack, settings, is_known=state.status != "missing", has_server=lambda: state.has_server)
+    login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
+    if login is not None:
+        raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
     if any(line.state == "failed" for line in lines):
         print(report_entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
         raise CommandRefusedError(

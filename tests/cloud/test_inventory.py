@@ -122,6 +122,17 @@ def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
         assert NOT_ENABLED not in {call.outcome for call in found.calls}
 
 
+def test_a_login_that_google_rejects_is_one_sentence_of_all_projects_with_its_command(monkeypatch):
+    with open_world():
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
+        (sentence,) = search(
+            google_api.connect(PROJECT), Scope(projects=[PROJECT, "other-project"], stack=None)
+        ).unknown
+    assert f"in project {PROJECT}, other-project (" in sentence
+    assert sentence.count("GOOGLE_OAUTH_ACCESS_TOKEN") == 2
+    assert sentence.endswith("Run `unset GOOGLE_OAUTH_ACCESS_TOKEN`, then the same command again.")
+
+
 def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypatch):
     """An API that is off in one project says nothing about another."""
     with open_world() as world:

@@ -722,6 +722,14 @@ def test_gcloud_and_its_alpha_component(world):
     assert world.state("gcloud", "tpu-v6e4") == "unknown"
 
 
+def test_gcloud_without_a_network_is_not_advised_to_log_in(world):
+    world.gcloud("core")
+    said = "ERROR: (gcloud.auth.print-access-token) There was a problem refreshing your current auth tokens: Max retries exceeded"
+    (world.folder / "bin" / "gcloud").write_text(f"#!/bin/sh\necho '{said} with url: /token' >&2\nexit 1\n")
+    line = world.line("gcloud login", "tpu-v6e4")
+    assert (line["status"], line["fix"]) == ("unknown", "")
+
+
 def test_no_credentials_are_missing(world):
     world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
@@ -737,6 +745,13 @@ def test_credentials_that_google_refuses_are_missing(world):
 
     asyncio.run_coroutine_threadsafe(forget(), world.cloud.loop).result(10)
     assert world.state("credentials") == "missing"
+
+
+def test_a_token_that_google_refuses_is_the_only_line(world):
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
+    _, report = world.doctor("tpu-v6e4")
+    (line,) = report["checks"]
+    assert (line["check"], line["status"], line["fix"]) == ("credentials", "missing", "unset GOOGLE_OAUTH_ACCESS_TOKEN")
 
 
 def test_credentials_cannot_be_told_when_google_cannot_be_reached(world):

@@ -477,6 +477,30 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
 
+def test_a_login_that_google_rejects_is_one_sentence(engine, capsys):
+    engine.known = []
+    engine.blocked = [missing("Google rejected your login (expired)", "gcloud auth login", check="credentials")]
+    assert typed() == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert err == (
+        "up: Google rejected your login (expired). Nothing was changed. Run `gcloud auth login`, then `gemma up tpu-v6e1`.\n"
+    )
+    assert (out, engine.updates) == ("", [])
+
+
+def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_project(engine, monkeypatch, capsys):
+    machine = {**CAPACITY_ITEM, "inputs": {**CAPACITY_ITEM["inputs"], "project": "first-project"}}
+    engine.known, engine.state = [STACK], StackState(stack=STACK, status="read", resources=(machine,))
+    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    assert typed() == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert (
+        'up: project "my-project": stack tpu-v6e1 is deployed in project first-project, and another place would' in err
+    )
+    assert "To stay, use project first-project (gcp:project or GOOGLE_CLOUD_PROJECT)." in err
+    assert (out, engine.updates) == ("", [])
+
+
 def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
     settings = starting.stack_settings(STACK)
     too_long = settings.model_copy(update={"vllm": replace(settings.vllm, max_model_len=999_999)})
