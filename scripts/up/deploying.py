@@ -13,7 +13,6 @@ from typing import Final
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.cloud.guard import limits_line
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
@@ -54,7 +53,6 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     settings = stack_settings(stack)
     serves = read_served(read(stack), limit_s=_GOOGLE_LIMIT_S)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
-    used = _require_within_limits(settings, stack) if serves.may_be_gone else ""
     if serves.word == "unknown":
         print_progress("up", serves.why)
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
@@ -65,10 +63,7 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
             _require_weights(settings, stack)
         coming = upcoming(stack, document, changes) if changes else None
     messages = diagnostics(document, "info")
-    shown = [
-        *program_messages(stack, messages, warnings),
-        *filter(None, [serves.why if serves.word == "ended" else "", used]),
-    ]
+    shown = [*program_messages(stack, messages, warnings), *([serves.why] if serves.word == "ended" else [])]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
@@ -93,19 +88,6 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         return ExitCode.INTERRUPTED
     print_result("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
     return ExitCode.DONE
-
-
-def _require_within_limits(settings: Settings, stack: str) -> str:
-    """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
-    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
-
-    match stack_recorder(settings, stack).past_limits():
-        case Present(value=refusal):
-            raise CommandRefusedError(refusal)
-        case Unknown(why=why):
-            return f"Limits: {why}."
-        case _:
-            return ""
 
 
 def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:

@@ -40,19 +40,19 @@ def prepared_stack(stack: str) -> Generator[bool]:
     runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    is_known = stack in runner.listed_stacks()
+    state = read(stack) if stack in runner.listed_stacks() else None
     if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
         _require_plan(stack, settings)
-        if is_known:
-            home_region(settings, stack, read(stack).by_urn)  # before the checks of another region
-        _require_unblocked(stack, settings, is_known=is_known)
+        if state is not None:
+            home_region(settings, stack, state.by_urn)  # before the checks of another region
+        _require_unblocked(stack, settings, state)
     text = path.read_text(encoding="utf-8")
-    if not is_known:
+    if state is None:
         create_state(stack)
     try:
         yield settings is None
     except BaseException as error:
-        if not is_known and remove_empty(read(stack)):
+        if state is None and remove_empty(read(stack)):
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
@@ -70,16 +70,12 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(planned, stack, wording)
 
 
-def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> None:
+def _require_unblocked(stack: str, settings: Settings, state: StackState | None) -> None:
     """Print each check that blocks, with the commands that fix it.
 
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
     """
-
-    def has_server() -> bool:
-        return is_known and read(stack).has_server
-
-    lines = blocking_checks(stack, settings, is_known=is_known, has_server=has_server)
+    lines = blocking_checks(stack, settings, state)
     if any(line.state == "failed" for line in lines):
         print(report_entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
         raise CommandRefusedError(

@@ -21,9 +21,12 @@ from google.oauth2 import service_account
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
 from gemma_serving.scripts.cli.command import run_command
@@ -34,6 +37,7 @@ from gemma_serving.scripts.doctor.blocking import blocking_checks
 from gemma_serving.scripts.doctor.checkup import concurrently
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck
 from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
@@ -89,6 +93,7 @@ class Internet:
         self.status = {"hub": (200, ""), "image": (200, "")}
         self.head = {name: one.commit for name, one in CHECKPOINTS.items()}
         self.seen_tokens = []
+        self.absent = ""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -98,6 +103,8 @@ class Internet:
                 outer.seen_tokens.append(self.headers.get("Authorization"))
                 name, _, commit = self.path.removeprefix("/api/models/").partition("/revision/")
                 head = outer.head.get(name)
+                if outer.absent and name.startswith(outer.absent):
+                    return self.answer(404, "RepoNotFound", b"{}")
                 is_known = commit in {"", head, getattr(CHECKPOINTS.get(name), "commit", "")}
                 if outer.status["hub"][0] == 200 and not is_known:
                     return self.answer(404, "RevisionNotFound", b"{}")
@@ -370,6 +377,7 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(model, "REGISTRY", world.internet.url)
         monkeypatch.setattr(model, "TOKENS", f"{world.internet.url}/token")
         monkeypatch.setattr(runner, "run", world.engine.run)
+        monkeypatch.setattr(RunRecorder, "past_limits", lambda _: Absent())
         monkeypatch.setattr(oauth, "new_private_key", KEY_OF_ALL)
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"
@@ -1215,10 +1223,12 @@ def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):
 # --- what stops `gemma up` ------------------------------------------------------------------------------------------------------
 
 
-def blocked(world, stack, *, is_known=False, has_server=False):
+def blocked(world, stack, *, is_known=False, has_server=False, image=""):
     """Return the checks that stop `up`, and those that could not be checked."""
     settings = stack_settings(stack, project=PROJECT)
-    lines = blocking_checks(stack, settings, is_known=is_known, has_server=lambda: has_server)
+    server = {"type": CAPACITY_TYPE, "inputs": {"image": image}}
+    state = StackState(stack=stack, status="read", resources=(server,) if has_server else ())
+    lines = blocking_checks(stack, settings, state if is_known else None)
     states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
     assert len(lines) == sum(map(len, states.values()))
     return states["failed"], states["unknown"]
@@ -1280,6 +1290,55 @@ def test_a_commit_that_the_hub_does_not_have_blocks_and_a_hub_that_does_not_answ
     assert blocked(world, "tpu-v6e4") == (["hub"], [])
     world.internet.status["hub"] = (503, "")
     assert blocked(world, "tpu-v6e4") == ([], ["hub"]), model
+
+
+def test_an_image_or_an_adapter_that_does_not_exist_blocks_and_a_silent_registry_does_not(world):
+    world.internet.status["image"] = (404, "")
+    assert blocked(world, "tpu-v6e4") == (["image"], [])
+    world.internet.status["image"] = (429, "")
+    assert blocked(world, "tpu-v6e4") == ([], ["image"])
+    world.internet.status["image"] = (200, "")
+    lora = "lora: { adapters: { sql: my-org/nope } }"
+    world.write("tpu-v6e4", ("    maxModelLen:", f"    {lora}\n    maxModelLen:"))
+    assert blocked(world, "tpu-v6e4") == ([], [])
+    world.internet.absent = "my-org/nope"
+    assert blocked(world, "tpu-v6e4") == (["adapter my-org/nope"], [])
+    line = world.line("adapter my-org/nope", "tpu-v6e4")
+    assert line["detail"] == "my-org/nope does not exist on the hub or is private"
+    assert line["fix"].startswith("set AN_ID_OF_THE_HUB for the adapter my-org/nope in Pulumi.tpu-v6e4.yaml; or, if it")
+
+
+def test_an_image_that_serves_and_left_the_registry_does_not_stop_a_change(world):
+    world.internet.status["image"] = (404, "")
+    assert blocked(world, "tpu-v6e4", is_known=True, has_server=True) == (["image"], [])
+    digest = stack_settings("tpu-v6e4", project=PROJECT).image.digest
+    assert blocked(world, "tpu-v6e4", is_known=True, has_server=True, image=f"vllm@{digest}") == ([], [])
+
+
+def test_a_limit_that_is_used_up_blocks_and_an_unknown_use_does_not(world, monkeypatch):
+    for answer, expected in (
+        (Present("Stack tpu-v6e4 exceeds maxAge 10 min (age 40 min)"), (["limits"], [])),
+        (Unknown("the use of maxAge is unknown"), ([], ["limits"])),
+        (Absent(), ([], [])),
+    ):
+        monkeypatch.setattr(RunRecorder, "past_limits", lambda _, answer=answer: answer)
+        assert blocked(world, "tpu-v6e4", is_known=True, has_server=True) == expected
+        assert blocked(world, "tpu-v6e4", is_known=True) == ([], []), "nothing was started"
+
+
+def test_a_private_image_that_the_account_of_docker_hub_pulls_does_not_block(world):
+    account = f"{{username: someone, tokenSecret: projects/{PROJECT}/secrets/docker-hub/versions/1}}"
+    world.write("tpu-v6e4", ("config:\n", f"config:\n  gemma-serving:dockerHub: {account}\n"))
+    world.internet.status["image"] = (401, "")
+    assert blocked(world, "tpu-v6e4") == ([], ["image"])
+
+
+def test_the_user_s_own_weights_are_staged_from_a_folder_and_the_hub_is_not_asked(world):
+    commit = "  gemma-serving:modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00\n"
+    world.write("l4-qat", (commit, "  gemma-serving:modelConfig: own\n"))
+    assert world.line("weights", "l4-qat")["fix"] == "gemma stage_model l4-qat --from FOLDER"
+    _, report = world.doctor("l4-qat")
+    assert not [line for line in report["checks"] if line["check"] == "hub"]
 
 
 def test_a_wrong_passphrase_and_a_read_only_settings_file_block(world, monkeypatch):
