@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -45,7 +45,6 @@ _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
-_FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
@@ -91,16 +90,14 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
 
 
 def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
-    """Return the program's messages: other programs' warnings, the plan, then one line for all findings and notes."""
-    findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
+    """Return the program's messages: the warnings, the plan, then one line for what `gemma plan` shows."""
     notes = [found["what"] for text in messages if (found := _NOTES.fullmatch(text.strip()))]
-    is_shown = bool(findings) or any(_ACCEPTED in note for note in notes)
-    counts = ", ".join([*([f"warnings {' and '.join(findings)}"] if findings else []), *notes])
+    is_shown = any(_ACCEPTED in note for note in notes)
     plan = [text for text in messages if not _NOTES.fullmatch(text.strip()) and not text.startswith(_PRICES)]
     return [
-        *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
+        *_lines(f"Warning: {text}" for text in warnings if text.strip()),
         *_lines(plan),
-        *([notes_line(stack, counts, is_shown_by_plan=is_shown)] if counts else []),
+        *([notes_line(stack, ", ".join(notes), is_shown_by_plan=is_shown)] if notes else []),
     ]
 
 
@@ -233,5 +230,5 @@ def _running_cost(outputs: StackOutputs, usd_per_hour: float | None) -> str:
     return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM."
 
 
-def _lines(messages: Sequence[str]) -> Sequence[str]:
+def _lines(messages: Iterable[str]) -> Sequence[str]:
     return [line for message in messages for line in message.splitlines() if line.strip()]

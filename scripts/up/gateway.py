@@ -20,7 +20,7 @@ def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
     messages = diagnostics(document, "info")
-    shown = [*warnings, *program_messages(stack, messages, ())]
+    shown = program_messages(stack, messages, warnings)
     if not changes:
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE

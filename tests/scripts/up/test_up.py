@@ -171,8 +171,11 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
+        "Warning: FIT07: fp8 buys nothing",
+        "Warning: HST02: A disk.",
+        "  - set it",
         "fits",
-        f"warnings FIT07 and HST02, 2 published vulnerabilities, 3 notes: `gemma plan {STACK}`",
+        f"2 published vulnerabilities, 3 notes: `gemma plan {STACK} --explain`",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
             "Requests fail while the server restarts: about 9 min (planned), because it compiles again. "
