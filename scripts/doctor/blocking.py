@@ -21,35 +21,35 @@ LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""
 
 
-def blocking_checks(stack: str, settings: Settings, state: StackState | None) -> Sequence[Diagnosis]:
+def blocking_checks(stack: str, settings: Settings, state: StackState) -> Sequence[Diagnosis]:
     """Return the checks that failed, and the unknown ones, which do not block.
 
-    `state`: None if the backend has none. `up` does not need the quota, the weights and the image of its server again.
+    `state`: it may be missing. `up` does not need the quota, the weights and the image of its server again.
     """
     lines = run_checks(settings.project, stack, settings, choose=partial(_checks, state=state), limit_s=LIMIT_S)
     needed = {f"API {api}" for api in (*project.FIRST_APIS, *apis_of(settings))}
     found = [line for line in lines if line.state != "passed"]
     found = [line for line in found if not line.check.startswith("API ") or line.check in needed]
-    servers = state.servers if state else ()
     of_server = [line for line in found if _is_of_place(line) or line.check == "weights"]
-    if any(settings.image.digest in str(server) for server in servers):
+    if any(settings.image.digest in str(server) for server in state.servers):
         of_server += [line for line in found if line.check == "image"]
-    if servers:
+    if state.has_server:
         return [line for line in found if line not in of_server]
     usable = _has_usable_place(settings, of_server)
     return [line for line in found if not (_is_of_place(line) and line.state == "failed" and usable)]
 
 
-def _checks(checkup: Checkup, *, state: StackState | None) -> Sequence[DoctorCheck]:
+def _checks(checkup: Checkup, *, state: StackState) -> Sequence[DoctorCheck]:
     settings = checkup.settings
     if settings is None:
         return ()
     apis = (check for check in project.checks(checkup) if check.name == "APIs")
-    file = () if state else (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),)
-    used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state and state.servers else ()
+    is_new = state.status == "missing"
+    file = (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),) if is_new else ()
+    used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
     weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
     from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
-    return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
+    return [*passphrase.checks(checkup, state), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:

@@ -32,6 +32,7 @@ from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.status.api import read_served
+from gemma_serving.scripts.up.starting import dropped_settings
 from gemma_serving.stacks.planned import notes_line
 from gemma_serving.stacks.settings import Settings
 
@@ -50,7 +51,8 @@ _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     settings = stack_settings(stack)
-    serves = read_served(read(stack), limit_s=_GOOGLE_LIMIT_S)
+    state = read(stack)
+    serves = read_served(state, limit_s=_GOOGLE_LIMIT_S)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
     if serves.word == "unknown":
         print_progress("up", serves.why)
@@ -62,7 +64,11 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
             _require_weights(settings, stack)
         coming = upcoming(stack, document, changes) if changes else None
     messages = diagnostics(document, "info")
-    shown = [*program_messages(stack, messages, warnings), *([serves.why] if serves.word == "ended" else [])]
+    shown = [
+        *(dropped_settings(stack) if state.has_server else ()),
+        *program_messages(stack, messages, warnings),
+        *([serves.why] if serves.word == "ended" else []),
+    ]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +11,11 @@ from gemma_serving.contracts.capacity_states import ACTIVE, BILLED, IN_QUEUE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED, reason_of
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.deployed_config import deployed_keys, keys_in
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
@@ -40,19 +43,19 @@ def prepared_stack(stack: str) -> Generator[bool]:
     runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    state = read(stack) if stack in runner.listed_stacks() else None
+    is_new = stack not in runner.listed_stacks()
+    state = StackState(stack=stack, status="missing") if is_new else read(stack)
     if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
         _require_plan(stack, settings)
-        if state is not None:
-            home_region(settings, stack, state.by_urn)  # before the checks of another region
+        home_region(settings, stack, state.by_urn)  # before the checks of another region
         _require_unblocked(stack, settings, state)
     text = path.read_text(encoding="utf-8")
-    if state is None:
+    if is_new:
         create_state(stack)
     try:
         yield settings is None
     except BaseException as error:
-        if state is None and remove_empty(read(stack)):
+        if is_new and remove_empty(read(stack)):
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
@@ -70,7 +73,7 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(planned, stack, wording)
 
 
-def _require_unblocked(stack: str, settings: Settings, state: StackState | None) -> None:
+def _require_unblocked(stack: str, settings: Settings, state: StackState) -> None:
     """Print each check that blocks, with the commands that fix it.
 
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
@@ -87,6 +90,20 @@ def _require_unblocked(stack: str, settings: Settings, state: StackState | None)
             raise ScriptError(f"{line.detail} Nothing was changed.")
     for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
         print_progress("up", text)
+
+
+def dropped_settings(stack: str) -> Sequence[str]:
+    """Return a warning if the settings file lacks keys of the last `up`, as a file from another machine may."""
+    document = read_yaml((runner.project_folder() / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8"))
+    lacking = sorted(deployed_keys(stack) - set(keys_in(as_mapping(as_mapping(document).get("config")))))
+    if not lacking:
+        return ()
+    keys = ", ".join(key.removeprefix(f"{PRODUCT}:") for key in lacking)
+    text = (
+        f"Warning: Pulumi.{stack}.yaml lacks settings of the last `gemma up`: {keys}. If you did not remove them, run "
+        f"`{refresh_command(stack)}`, which writes the deployed settings."
+    )
+    return [text]
 
 
 def _restore(path: Path, text: str) -> None:

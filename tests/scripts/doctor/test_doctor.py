@@ -142,21 +142,31 @@ class Engine:
 
     def __init__(self):
         self.logged_in = True
-        self.stacks, self.refusal = (), ""
+        self.stacks, self.refusal, self.secrets = (), "", {}
+        self.wrong_salts = ()
         self.backends = []
         self.error = "error: PULUMI_ACCESS_TOKEN must be set"
 
     def run(self, *arguments, **options):
+        code, out, error = self.answer(arguments, options)
+        return subprocess.CompletedProcess(arguments, code, out, error)
+
+    def answer(self, arguments, options):
         if arguments[0] == "config":
-            return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
+            return 0, f"{CANARY}\n", ""
         if arguments[:2] == ("stack", "init"):
             self.backends.append(options["variables"]["PULUMI_BACKEND_URL"])
-            return subprocess.CompletedProcess(arguments, 255 if self.refusal else 0, "", self.refusal)
-        if not self.logged_in:
-            return subprocess.CompletedProcess(arguments, 255, "", self.error)
+            (file,) = Path(arguments[-1]).glob("Pulumi.*.yaml")
+            is_wrong = any(salt in file.read_text() for salt in self.wrong_salts)
+            refusal = WRONG if is_wrong else self.refusal
+            return 255 if refusal else 0, "", refusal
+        if not self.logged_in or (arguments[:2] == ("stack", "export") and arguments[-1] not in self.stacks):
+            return 255, "", self.error if not self.logged_in else f"error: no stack named '{arguments[-1]}' found"
+        if arguments[:2] == ("stack", "export"):
+            return 0, json.dumps({"version": 3, "deployment": {"secrets_providers": self.secrets}}), ""
         if arguments[0] == "stack":
-            return subprocess.CompletedProcess(arguments, 0, json.dumps([{"name": name} for name in self.stacks]), "")
-        return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
+            return 0, json.dumps([{"name": name} for name in self.stacks]), ""
+        return 0, '{"user": "me", "url": "file:///state"}', ""
 
 
 class World:
@@ -829,6 +839,39 @@ def test_the_engine_checks_the_passphrase_with_the_salt_of_the_settings_file_bef
     assert [line for line in world.doctor("l4-qat")[1]["checks"] if line["check"] == "Pulumi passphrase"] == []
 
 
+def test_the_passphrase_is_judged_by_the_state_and_then_by_the_file(world):
+    secret, salt = "  gemma-serving:hfToken: { secure: v1:abc }\n", "encryptionsalt: v1:file\n"
+    world.engine.stacks = ("l4-qat",)
+    world.engine.secrets = {"type": "passphrase", "state": {"salt": "v1:state"}}
+    right = "PULUMI_CONFIG_PASSPHRASE is right, but Pulumi.l4-qat.yaml "
+    for name, wrong_salts, text, expected in (
+        (
+            "the state's",
+            ("v1:state",),
+            "",
+            "PULUMI_CONFIG_PASSPHRASE is not the passphrase of the state of stack l4-qat",
+        ),
+        (
+            "and the file's own",
+            ("v1:state",),
+            salt,
+            "PULUMI_CONFIG_PASSPHRASE is not the passphrase of the state of stack l4-qat",
+        ),
+        ("no salt, no secret", (), "", "PULUMI_CONFIG_PASSPHRASE decrypts the state"),
+        ("another salt of it", (), salt, "PULUMI_CONFIG_PASSPHRASE decrypts the state"),
+        ("a salt of another", ("v1:file",), salt, f"{right}has the encryptionsalt of another passphrase"),
+        ("secrets alone", (), secret, f"{right}has secrets without their encryptionsalt"),
+    ):
+        world.engine.wrong_salts = wrong_salts
+        world.write("l4-qat", ("config:\n", f"config:\n{text}" if text == secret else f"{text}config:\n"))
+        line = world.line("Pulumi passphrase", "l4-qat")
+        assert line["detail"] == expected, name
+        fix = "pulumi config refresh --stack l4-qat --force" if "is right" in expected else ""
+        assert line["fix"] == (fix or ("" if line["status"] == "ok" else "export PULUMI_CONFIG_PASSPHRASE=PASSPHRASE"))
+    world.engine.secrets = {"type": "cloud", "state": {"url": "gcpkms://projects/p"}}
+    assert world.state("Pulumi passphrase", "l4-qat") == "ok"
+
+
 STATE = "my-pulumi-state"
 
 
@@ -1227,8 +1270,9 @@ def blocked(world, stack, *, is_known=False, has_server=False, image=""):
     """Return the checks that stop `up`, and those that could not be checked."""
     settings = stack_settings(stack, project=PROJECT)
     server = {"type": CAPACITY_TYPE, "inputs": {"image": image}}
-    state = StackState(stack=stack, status="read", resources=(server,) if has_server else ())
-    lines = blocking_checks(stack, settings, state if is_known else None)
+    resources = (server,) if has_server else ()
+    state = StackState(stack=stack, status="read" if is_known else "missing", resources=resources)
+    lines = blocking_checks(stack, settings, state)
     states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
     assert len(lines) == sum(map(len, states.values()))
     return states["failed"], states["unknown"]

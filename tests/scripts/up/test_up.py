@@ -307,8 +307,29 @@ def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
     monkeypatch.setattr(up.runner, "query", lambda words, **_: made.append(words))
     assert typed() == ExitCode.DONE
     assert made == [["stack", "init", STACK, "--no-select"]]
-    assert engine.asked is None
+    assert engine.asked.status == "missing"
     assert (len(engine.updates), engine.removed) == (1, [])
+
+
+def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_question(engine, monkeypatch, capsys):
+    monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read", resources=(CAPACITY_ITEM,)))
+    lora = {"adapters": {"sql": "org/sql"}}
+    config = {
+        "gemma-serving:apiKey": {"secret": True},
+        "gemma-serving:target": {"value": "tpu", "secret": False},
+        "gemma-serving:vllm": {"value": json.dumps({"lora": lora}), "objectValue": {"lora": lora}, "secret": False},
+    }
+    updates = [
+        {"kind": "update", "result": "failed", "config": {}},
+        {"kind": "update", "result": "succeeded", "config": config},
+    ]
+    monkeypatch.setattr(up.runner, "query", lambda words, **_: json.dumps(updates))
+    engine.typed = "no\n"
+    assert typed() == ExitCode.REFUSED
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"Warning: Pulumi.{STACK}.yaml lacks settings of the last `gemma up`: apiKey, vllm.lora.adapters.sql. If you did not remove "
+        f"them, run `pulumi config refresh --stack {STACK} --force`, which writes the deployed settings."
+    )
 
 
 RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
