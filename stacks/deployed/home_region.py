@@ -24,11 +24,13 @@ class _Place(NamedTuple):
 
 
 def home_region(settings: Settings, stack: str, resources: Resources) -> str:
-    """Return the home region. Raises CommandRefusedError if the settings move the service or the bucket with weights."""
+    """Return the home region. Raises CommandRefusedError if the settings move the service or the bucket with weights, or the project."""
     service = _place(resources, SERVICE_TYPE, "vllm") if settings.cloud_run is not None else None
     own_bucket = settings.weights == "bucket" and settings.bucket.existing is None
     bucket = _place(resources, BUCKET_TYPE, "models") if own_bucket else None
     held = {"service": service, "bucket with the weights": bucket}
+    if (project := _capacity_project(resources)) not in {None, settings.project}:
+        held["TPU VM"] = _Place(project=str(project), region="")
     moved = {noun: place for noun, place in held.items() if place is not None and not _stays(settings, place)}
     if moved:
         raise CommandRefusedError(_refusal(settings, stack, moved))
@@ -37,6 +39,13 @@ def home_region(settings: Settings, stack: str, resources: Resources) -> str:
     has_machine = any(as_mapping(each).get("type") == CAPACITY_TYPE for each in resources.values())
     home = bucket or (_place(resources, _REPOSITORY_TYPE, "image") if has_machine else None)
     return home.region if home else settings.regions[0]
+
+
+def _capacity_project(resources: Resources) -> object:
+    items = (as_mapping(each) for each in resources.values())
+    return next(
+        (as_mapping(one.get("outputs")).get("project") for one in items if one.get("type") == CAPACITY_TYPE), None
+    )
 
 
 def _place(resources: Resources, type_: str, name: str) -> _Place | None:

@@ -26,6 +26,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner
+from gemma_serving.engine import state as state_module
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
@@ -35,7 +36,7 @@ from gemma_serving.scripts.doctor import capacity, checkup, limits, machine, mod
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.scripts.doctor.blocking import blocking_checks
 from gemma_serving.scripts.doctor.checkup import concurrently
-from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck
+from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.running.shims import OPERATOR_TOKEN, install
@@ -431,6 +432,35 @@ def test_people_get_a_table_and_the_commands_in_order(world, capsys):
     )
     assert "missing  not enabled; 2 checks: API artifactregistry, run\n" in printed
     assert printed.startswith(f"Project {PROJECT}, stack l4-qat: ")
+
+
+def test_one_zone_s_quota_is_requested_because_one_is_enough(world, capsys):
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("gcloud beta quotas preferences create") == 1
+    assert "--dimensions=zone=us-east5-a " in printed
+
+
+def test_without_a_connection_gcloud_is_not_told_to_log_in_again():
+    lost = unknown("No connection to run.googleapis.com (ConnectionError). Check it.", check="APIs")
+    refused = missing("no working gcloud login", "gcloud auth login", check="gcloud login")
+    assert checkup._online([refused]) == [refused]
+    assert checkup._online([lost, refused])[1] == unknown(lost.detail, check="gcloud login")
+
+
+def test_a_stack_that_is_deployed_in_another_project_is_refused_with_both(world, monkeypatch, capsys):
+    item = {
+        "urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_TYPE}::capacity",
+        "type": CAPACITY_TYPE,
+        "outputs": {"project": "their-own"},
+    }
+    monkeypatch.setattr(state_module, "read", lambda stack: StackState(stack=stack, status="read", resources=(item,)))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+    assert run_command(COMMAND, ["--stack", "tpu-v6e4"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f'doctor: project "{PROJECT}": stack tpu-v6e4 is deployed in project their-own')
+    assert "use project their-own (gcp:project or GOOGLE_CLOUD_PROJECT)" in error
 
 
 def test_a_quota_that_another_service_uses_up_is_judged_as_capacity_judges_it(world, capsys):
