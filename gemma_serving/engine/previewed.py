@@ -13,7 +13,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.backend import BACKEND_VARIABLE, variable
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.deployment import ResourceState, is_passphrase_error, wrong_passphrase
-from gemma_serving.engine.secrets_provider import provider_options
+from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
 
 PREVIEW_LIMIT_S: Final = 600.0
 _ARCHIVE_LIMIT_S: Final = 300.0
@@ -53,7 +53,8 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
 
 
 def preview(stack: str, *options: str) -> Mapping[str, object]:
-    """Return an engine preview in JSON. Raises PreviewFailedError with all errors."""
+    """Return an engine preview in JSON. Raises StateUnreadableError for a wrong passphrase, and PreviewFailedError with all errors."""
+    require_passphrase(stack)
     answer = runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     parsed = json_object(answer.stdout)
     if answer.returncode != 0 or not parsed:

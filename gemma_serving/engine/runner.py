@@ -81,8 +81,17 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
         raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise CommandRefusedError(no_settings_file(unknown[0], project_folder()))
+        raise CommandRefusedError(no_settings(unknown[0]))
     return known
+
+
+def no_settings(stack: str) -> str:
+    """Return the error for a stack without a settings file, which may be deployed."""
+    try:
+        is_deployed = stack in listed_stacks()
+    except ScriptError:  # the backend is reported by the command that needs it
+        is_deployed = False
+    return no_settings_file(stack, project_folder(), is_deployed=is_deployed)
 
 
 def pulumi() -> str:

@@ -78,9 +78,14 @@ class StackState:
         return not self.raw and (self.status == "no engine" or self.detail == runner.NOT_LOGGED_IN)
 
     @property
+    def servers(self) -> Sequence[Item]:
+        """Its machine, service and requests for capacity, also those on which an operation was interrupted."""
+        return [item for item in (*self.resources, *self.pending) if item.get("type") in SERVER_TYPES]
+
+    @property
     def has_server(self) -> bool:
-        """True if the state has a machine, a service or a request for capacity, or an operation on one was interrupted."""
-        return any(item.get("type") in SERVER_TYPES for item in (*self.resources, *self.pending))
+        """True if it has one of `servers`."""
+        return bool(self.servers)
 
     @property
     def lacks_capacity(self) -> bool:

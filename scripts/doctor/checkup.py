@@ -16,7 +16,7 @@ from google.oauth2 import credentials as user
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.caller import caller_of, member_of
-from gemma_serving.cloud.google_session import LoginError, NoConnectionError
+from gemma_serving.cloud.google_session import NO_CONNECTION, LoginError, NoConnectionError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.scripts.cli.transfer import overwrite_line
@@ -61,7 +61,7 @@ def run_checks(
         gateway=gateway,
     )
     usable = DoctorCheck(name="quota project", run=partial(_quota_project, checkup))
-    found = concurrently([*chosen(checkup), usable], limit_s)
+    found = _online(concurrently([*chosen(checkup), usable], limit_s))
     refused = [line for line in found if line.check in {usable.name, login.check} and line.state == "failed"]
     if any(line.check == login.check for line in refused):
         return refused
@@ -100,6 +100,13 @@ def _progress(text: str) -> None:
     """Show one line of progress on a terminal; an empty text clears it."""
     if sys.stderr.isatty():
         overwrite_line(text[: shutil.get_terminal_size().columns - 1])
+
+
+def _online(lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
+    """Return the results. Without a connection to Google, a login that gcloud cannot renew is unknown."""
+    lost = next((line.detail for line in lines if line.detail.startswith(NO_CONNECTION)), "")
+    is_login = [bool(lost) and line.check == machine.LOGIN and line.state == "failed" for line in lines]
+    return [unknown(lost, check=line.check) if is_lost else line for line, is_lost in zip(lines, is_login, strict=True)]
 
 
 def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:

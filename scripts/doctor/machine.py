@@ -14,6 +14,8 @@ from gemma_serving.engine import backend, runner
 from gemma_serving.engine.children import ended
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
+LOGIN: Final = "gcloud login"
+"""Name of the check that gcloud has a working login."""
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404
 _ANSWER_LIMIT_S: Final = 20.0
@@ -27,7 +29,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     purpose = _gcloud_purpose(checkup)
     if purpose:
         yield DoctorCheck(name="gcloud", run=partial(_gcloud, checkup, purpose))
-        yield DoctorCheck(name="gcloud login", run=partial(_gcloud_login, purpose))
+        yield DoctorCheck(name=LOGIN, run=partial(_gcloud_login, purpose))
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:

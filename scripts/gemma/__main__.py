@@ -21,7 +21,7 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.settings_files import no_settings_file, stack_of_file
+from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import did_you_mean, meant
 from gemma_serving.scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
 from gemma_serving.scripts.cli.lines import for_stream
@@ -98,7 +98,7 @@ def _refusal(entry: CommandEntry, stack: str) -> str:
         return f"{stack} is the settings file of stack {named}. Run `gemma {entry.name} {named}`."
     needs = entry.whole().needs
     if needs == "settings":
-        return no_settings_file(stack, runner.project_folder())
+        return runner.no_settings(stack)
     is_known = needs != "state" or stack.rpartition("/")[2] in runner.listed_stacks()
     return "" if is_known else runner.no_such_stack(stack)
 

@@ -6,13 +6,12 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.cloud.guard import limits_line
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
@@ -33,7 +32,7 @@ from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.status.api import read_served
-from gemma_serving.scripts.up.starting import exists_now
+from gemma_serving.scripts.up.starting import dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
 from gemma_serving.stacks.settings import Settings
 
@@ -47,15 +46,14 @@ _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
-_FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     settings = stack_settings(stack)
-    serves = read_served(read(stack), limit_s=_GOOGLE_LIMIT_S)
+    state = read(stack)
+    serves = read_served(state, limit_s=_GOOGLE_LIMIT_S)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
-    used = _require_within_limits(settings, stack) if serves.may_be_gone else ""
     if serves.word == "unknown":
         print_progress("up", serves.why)
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
@@ -67,8 +65,9 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         coming = upcoming(stack, document, changes) if changes else None
     messages = diagnostics(document, "info")
     shown = [
+        *(dropped_settings(stack) if state.has_server else ()),
         *program_messages(stack, messages, warnings),
-        *filter(None, [serves.why if serves.word == "ended" else "", used]),
+        *([serves.why] if serves.word == "ended" else []),
     ]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
@@ -103,30 +102,15 @@ def _exists_after_interrupt(stack: str) -> str:
         return f"What exists and what it costs is unknown: `gemma status {stack}` shows it."
 
 
-def _require_within_limits(settings: Settings, stack: str) -> str:
-    """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
-    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
-
-    match stack_recorder(settings, stack).past_limits():
-        case Present(value=refusal):
-            raise CommandRefusedError(refusal)
-        case Unknown(why=why):
-            return f"Limits: {why}."
-        case _:
-            return ""
-
-
 def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
-    """Return the program's messages: other programs' warnings, the plan, then one line for all findings and notes."""
-    findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
+    """Return the program's messages: the warnings, the plan, then one line for what `gemma plan` shows."""
     notes = [found["what"] for text in messages if (found := _NOTES.fullmatch(text.strip()))]
-    is_shown = bool(findings) or any(_ACCEPTED in note for note in notes)
-    counts = ", ".join([*([f"warnings {' and '.join(findings)}"] if findings else []), *notes])
+    is_shown = any(_ACCEPTED in note for note in notes)
     plan = [text for text in messages if not _NOTES.fullmatch(text.strip()) and not text.startswith(_PRICES)]
     return [
-        *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
+        *_lines(f"Warning: {text}" for text in warnings if text.strip()),
         *_lines(plan),
-        *([notes_line(stack, counts, is_shown_by_plan=is_shown)] if counts else []),
+        *([notes_line(stack, ", ".join(notes), is_shown_by_plan=is_shown)] if notes else []),
     ]
 
 
@@ -258,5 +242,5 @@ def next_lines(stack: str) -> Sequence[str]:
     ]
 
 
-def _lines(messages: Sequence[str]) -> Sequence[str]:
+def _lines(messages: Iterable[str]) -> Sequence[str]:
     return [line for message in messages for line in message.splitlines() if line.strip()]

@@ -26,7 +26,7 @@ def deploy_gateway(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
     messages = diagnostics(document, "info")
-    shown = [*warnings, *program_messages(stack, messages, ())]
+    shown = program_messages(stack, messages, warnings)
     if not changes:
         write_outputs(stack, known=[*messages, *warnings])
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))

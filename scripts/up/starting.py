@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +13,10 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED, reason_of
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.deployed_config import deployed_keys, keys_in
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
@@ -53,9 +55,8 @@ def prepared_stack(stack: str) -> Generator[bool]:
         _require_same_project(stack)
     if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
         _require_plan(stack, settings)
-        if is_known:
-            home_region(settings, stack, state.by_urn)  # before the checks of another region
-            _require_zone(settings, state)
+        home_region(settings, stack, state.by_urn)  # before the checks of another region
+        _require_zone(settings, state)
         _require_unblocked(stack, settings, state)
     text = path.read_text(encoding="utf-8")
     if not is_known:
@@ -112,7 +113,7 @@ def _require_unblocked(stack: str, settings: Settings, state: StackState) -> Non
 
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
     """
-    lines = blocking_checks(stack, settings, is_known=state.status != "missing", has_server=lambda: state.has_server)
+    lines = blocking_checks(stack, settings, state)
     login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
     if login is not None:
         raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
@@ -127,6 +128,20 @@ def _require_unblocked(stack: str, settings: Settings, state: StackState) -> Non
             raise ScriptError(f"{line.detail} Nothing was changed.")
     for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
         print_progress("up", text)
+
+
+def dropped_settings(stack: str) -> Sequence[str]:
+    """Return a warning if the settings file lacks keys of the last `up`, as a file from another machine may."""
+    document = read_yaml((runner.project_folder() / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8"))
+    lacking = sorted(deployed_keys(stack) - set(keys_in(as_mapping(as_mapping(document).get("config")))))
+    if not lacking:
+        return ()
+    keys = ", ".join(key.removeprefix(f"{PRODUCT}:") for key in lacking)
+    text = (
+        f"Warning: Pulumi.{stack}.yaml lacks settings of the last `gemma up`: {keys}. If you did not remove them, run "
+        f"`{refresh_command(stack)}`, which writes the deployed settings."
+    )
+    return [text]
 
 
 def _restore(path: Path, text: str) -> None:

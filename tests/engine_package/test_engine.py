@@ -73,6 +73,9 @@ def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch,
     monkeypatch.setenv("PATH", "")
     with pytest.raises(CommandRefusedError, match=r"^Pulumi.mine.yaml not found. Stacks with a settings file: "):
         runner.require_stacks(["mine"])
+    monkeypatch.setattr(runner, "query", lambda _: '[{"name": "mine"}]')
+    with pytest.raises(CommandRefusedError, match=r"mine exists\. .*`pulumi config refresh --stack mine --force`\.$"):
+        runner.require_stacks(["mine"])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, cast
 
 from gcp_tpu_provider import wire
-from gcp_tpu_provider.check import LIMITS_S, key_path
+from gcp_tpu_provider.check import key_path
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import TpuProviderError
@@ -194,6 +194,6 @@ def _show(name: str, value: wire.Value) -> str:
         return "nothing"
     if wire.has_secret(value):
         return "a secret"
-    if name in LIMITS_S and isinstance(value, int):
+    if name.endswith("S") and isinstance(value, int):  # the unit of a duration
         return readable(value)
     return "an unknown value" if wire.has_unknown(value) else str(value)[:120]

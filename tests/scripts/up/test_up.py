@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
@@ -31,7 +30,6 @@ from gemma_serving.scripts.status.report import ServesNow
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import gateway, starting
-from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.cloud.populated import owner
 from tests.contracts.test_server_change import machine, service
@@ -101,12 +99,11 @@ class Engine:
         monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
         monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
-        self.serves, self.past = ServesNow(word="deployed"), Absent()
-        """What Google says of the server, and of the limits."""
+        self.serves = ServesNow(word="deployed")
+        """What Google says of the server."""
         self.previews = []
         monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
         monkeypatch.setattr(up, "read_served", lambda _stack, **_: self.serves)
-        monkeypatch.setattr(RunRecorder, "past_limits", lambda _: self.past)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "next_lines", lambda _stack: ["it serves"])
@@ -135,8 +132,8 @@ class Engine:
             raise self.result
         return self.result
 
-    def _blocking(self, _stack, _settings, *, is_known, has_server):
-        self.asked = (is_known, has_server())
+    def _blocking(self, _stack, _settings, state):
+        self.asked = state
         return self.blocked
 
     def _facts(self, _api, _found, *, stack, costs):
@@ -185,8 +182,11 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
+        "Warning: FIT07: fp8 buys nothing",
+        "Warning: HST02: A disk.",
+        "  - set it",
         "fits",
-        f"warnings FIT07 and HST02, 2 published vulnerabilities, 3 notes: `gemma plan {STACK}`",
+        f"2 published vulnerabilities, 3 notes: `gemma plan {STACK} --explain`",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
             "Requests fail while the server restarts: about 9 min (planned), because it compiles again. "
@@ -223,25 +223,6 @@ class TestAServerThatEnded:
         assert out[5] == COST
         assert engine.previews == [("--refresh",)]
         assert engine.updates == [(STACK, ("--refresh",))]
-
-    def test_is_refused_past_a_limit_before_the_preview(self, engine, capsys):
-        engine.past = Present("Stack tpu-v6e1 exceeds maxAge 24 h (age 2.2 d).")
-        assert typed("--yes") == ExitCode.REFUSED
-        assert capsys.readouterr().err == "up: Stack tpu-v6e1 exceeds maxAge 24 h (age 2.2 d).\n"
-        assert (engine.previews, engine.updates) == ([], [])
-
-    def test_says_that_the_use_of_a_limit_is_unknown_and_asks(self, engine, capsys):
-        engine.past, engine.typed = Unknown("the use of maxAge is unknown"), "no\n"
-        assert typed() == ExitCode.REFUSED
-        out, err = capsys.readouterr()
-        assert "Limits: the use of maxAge is unknown.\n" in out
-        assert f"Deploy {STACK}?" in err
-
-
-def test_a_limit_does_not_stop_the_change_of_a_server_that_runs(engine):
-    engine.past = Present("Stack tpu-v6e1 exceeds maxAge 24 h.")
-    assert typed("--yes") == ExitCode.DONE
-    assert (engine.previews, engine.updates) == ([()], [(STACK, ())])
 
 
 def test_without_googles_answer_every_resource_is_compared_before_nothing_changes(engine, capsys):
@@ -402,8 +383,29 @@ def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
     monkeypatch.setattr(up.runner, "query", lambda words, **_: made.append(words))
     assert typed() == ExitCode.DONE
     assert made == [["stack", "init", STACK, "--no-select"]]
-    assert engine.asked == (False, False)
+    assert engine.asked.status == "missing"
     assert (len(engine.updates), engine.removed) == (1, [])
+
+
+def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_question(engine, monkeypatch, capsys):
+    monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read", resources=(CAPACITY_ITEM,)))
+    lora = {"adapters": {"sql": "org/sql"}}
+    config = {
+        "gemma-serving:apiKey": {"secret": True},
+        "gemma-serving:target": {"value": "tpu", "secret": False},
+        "gemma-serving:vllm": {"value": json.dumps({"lora": lora}), "objectValue": {"lora": lora}, "secret": False},
+    }
+    updates = [
+        {"kind": "update", "result": "failed", "config": {}},
+        {"kind": "update", "result": "succeeded", "config": config},
+    ]
+    monkeypatch.setattr(up.runner, "query", lambda words, **_: json.dumps(updates))
+    engine.typed = "no\n"
+    assert typed() == ExitCode.REFUSED
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"Warning: Pulumi.{STACK}.yaml lacks settings of the last `gemma up`: apiKey, vllm.lora.adapters.sql. If you did not remove "
+        f"them, run `pulumi config refresh --stack {STACK} --force`, which writes the deployed settings."
+    )
 
 
 RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
