@@ -77,12 +77,10 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     pacing: Pacing = field(default_factory=Pacing)
     engine_log: EngineLog = field(default_factory=EngineLog)
     project: str = ""
-    _compared: set[str] = field(default_factory=set[str])
-    """URNs that this engine run has compared with their state."""
     _unasked: dict[str, wire.Properties] = field(default_factory=dict[str, wire.Properties])
     """Inputs, by URN, that were checked without a state and before a comparison: a creation, or a replacement that no change causes."""
     _kept: dict[str, str] = field(default_factory=dict[str, str])
-    """Creation times, by URN, of the queued resources that this engine run keeps."""
+    """Creation times, by URN, of the queued resources that this engine run has compared or created; empty for one that a change replaces."""
     _running: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
     # --- the provider ---
@@ -137,8 +135,8 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         self, request: provider_pb2.ConfigureRequest, context: Context
     ) -> provider_pb2.ConfigureResponse:
         """Store the default project. An engine run begins: an attached provider forgets the one before."""
-        for known in (self._compared, self._unasked, self._kept):
-            known.clear()
+        self._unasked.clear()
+        self._kept.clear()
         project = wire.reveal(wire.read(request.args).get("project")) or ""
         self.project = "" if project == wire.UNKNOWN else str(project)
         return provider_pb2.ConfigureResponse(
@@ -185,14 +183,13 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         if not failures and (unreachable := await unreachable_override(_path_of(checked.inputs))) is not None:
             # Fail in the preview, before the dependencies of the resource are created.
             failures.append(provider_pb2.CheckFailure(property="", reason=unreachable))
-        if not olds and request.urn not in self._compared:
+        if not olds and request.urn not in self._kept:
             self._unasked[request.urn] = checked.inputs
         return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
 
     async def Diff(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
         """Return for each changed property whether it changes in place or replaces. Read Google if the state records a running machine."""
         outputs, news = wire.read(request.olds), wire.read(request.news)
-        self._compared.add(request.urn)
         try:
             now = await self._google_now(outputs, news)
             changes = diff(request.urn, outputs, wire.read(request.old_inputs), news, now=now)
@@ -203,8 +200,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         node = str(wire.reveal(outputs.get("nodeName")) or "")
         api = capacity_api(COMPUTE_ENGINE if is_instance(node) else CLOUD_TPU, self.transport)
         replaces = any(change.replaces for change in changes)
-        if not replaces:
-            self._keep(request.urn, outputs)
+        self._keep(request.urn, {} if replaces else outputs)
         report = await machine_report(api, outputs, news, replaces=replaces)
         for sentence in filter(None, (warning, *report.warnings)):
             await self.engine_log.warn(request.urn, sentence)
