@@ -81,4 +81,4 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
             [f"{serves.shown}: {serves.why}" if serves.why else serves.shown, *(one.sentence for one in costs)]
         )
     costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")
-    return " ".join(one.sentence for one in costs)
+    return " and ".join(one.text for one in costs)

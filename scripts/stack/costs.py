@@ -60,20 +60,25 @@ class ServerCosts:
 
     @property
     def sentence(self) -> str:
-        """The cost, and until when it is billed, as a sentence."""
+        """`text` as a sentence."""
+        return f"Costs {self.text}."
+
+    @property
+    def text(self) -> str:
+        """The cost, and until when it is billed."""
         price = hourly(self.running)
         if self.billing == "ended":
-            return "Costs nothing now, because no server runs."
+            return "nothing now, because no server runs"
         if self.is_service:
-            return f"Costs {price} for each instance that runs, {hourly(self.now)} while idle."
+            return f"{price} for each instance that runs, {hourly(self.now)} while idle"
         if self.billing == "waiting":
-            return f"Costs nothing until its capacity is {ACTIVE}, then {price}."
+            return f"nothing until its capacity is {ACTIVE}, then {price}"
         if self.billing == "unclear":
-            return f"May cost {price}."
+            return f"{price}, if Google bills it"
         if self.ends:
             end = datetime.fromisoformat(self.ends).astimezone()
-            return f"Costs {price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM."
-        return f"Costs {price} until {'Google reclaims it or ' if self.form == 'spot' else ''}you delete it."
+            return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the VM"
+        return f"{price} until {'Google reclaims it or ' if self.form == 'spot' else ''}you delete it"
 
     @property
     def rate(self) -> str:

@@ -64,10 +64,10 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
     engine["never"] = None
     text, end = told(), (NOW + timedelta(hours=3)).astimezone()
     for line in (
-        f"  tpu-v6e1  Costs $1.42/h until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM.",
-        "  waits     Costs nothing until its capacity is ACTIVE, then $1.42/h.",
+        f"  tpu-v6e1  $1.42/h until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the VM",
+        "  waits     nothing until its capacity is ACTIVE, then $1.42/h",
         "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
-        "  run       Costs $1.42/h for each instance that runs, $0.00/h while idle.",
+        "  run       $1.42/h for each instance that runs, $0.00/h while idle",
         "  half      incomplete: The state has only 1 other resource.",
         "Next: gemma status",
     ):

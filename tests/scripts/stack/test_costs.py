@@ -146,7 +146,7 @@ def service_case(least):
 
 RUN_END = (NOW - timedelta(hours=1)).isoformat()
 STARTED = int(START.timestamp())
-RUNNING = f"Costs $1.35/h until {END:%Y-%m-%d %H:%M} {END.tzname()}, when Google deletes the TPU VM."
+RUNNING = f"Costs $1.35/h until {END:%Y-%m-%d %H:%M} {END.tzname()}, when Google deletes the VM."
 SPOT = "Costs $1.40/h until Google reclaims it or you delete it."
 WAITS = "Costs nothing until its capacity is ACTIVE, then $1.35/h."
 CASES = {
@@ -193,7 +193,7 @@ def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
 
     monkeypatch.setattr("gemma_serving.engine.state.read", lambda _stack: state)
     said = first._line(ListedStack(name="x", is_deployed=True, is_selected=False), lambda: NOW)
-    assert said.startswith("Nothing serves since the planned end" if case == "a run ended" else sentence)
+    assert said.startswith("Nothing serves since the planned end" if case == "a run ended" else sentence[6:-1])
 
     found = [resource_of(by_name(kind), item, project=PROJECT, owner=owner("x")) for kind, item in documents]
     receipt = receipt_of(found, spending(google, found, NOW))

@@ -548,8 +548,8 @@ NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teard
     ("item", "facts", "text"),
     [
         (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE. Costs $1.35/h until you delete it."),
-        (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING. May cost $1.35/h."),
-        (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. May cost an unknown price."),
+        (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING. Costs $1.35/h, if Google bills it."),
+        (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. Costs an unknown price, if Google bills it."),
         (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
         (RESOURCE, FACTS, f"1 resource in the state, and no server. {NO_SERVER}"),
@@ -760,7 +760,7 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
         monkeypatch.undo()
         time.tzset()
     usd = OUTPUTS.plan.cost.usd_per_hour
-    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the TPU VM."
+    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the VM."
     assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
     assert max(map(len, lines)) <= 80
 
