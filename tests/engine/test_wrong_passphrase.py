@@ -10,6 +10,8 @@ from gemma_serving.engine.state import read
 from gemma_serving.scripts.doctor.diagnosis import Checkup
 from gemma_serving.scripts.doctor.passphrase import checks
 
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
 
 def test_a_wrong_passphrase_writes_nothing_and_config_refresh_repairs_a_file_that_has_its_salt(tmp_path, monkeypatch):
     project, file, state = tmp_path / "project", tmp_path / "project" / "Pulumi.s.yaml", tmp_path / "state"
