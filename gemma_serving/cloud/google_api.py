@@ -15,9 +15,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from gemma_serving.cloud import google_session
 from gemma_serving.cloud.google_session import (
     GoogleListError,
-    LoginError,
-    NoAnswerError,
+    MachineWideError,
     NoConnectionError,
+    RejectedLoginError,
     endpoint,
     sent,
 )
@@ -88,10 +88,10 @@ class GoogleApi:
         except google.auth.exceptions.TransportError as error:
             raise NoConnectionError(url, error) from None
         except google.auth.exceptions.GoogleAuthError as error:
-            raise LoginError(error) from None
+            raise RejectedLoginError(error) from None
         except (requests.ConnectionError, requests.Timeout, GoogleListError) as error:
             if isinstance(error, GoogleListError) and error.status == HTTPStatus.UNAUTHORIZED:
-                raise LoginError from None
+                raise RejectedLoginError from None
             if not _may_pass(error):
                 raise
             if isinstance(error, requests.ConnectionError):
@@ -124,7 +124,7 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
         return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
-    except NoAnswerError as error:
+    except MachineWideError as error:
         return Unknown(str(error), error.cause)
     except ScriptError as error:
         return Unknown(str(error))

@@ -37,8 +37,8 @@ class GoogleListError(GoogleCallError):
         return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
 
 
-class NoAnswerError(ScriptError):
-    """No call of this machine gets a response of Google. The message is the same for all calls, so a command says it once."""
+class MachineWideError(ScriptError):
+    """Every call of this machine fails for one reason. The message is the same for all calls, so a command says it once."""
 
     cause: Cause
 
@@ -47,7 +47,7 @@ NO_CONNECTION: Final = "No connection to "
 """Start of a `NoConnectionError`'s message."""
 
 
-class NoConnectionError(NoAnswerError):
+class NoConnectionError(MachineWideError):
     """No connection to an API."""
 
     cause = "no connection"
@@ -59,7 +59,7 @@ class NoConnectionError(NoAnswerError):
         )
 
 
-class LoginError(NoAnswerError):
+class RejectedLoginError(MachineWideError):
     """Google rejects the caller's login, with the command that fixes it. `error`: google-auth's, if it could not renew a token."""
 
     cause = "no login"

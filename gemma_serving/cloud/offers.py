@@ -13,7 +13,7 @@ from typing import Final
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
-from gemma_serving.cloud.google_session import CONNECTIONS, NoAnswerError
+from gemma_serving.cloud.google_session import CONNECTIONS, MachineWideError
 from gemma_serving.cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.errors import ScriptError
@@ -38,7 +38,7 @@ class GoogleResponse:
     """Reason that it could not be read; empty if it was."""
     fix: str = ""
     is_shared: bool = False
-    """True if no call of this machine gets a response."""
+    """True if every call of this machine fails for this reason."""
 
     @property
     def is_read(self) -> bool:
@@ -176,7 +176,7 @@ def _response(caller: GoogleCaller, call: _CapacityCall) -> GoogleResponse:
         detail, command = caller.refusal(call.api, call.role, error, about=call.about)
         return GoogleResponse(what=call.what, problem=detail.rstrip("."), fix=command)
     except ScriptError as error:
-        return GoogleResponse(what=call.what, problem=str(error), is_shared=isinstance(error, NoAnswerError))
+        return GoogleResponse(what=call.what, problem=str(error), is_shared=isinstance(error, MachineWideError))
     items = [as_mapping(item) for page in pages for item in as_sequence(page.get(call.key))]
     missing = [str(name) for page in pages for name in as_sequence(page.get("unreachable"))]
     unread = f"{', '.join(missing)} could not be reached" if missing else ""
