@@ -15,9 +15,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from gemma_serving.cloud import google_session
 from gemma_serving.cloud.google_session import (
     GoogleListError,
-    LoginError,
     MachineWideError,
     NoConnectionError,
+    RejectedLoginError,
     endpoint,
     sent,
 )
@@ -88,10 +88,10 @@ class GoogleApi:
         except google.auth.exceptions.TransportError as error:
             raise NoConnectionError(url, error) from None
         except google.auth.exceptions.GoogleAuthError as error:
-            raise LoginError(error) from None
+            raise RejectedLoginError(error) from None
         except (requests.ConnectionError, requests.Timeout, GoogleListError) as error:
             if isinstance(error, GoogleListError) and error.status == HTTPStatus.UNAUTHORIZED:
-                raise LoginError from None
+                raise RejectedLoginError from None
             if not _may_pass(error):
                 raise
             if isinstance(error, requests.ConnectionError):

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from gemma_serving.cloud.google_session import (
     GoogleCallError,
-    LoginError,
     NotJsonError,
+    RejectedLoginError,
     endpoint,
     host_of,
     open_session,
@@ -55,7 +55,7 @@ def _ask(url: str, project: str, body: Json | None, limit_s: float, verb: str | 
     except (requests.RequestException, google.auth.exceptions.TransportError) as error:
         raise GoogleCallError(0, f"no connection to {host_of(url)} ({type(error).__name__})") from None
     except google.auth.exceptions.GoogleAuthError as error:
-        raise GoogleCallError(0, LoginError(error).problem) from None
+        raise GoogleCallError(0, RejectedLoginError(error).problem) from None
     except NotJsonError:
         raise GoogleCallError(HTTPStatus.OK, "a response that is not JSON") from None
 

@@ -59,7 +59,7 @@ class NoConnectionError(MachineWideError):
         )
 
 
-class LoginError(MachineWideError):
+class RejectedLoginError(MachineWideError):
     """Google rejects the caller's login, with the command that fixes it. `error`: google-auth's, if it could not renew a token."""
 
     cause = "no login"

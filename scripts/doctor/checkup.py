@@ -16,7 +16,7 @@ from google.oauth2 import credentials as user
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.caller import caller_of, member_of
-from gemma_serving.cloud.google_session import NO_CONNECTION, LoginError, NoConnectionError
+from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.scripts.cli.transfer import overwrite_line
@@ -137,7 +137,7 @@ def _credentials(credentials: Credentials) -> Diagnosis:
         if has_login or not is_user:
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.RefreshError as error:
-        rejected = LoginError(error)
+        rejected = RejectedLoginError(error)
         return missing(rejected.problem, rejected.fix)
     except google.auth.exceptions.TransportError as error:
         return unknown(str(NoConnectionError(_TOKENS, error)))
@@ -157,7 +157,7 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
     except google_api.GoogleListError as error:
         if error.reason == _NOT_USABLE:
             return [missing(str(error), checkup.grant("roles/serviceusage.serviceUsageConsumer"))]
-    except LoginError as error:
+    except RejectedLoginError as error:
         return [missing(error.problem, error.fix, check="credentials")]
     except ScriptError:
         pass  # the other checks report it, each for its API
