@@ -10,13 +10,14 @@ from typing import Final
 
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.stack_facts import INCOMPLETE, ServesNow, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import chosen_url
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.arguments import ListedStack, known_stacks
 from gemma_serving.scripts.gemma.catalog import ENTRIES, command_rows
-from gemma_serving.scripts.stack.price_in_use import price_in_use
+from gemma_serving.scripts.stack.price_in_use import UNKNOWN_PRICE, listed_usd_per_hour, price_in_use
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
@@ -66,20 +67,34 @@ def _backend() -> str:
 def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     """Return what a stack serves with its price and time left, as of its last `up`."""
     from gemma_serving.engine.state import read  # noqa: PLC0415 - only if a stack is deployed
-    from gemma_serving.scripts.status.api import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.facts import facts_of  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
 
-    state = read(stack.name)
-    serves = serves_now(state)
-    if state.is_gateway:
+    facts = facts_of(read(stack.name), locks=stack_locks(stack.name))
+    serves, outputs = serves_now(facts), facts.deployed
+    if facts.is_gateway:
         return "a gateway"
-    has_server = serves.word in {"deployed", "waiting", "ended"}
-    if not has_server and (locks := stack_locks(stack.name)):
-        return f"{INCOMPLETE}: {lock_sentence(locks[0], now())} Run `{after_locks(stack.name, locks)}`."
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
-    if serves.word not in {"deployed", "waiting"} or state.outputs is None:
-        return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
-    return _price(stack.name, state.outputs, serves.word, now())
+    if serves.word in {"deployed", "waiting"} and outputs is not None:
+        return _price(stack.name, outputs, serves.word, now())
+    return _incomplete(facts, serves, now())
+
+
+def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
+    """Return what a stack without a server, or without the outputs of a complete `up`, has, and the next command."""
+    from gemma_serving.scripts.stack.serves import after_locks, lock_sentence  # noqa: PLC0415 - as above
+
+    stack = facts.stack
+    if facts.locks:
+        return f"{INCOMPLETE}: {lock_sentence(facts.locks[0], now)} Run `{after_locks(stack, facts.locks)}`."
+    if facts.recorded is not None and serves.word != "no server":
+        usd = listed_usd_per_hour(facts.recorded)
+        price = UNKNOWN_PRICE if usd is None else f"up to ${usd:.2f}/h"
+        return f"{INCOMPLETE}: the last `up` did not finish; {price}. Run `gemma up {stack}`."
+    if serves.word == "no server":
+        return f"{serves.shown}: {serves.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
+    return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
 
 
 def _price(stack: str, outputs: StackOutputs, word: str, now: datetime) -> str:

@@ -60,6 +60,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     from gemma_serving.engine import state as states
     from gemma_serving.scripts.logs.place import sentence, server_log
     from gemma_serving.scripts.logs.reading import follow, newest_cause, newest_lines
+    from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, read_served
 
     state = states.read(options.stack)
     log = server_log(state)
@@ -77,6 +78,9 @@ def _logs(options: LogsOptions) -> ExitCode:
     if not found:
         states.require_deployed(state)
     print_heading(options, log)
+    serves = read_served(state, limit_s=GOOGLE_LIMIT_S)
+    if serves.word == "ended":
+        _say(serves.why)
     if options.follow:
         # A line after the first printed one may become visible late.
         start = found[0].moment if len(found) == options.lines else since

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
-from gemma_serving.engine.locks import StackLock
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.gemma.__main__ import main as gemma
 

@@ -18,8 +18,8 @@ from mcp.server.request_state import AESGCMRequestStateCodec
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.events import EventLog
-from gemma_serving.engine.locks import StackLock
 from gemma_serving.scripts.agent import server_tools, update_tools
 from gemma_serving.scripts.agent.command_tools import require_word
 from gemma_serving.scripts.agent.context import ERROR_NOTE

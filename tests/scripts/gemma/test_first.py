@@ -9,8 +9,8 @@ import pytest
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
-from gemma_serving.engine.locks import StackLock
 from gemma_serving.engine.state import STACK_TYPE
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.__main__ import main
@@ -60,6 +60,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
     engine["ended"] = sample_outputs(**TPU, deadline="2026-01-01T00:00:00Z")
     engine["run"] = sample_outputs()
     engine["half"] = {"other": 1}
+    engine["begun"] = {"target": "tpu"}
     engine["never"] = None
     plan = {**sample_outputs()["plan"], "accelerator": "v6e-1"}
     spot = {"provisioning": "spot", "location": "us-east5-a", "plan": plan}
@@ -73,7 +74,8 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
         "  waits           $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
         "  ended           Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run             $1.42/h for each instance that runs",
-        "  half            incomplete: The state has only 1 other resource.",
+        "  begun           incomplete: the last `up` did not finish; price unknown. Run `gemma up begun`.",
+        "  half            incomplete: The state has only 1 other resource. Run `gemma status half`.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text

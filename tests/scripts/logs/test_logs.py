@@ -19,7 +19,7 @@ from gemma_serving.scripts.logs.reading import follow, newest_lines
 from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world
-from tests.scripts.status.planted import queued, resource, stack_resource, state
+from tests.scripts.planted_states import queued, resource, stack_resource, state
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
 RUN = ServerLog(stack="l4-qat", project=PROJECT, target="cloud-run", location="us-east4")

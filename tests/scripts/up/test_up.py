@@ -16,6 +16,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine.deployment import UNKNOWN
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
@@ -23,9 +24,7 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.status import cloud as status_cloud
-from gemma_serving.scripts.status.api import CloudFacts
-from gemma_serving.scripts.status.report import ServesNow
+from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import starting
@@ -87,8 +86,8 @@ class Engine:
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         monkeypatch.setattr(starting, "blocking_checks", self._blocking)
         monkeypatch.setattr(starting, "read", lambda _stack: self.state)
-        monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
-        monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
+        monkeypatch.setattr(deployed_server, "connect", lambda _project: None)
+        monkeypatch.setattr(deployed_server, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
         self.serves, self.past = ServesNow(word="deployed"), Absent()
         """What Google says of the server, and of the limits."""

@@ -1,0 +1,116 @@
+"""Read what exists of one stack: the state, Google's report on its server, its buckets and its locks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypedDict
+
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.naming import NamingError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer, Part, StackFacts
+from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.engine.locks import stack_locks
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_buckets, named_server, serving
+
+NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
+GOOGLE: Final = "google"
+BUCKETS: Final = "buckets"
+"""Sources of the parts."""
+_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
+
+
+class ReadParts(TypedDict, total=False):
+    """Parts of `StackFacts` that one query read."""
+
+    server: Answer[CloudFacts]
+    lost_buckets: Answer[Sequence[str]]
+
+
+def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> StackFacts:
+    """Return what the state of a stack tells by itself. Google was not asked."""
+    return StackFacts(
+        stack=state.stack,
+        state=_state(state),
+        outputs=_outputs(state),
+        declared=serving(state),
+        resources=len(state.resources),
+        pending=sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}),
+        is_gateway=state.is_gateway,
+        backends=tuple(map(as_mapping, as_sequence(state.printed.get("backends")))),
+        has_server_component=any(item.get("type") in _SERVER_COMPONENTS for item in state.resources),
+        is_without_capacity=state.lacks_capacity,
+        locks=locks,
+    )
+
+
+def _state(state: StackState) -> Answer[str]:
+    if state.status == "missing":
+        return Absent()
+    # Without an engine, the file of a local backend is the state itself.
+    return Present(state.written) if state.status == "read" or state.raw else Unknown(state.detail)
+
+
+def _outputs(state: StackState) -> Answer[StackOutputs]:
+    if not state.printed:
+        return Absent()
+    found = state.outputs
+    return Unknown(NOT_COMPLETE) if found is None else Present(found)
+
+
+def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
+    """Return what exists of a stack, with the named parts. A part without an answer within `limit_s` seconds is unknown.
+
+    Google is asked only about a stack that has a state.
+    """
+    facts = facts_of(state)
+    if "server" in parts or "cost" in parts:
+        facts = with_named_server(facts, state)
+    queries = part_queries(state, facts, *parts)
+    answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)
+    for source, (answer, error) in zip(queries, answers, strict=True):
+        facts = replace(facts, **(unread(source, error) if answer is None else answer))
+    return replace(facts, locks=stack_locks(state.stack)) if "locks" in parts else facts
+
+
+def with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
+    """Return the facts of a state without a server, with the server that the stack's settings name: Google may have created it unanswered."""
+    if facts.declared is not None or not facts.has_server_component:
+        return facts
+    try:
+        return replace(facts, declared=named_server(state))
+    except (CommandRefusedError, NamingError) as error:
+        return replace(facts, server=Unknown(f"the name of its server is unknown: {str(error).splitlines()[0]}"))
+
+
+def part_queries(state: StackState, facts: StackFacts, *parts: Part) -> Mapping[str, Callable[[], ReadParts]]:
+    """Return the queries to Google for these parts of a stack, by their source."""
+    found, queries = facts.declared, dict[str, Callable[[], ReadParts]]()
+    costs = "cost" in parts
+    if found is not None and (costs or "server" in parts):
+        queries[GOOGLE] = lambda: {"server": _report(found, state.stack, costs=costs)}
+    if found is not None and "buckets" in parts:
+        queries[BUCKETS] = lambda: {"lost_buckets": Present(lost_buckets(state))}  # calls nothing without a bucket
+    return queries
+
+
+def _report(found: DeployedServer, stack: str, *, costs: bool) -> Answer[CloudFacts]:
+    """Return Google's report. Raises ScriptError."""
+    report = cloud_facts(connect(found.project), found, stack=stack, costs=costs)
+    return Present(report) if found.is_recorded or report.state != MISSING else Absent()
+
+
+def unread(source: str, error: BaseException | None) -> ReadParts:
+    """Return the part of a source that did not respond."""
+    why = Unknown(reason_of(error))
+    return {"lost_buckets": why} if source == BUCKETS else {"server": why}
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return why a source did not respond."""
+    return str(error) if isinstance(error, ScriptError | TimeoutError) else f"{type(error).__name__}: {error}"
