@@ -185,7 +185,7 @@ def test_the_launcher_without_an_environment_names_the_command_that_makes_it(tmp
     shutil.copy(ROOT / "gemma", tmp_path / "gemma")
     shown = launched(tmp_path / "gemma", "plan", cwd="/")
     assert (shown.returncode, shown.stdout) == (2, "")
-    assert shown.stderr == f"gemma: the environment of {tmp_path} is missing. Run `make -C {tmp_path} setup`.\n"
+    assert shown.stderr == f"gemma: the environment of {tmp_path} is missing. Run `make -C '{tmp_path}' setup`.\n"
 
 
 @pytest.mark.parametrize(
