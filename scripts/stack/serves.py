@@ -11,6 +11,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, StackFacts
 from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.engine import state as states
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.state import NO_CAPACITY, StackState, after_no_capacity, of_deployment, outputs_in
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
@@ -82,6 +83,12 @@ def _without_server(facts: StackFacts) -> ServesNow:
 def read_served(state: StackState, *, limit_s: float) -> ServesNow:
     """Return what a stack serves, by Google's answer within `limit_s` seconds."""
     return serves_now(read_facts(state, "server", limit_s=limit_s))
+
+
+def require_deployed(state: StackState, facts: StackFacts) -> None:
+    """Raise CommandRefusedError for a stack that is not deployed, unless Google has its server or does not tell."""
+    if not facts.is_unrecorded and not isinstance(facts.server, Unknown):
+        states.require_deployed(state)
 
 
 def serving_outputs(stack: str) -> StackOutputs:

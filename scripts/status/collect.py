@@ -30,7 +30,7 @@ from gemma_serving.scripts.stack.facts import (
     unread,
     with_named_server,
 )
-from gemma_serving.scripts.stack.serves import serves_now
+from gemma_serving.scripts.stack.serves import require_deployed, serves_now
 from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
 from gemma_serving.scripts.status.report import (
     ENDPOINT,
@@ -117,8 +117,8 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
         one.take(source, answer, error)
     for one in known:
         one.facts = replace(one.facts, locks=stack_locks(one.state.stack))
-    if request.stack:
-        _require_deployed(known[0])
+    if request.stack and not known[0].facts.is_without_capacity:
+        require_deployed(known[0].state, known[0].facts)
     now = clock()
     rows = [_status(one, now) for one in known]
     return StatusReport(
@@ -133,13 +133,6 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
 
 def _known(state: StackState) -> _Known:
     return _Known(state=state, facts=with_named_server(facts_of(state), state))
-
-
-def _require_deployed(one: _Known) -> None:
-    """Raise CommandRefusedError for a stack that is not deployed, unless Google has its server or does not tell."""
-    may_exist = one.facts.is_unrecorded or isinstance(one.facts.server, Unknown)
-    if not may_exist and not one.state.lacks_capacity:
-        states.require_deployed(one.state)
 
 
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _SourceAnswers]]:
