@@ -83,7 +83,7 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
 
 def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
     """Return what a stack without a server, or without the outputs of a complete `up`, has, and the next command."""
-    from gemma_serving.scripts.stack.serves import after_locks, lock_sentence  # noqa: PLC0415 - as above
+    from gemma_serving.scripts.stack.serves import after_locks, after_no_server, lock_sentence  # noqa: PLC0415 - as above
 
     stack = facts.stack
     if facts.locks:
@@ -93,7 +93,7 @@ def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
         price = UNKNOWN_PRICE if usd is None else f"up to ${usd:.2f}/h"
         return f"{INCOMPLETE}: the last `up` did not finish; {price}. Run `gemma up {stack}`."
     if serves.word == "no server":
-        return f"{serves.shown}: {serves.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
+        return f"{serves.shown}: {serves.why} Run `{after_no_server(facts)}`."
     return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
 
 

@@ -104,7 +104,14 @@ def serving_outputs(stack: str) -> StackOutputs:
     found = serves_now(facts)
     if found.word == "ended":
         raise CommandRefusedError(f"{found.why} {_to_serve_again(stack, outputs)}")
+    if found.word == "no server":
+        raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
     return outputs
+
+
+def after_no_server(facts: StackFacts) -> str:
+    """Return the command for a stack whose state has no server."""
+    return f"gemma {'teardown' if facts.teardown_began else 'status'} {facts.stack}"
 
 
 def _to_serve_again(stack: str, outputs: StackOutputs) -> str:
