@@ -4,15 +4,17 @@ import os
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import combinations
 
 import pytest
 
-from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.facts import facts_of
-from gemma_serving.scripts.stack.serves import after_locks, lock_sentence
+from gemma_serving.scripts.stack.serves import after_locks, lock_sentence, serves_now
 from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
 from gemma_serving.scripts.status.report import StackStatus
 from tests.scripts.planted_states import queued, resource, stack_resource, state
@@ -189,3 +191,37 @@ def test_a_gateway_without_any_backend_that_has_a_server_is_down_and_up_of_the_g
     front = judged_gateway(replace(DEPLOYED, target="gateway"), facts, rows)
     assert (front.is_down, front.next_command) == (is_down, command)
     assert any("so its callers get HTTP 503" in wait for wait in front.waits) is is_down
+
+
+REPORTS = (
+    None,
+    Absent(),
+    Unknown("no answer"),
+    *(Present(CloudFacts(state=name)) for name in ("ACTIVE", "READY", "DEPLOYING", "WAITING_FOR_RESOURCES")),
+    *(Present(CloudFacts(state=name, has_ended=True)) for name in ("SUSPENDED", "MISSING")),
+)
+PARTS = (
+    (stack_resource(target="tpu", auth="tunnel", state="ACTIVE"),),
+    (resource(CAPACITY_COMPONENT, "capacity"),),
+    (queued(state="ACTIVE"),),
+    (resource("gcp:compute/network:Network", "network"),),
+)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=str)
+@pytest.mark.parametrize("kept", [sum(parts, ()) for n in range(5) for parts in combinations(PARTS, n)], ids=len)
+def test_whatever_the_state_has_no_answer_of_google_is_read_as_another(kept, report):
+    """Every state of four parts, with each answer: what lives is never gone, what is unknown is neither, and no paid server gets `gemma up`."""
+    facts = replace(facts_of(state(*kept)), server=report)
+    found = serves_now(facts)
+    if isinstance(report, Unknown):
+        assert found.word == "unknown"
+    elif isinstance(report, Present) and not report.value.has_ended:
+        assert found.word in {"deployed", "waiting"}
+    elif report is not None:
+        assert found.word in {"ended", "no server", "not deployed"}
+    status = replace(NOTHING, serves=found, cloud=facts.cloud)
+    command = next_command(status, facts)
+    if facts.is_unrecorded and not facts.teardown_began:
+        assert command == "gemma recover x"
+    assert (command == "gemma teardown x") is facts.teardown_began
