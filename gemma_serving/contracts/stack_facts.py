@@ -145,6 +145,8 @@ class StackFacts:
     """True from the moment at which `up` begins with the server until a `destroy` has deleted it."""
     is_without_capacity: bool = False
     """True if an `up` got as far as the request for capacity, but none was granted."""
+    teardown_began: bool = False
+    """True if a deletion of the stack did not finish."""
     server: Answer[CloudFacts] | None = None
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
     lost_buckets: Answer[Sequence[str]] | None = None
@@ -171,13 +173,3 @@ class StackFacts:
     def deployed(self) -> StackOutputs | None:
         """Outputs of the last complete `up`; None without any that can be read."""
         return self.outputs.value if isinstance(self.outputs, Present) else None
-
-    @property
-    def teardown_began(self) -> bool:
-        """True if a deletion of the stack did not finish: only that removes the server of a complete `up`, with its component, from the state."""
-        return (
-            self.deployed is not None
-            and not self.is_gateway
-            and self.recorded is None
-            and not self.has_server_component
-        )

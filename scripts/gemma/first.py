@@ -17,7 +17,7 @@ from gemma_serving.engine.locks import stack_locks
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.arguments import ListedStack, known_stacks
 from gemma_serving.scripts.gemma.catalog import ENTRIES, command_rows
-from gemma_serving.scripts.stack.price_in_use import UNKNOWN_PRICE, listed_usd_per_hour, price_in_use
+from gemma_serving.scripts.stack.price_in_use import price_in_use
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
@@ -88,10 +88,8 @@ def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
     stack = facts.stack
     if facts.locks:
         return f"{INCOMPLETE}: {lock_sentence(facts.locks[0], now)} Run `{after_locks(stack, facts.locks)}`."
-    if facts.recorded is not None and serves.word != "no server":
-        usd = listed_usd_per_hour(facts.recorded)
-        price = UNKNOWN_PRICE if usd is None else f"up to ${usd:.2f}/h"
-        return f"{INCOMPLETE}: the last `up` did not finish; {price}. Run `gemma up {stack}`."
+    if facts.recorded is not None and serves.word == "unknown":
+        return f"{INCOMPLETE}: {serves.why} Run `gemma up {stack}`."
     if serves.word == "no server":
         return f"{serves.shown}: {serves.why} Run `{after_no_server(facts)}`."
     return f"{serves.shown}: {serves.why}" if serves.why else serves.shown

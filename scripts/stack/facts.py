@@ -34,17 +34,22 @@ class ReadParts(TypedDict, total=False):
 
 def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> StackFacts:
     """Return what the state of a stack tells by itself. Google was not asked."""
+    declared, outputs = serving(state), _outputs(state)
+    has_component = any(item.get("type") in _SERVER_COMPONENTS for item in state.resources)
+    is_complete = isinstance(outputs, Present) and not state.is_gateway
     return StackFacts(
         stack=state.stack,
         state=_state(state),
-        outputs=_outputs(state),
-        declared=serving(state),
+        outputs=outputs,
+        declared=declared,
         resources=len(state.resources),
         pending=sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}),
         is_gateway=state.is_gateway,
         backends=tuple(map(as_mapping, as_sequence(state.printed.get("backends")))),
-        has_server_component=any(item.get("type") in _SERVER_COMPONENTS for item in state.resources),
+        has_server_component=has_component,
         is_without_capacity=state.lacks_capacity,
+        # Only a deletion removes the server of a complete `up` from the state with its component.
+        teardown_began=is_complete and declared is None and not has_component,
         locks=locks,
     )
 

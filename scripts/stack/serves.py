@@ -103,7 +103,8 @@ def serving_outputs(stack: str) -> StackOutputs:
     outputs = outputs_in(stack, deployment.resources)
     found = serves_now(facts)
     if found.word == "ended":
-        raise CommandRefusedError(f"{found.why} {_to_serve_again(stack, outputs)}")
+        again = up_command(stack, is_gateway=outputs.target == "gateway")
+        raise CommandRefusedError(f"{found.why} To serve again, run `{again}`.")
     if found.word == "no server":
         raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
     return outputs
@@ -112,14 +113,6 @@ def serving_outputs(stack: str) -> StackOutputs:
 def after_no_server(facts: StackFacts) -> str:
     """Return the command for a stack whose state has no server."""
     return f"gemma {'teardown' if facts.teardown_began else 'status'} {facts.stack}"
-
-
-def _to_serve_again(stack: str, outputs: StackOutputs) -> str:
-    """Return the command that creates the server again, with its price. Capacity in an order of forms may come back in another form."""
-    command = up_command(stack, is_gateway=outputs.target == "gateway")
-    if outputs.provisioning is not None:
-        return f"To serve again, run `{command}`, which first shows the price of each form of capacity."
-    return f"To serve again, for ${outputs.plan.cost.usd_per_hour:.2f}/h, run `{command}`."
 
 
 def run_end(cloud: CloudFacts, stamp: Stamp) -> str:

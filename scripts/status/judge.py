@@ -110,7 +110,8 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     lost = isinstance(facts.lost_buckets, Present) and bool(facts.lost_buckets.value)
     yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
     yield isinstance(facts.state, Unknown), "gemma recover {stack}"
-    yield facts.teardown_began, "gemma teardown {stack}"
+    has_server = status.deployed and cloud is not None and not cloud.has_ended
+    yield facts.teardown_began and not has_server, "gemma teardown {stack}"
     yield facts.is_unrecorded, "gemma recover {stack}"
     yield not status.deployed and not pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"

@@ -74,7 +74,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
         "  waits           $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
         "  ended           Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run             $1.42/h for each instance that runs",
-        "  begun           incomplete: the last `up` did not finish; price unknown. Run `gemma up begun`.",
+        "  begun           incomplete: The last `up` was not complete, or another version of the project deployed the stack. Run `gemma up begun`.",
         "  half            incomplete: The state has only 1 other resource. Run `gemma status half`.",
         "Next: gemma status",
     ):
