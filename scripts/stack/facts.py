@@ -1,8 +1,8 @@
 """Read what exists of one stack: the state, Google's report on its server, its buckets and its locks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypedDict
+from typing import Final
 
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
@@ -19,17 +19,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_buckets, named_server, serving
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
-GOOGLE: Final = "google"
-BUCKETS: Final = "buckets"
-"""Sources of the parts."""
 _SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
-
-
-class ReadParts(TypedDict, total=False):
-    """Parts of `StackFacts` that one query read."""
-
-    server: Answer[CloudFacts]
-    lost_buckets: Answer[Sequence[str]]
 
 
 def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> StackFacts:
@@ -73,47 +63,33 @@ def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
 
     Google is asked only about a stack that has a state.
     """
-    facts = facts_of(state)
-    if "server" in parts or "cost" in parts:
-        facts = with_named_server(facts, state)
-    queries = part_queries(state, facts, *parts)
+    facts, costs = facts_of(state), "cost" in parts
+    asks_server = costs or "server" in parts
+    if asks_server and facts.declared is None and facts.has_server_component:
+        facts = _with_named_server(facts, state)
+    found, queries = facts.declared, dict[str, Callable[[], Answer[object]]]()
+    if found is not None and asks_server:
+        queries["server"] = lambda: _report(found, state.stack, costs=costs)
+    if found is not None and "buckets" in parts:
+        queries["lost_buckets"] = lambda: Present(lost_buckets(state))  # calls nothing without a bucket
     answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)
-    for source, (answer, error) in zip(queries, answers, strict=True):
-        facts = replace(facts, **(unread(source, error) if answer is None else answer))
+    for part, (answer, error) in zip(queries, answers, strict=True):
+        facts = replace(facts, **{part: answer or Unknown(reason_of(error))})
     return replace(facts, locks=stack_locks(state.stack)) if "locks" in parts else facts
 
 
-def with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
-    """Return the facts of a state without a server, with the server that the stack's settings name: Google may have created it unanswered."""
-    if facts.declared is not None or not facts.has_server_component:
-        return facts
+def _with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
+    """Return the facts with the server that the stack's settings name: Google may have created it without an answer."""
     try:
         return replace(facts, declared=named_server(state))
     except (CommandRefusedError, NamingError) as error:
         return replace(facts, server=Unknown(f"the name of its server is unknown: {str(error).splitlines()[0]}"))
 
 
-def part_queries(state: StackState, facts: StackFacts, *parts: Part) -> Mapping[str, Callable[[], ReadParts]]:
-    """Return the queries to Google for these parts of a stack, by their source."""
-    found, queries = facts.declared, dict[str, Callable[[], ReadParts]]()
-    costs = "cost" in parts
-    if found is not None and (costs or "server" in parts):
-        queries[GOOGLE] = lambda: {"server": _report(found, state.stack, costs=costs)}
-    if found is not None and "buckets" in parts:
-        queries[BUCKETS] = lambda: {"lost_buckets": Present(lost_buckets(state))}  # calls nothing without a bucket
-    return queries
-
-
 def _report(found: DeployedServer, stack: str, *, costs: bool) -> Answer[CloudFacts]:
     """Return Google's report. Raises ScriptError."""
     report = cloud_facts(connect(found.project), found, stack=stack, costs=costs)
     return Present(report) if found.is_recorded or report.state != MISSING else Absent()
-
-
-def unread(source: str, error: BaseException | None) -> ReadParts:
-    """Return the part of a source that did not respond."""
-    why = Unknown(reason_of(error))
-    return {"lost_buckets": why} if source == BUCKETS else {"server": why}
 
 
 def reason_of(error: BaseException | None) -> str:

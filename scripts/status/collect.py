@@ -1,10 +1,10 @@
 """Query every source for every stack concurrently and combine the results."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, TypedDict
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.simulated import is_simulated
@@ -14,26 +14,18 @@ from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each, each_within
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import state as states
-from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.runner import NOT_LOGGED_IN
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
-from gemma_serving.scripts.stack.facts import (
-    BUCKETS,
-    GOOGLE,
-    ReadParts,
-    facts_of,
-    part_queries,
-    reason_of,
-    unread,
-    with_named_server,
-)
+from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now
 from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
 from gemma_serving.scripts.status.report import (
+    BUCKETS,
     ENDPOINT,
+    GOOGLE,
     REFRESH,
     STATE,
     ServerFacts,
@@ -69,32 +61,21 @@ class StatusRequest:
         return LONG_LIMIT_S if self.tunnel or self.refresh else ANSWER_LIMIT_S
 
 
-class _SourceAnswers(ReadParts, total=False):
-    """Answer of one source of a stack."""
+class _Answers(TypedDict, total=False):
+    """Answers of the server and the engine. One that did not respond has no entry."""
 
     endpoint: ServerFacts
     refresh: Sequence[str]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Results of one stack while its sources are queried."""
+    """Results of one stack."""
 
-    state: StackState
     facts: StackFacts
-    not_asked: str | None = None
-    endpoint: ServerFacts | None = None
-    refresh: Sequence[str] | None = None
-    unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
-
-    def take(self, source: str, answer: _SourceAnswers | None, error: BaseException | None) -> None:
-        """Record what a source answered, or that it did not."""
-        if answer is None:
-            self.unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
-            answer = {**unread(source, error)} if source in {GOOGLE, BUCKETS} else {}
-        self.endpoint = answer.pop("endpoint", self.endpoint)
-        self.refresh = answer.pop("refresh", self.refresh)
-        self.facts = replace(self.facts, **answer)
+    not_asked: str | None
+    answers: _Answers
+    unanswered: Sequence[UnansweredSource]
 
 
 def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
@@ -110,15 +91,9 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if request.stack:
         backends = [str(one.get("stack")) for one in facts_of(found[0]).backends]
         found = [*found, *each([partial(states.read, stack) for stack in backends], workers=CALLS)]
-    known = each([partial(_known, state) for state in found], workers=CALLS)
-    tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
-    answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
-    for (one, source, _), (answer, error) in zip(tasks, answers, strict=True):
-        one.take(source, answer, error)
-    for one in known:
-        one.facts = replace(one.facts, locks=stack_locks(one.state.stack))
+    known = each([partial(_known, state, request) for state in found], workers=CALLS)
     if request.stack and not known[0].facts.is_without_capacity:
-        require_deployed(known[0].state, known[0].facts)
+        require_deployed(found[0], known[0].facts)
     now = clock()
     rows = [_status(one, now) for one in known]
     return StatusReport(
@@ -131,27 +106,28 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     )
 
 
-def _known(state: StackState) -> _Known:
-    return _Known(state=state, facts=with_named_server(facts_of(state), state))
-
-
-def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _SourceAnswers]]:
-    """Return the queries for a stack by source."""
-    facts, outputs = one.facts, one.facts.deployed
-    queries: dict[str, Callable[[], _SourceAnswers]] = {}
-    for source, query in part_queries(one.state, facts, "cost", "buckets").items():
-        queries[source] = lambda query=query: {**query()}
-    if outputs is not None and facts.recorded is not None:
-        one.not_asked = why_not_asked(outputs, facts.recorded, tunnel=request.tunnel, wake=request.wake)
-        if one.not_asked is None:
+def _known(state: StackState, request: StatusRequest) -> _Known:
+    """Ask Google, then a server that Google does not report as gone, and the engine."""
+    facts = read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)
+    outputs, server, not_asked = facts.deployed, facts.recorded, None
+    queries: dict[str, Callable[[], _Answers]] = {}
+    if outputs is not None and server is not None and not (facts.cloud and facts.cloud.has_ended):
+        not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
+        if not_asked is None:
             queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
     if request.refresh and facts.resources:
         queries[REFRESH] = lambda: {"refresh": _query_refresh(facts.stack)}
-    if isinstance(facts.state, Unknown):
-        one.unanswered.append(UnansweredSource(source=STATE, why=facts.state.why))
-    if isinstance(facts.server, Unknown):
-        one.unanswered.append(UnansweredSource(source=GOOGLE, why=facts.server.why))
-    return queries
+    read, answers = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}, _Answers()
+    unanswered = [
+        UnansweredSource(source=name, why=part.why) for name, part in read.items() if isinstance(part, Unknown)
+    ]
+    found = each_within([*queries.values()], workers=len(queries) or 1, limit_s=request.limit_s)
+    for source, (answer, error) in zip(queries, found, strict=True):
+        if answer is None:
+            unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
+        else:
+            answers.update(answer)
+    return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=unanswered)
 
 
 def _query_refresh(stack: str) -> Sequence[str]:
@@ -177,10 +153,14 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         address=_address(outputs),
         serves=serves_now(facts),
         cloud=cloud,
-        server=one.endpoint,
+        server=one.answers.get("endpoint"),
         server_not_asked=one.not_asked,
-        drift=(*drift_of(facts, target), *(_lost_sentence(name, facts.stack) for name in lost), *(one.refresh or ())),
-        refreshed=one.refresh is not None,
+        drift=(
+            *drift_of(facts, target),
+            *(_lost_sentence(name, facts.stack) for name in lost),
+            *(one.answers.get("refresh", ())),
+        ),
+        refreshed="refresh" in one.answers,
         waits=tuple(waits_of(facts, now)),
         unanswered=(*one.unanswered, *unknown),
     )

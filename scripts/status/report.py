@@ -10,6 +10,8 @@ from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 SCHEMA_VERSION: Final = 2
 
 STATE = "state"
+GOOGLE = "google"
+BUCKETS = "buckets"
 ENDPOINT = "endpoint"
 REFRESH = "refresh"
 """Sources of the status."""

@@ -232,7 +232,7 @@ def planted(monkeypatch, tmp_path):
     (tmp_path / "Pulumi.x.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service()))
-    monkeypatch.setattr(collect, "stack_locks", lambda _: ())
+    monkeypatch.setattr(stack_facts, "stack_locks", lambda _: ())
     monkeypatch.setattr(stack_facts, "connect", lambda _: None)
     ready = CloudFacts(state="READY", place="us-east4", running="r-1")
     monkeypatch.setattr(stack_facts, "cloud_facts", lambda *_, **__: ready)
@@ -303,6 +303,7 @@ class TestTheCommand:
             front, first, _ = collect.collect(StatusRequest(stack="x")).stacks
             assert front.waits == ["No server behind the gateway answers, so its callers get HTTP 503."]
             assert front.next_command == first.next_command == "gemma up tpu-a"
+            assert first.server_not_asked is None, "a server that has ended is not asked"
             assert run_command(COMMAND, ["--stack", "x"]) == 1
         with subtests.test("a caller who may not call"):
             facts["tpu-a"] = CloudFacts(state="ACTIVE", phase="ready")
