@@ -15,6 +15,7 @@ from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.resource_types import SERVICE_COMPONENT
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
 from gemma_serving.planning.question.vllm_args import cuda_compatibility, vllm_environment
@@ -161,7 +162,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: CloudRunGpuServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         require_valid(f'CloudRunGpuService "{name}"', args, {"service": args.service})
-        super().__init__("gemma-serving:index:CloudRunGpuService", name, None, opts)
+        super().__init__(SERVICE_COMPONENT, name, None, opts)
         run = args.service
         service = gcp.cloudrunv2.Service(
             name,

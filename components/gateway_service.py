@@ -17,6 +17,7 @@ from gemma_serving.contracts.gateway import (
     LONGEST_REQUEST_S,
 )
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.resource_types import GATEWAY_COMPONENT
 
 _PROBE_PERIOD_S = 10
 
@@ -51,7 +52,7 @@ class GatewayService(pulumi.ComponentResource):
     uri: pulumi.Output[str]
 
     def __init__(self, name: str, args: GatewayServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("gemma-serving:index:GatewayService", name, None, opts)
+        super().__init__(GATEWAY_COMPONENT, name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         service = gcp.cloudrunv2.Service(
             name,

@@ -17,6 +17,7 @@ from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadli
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.stack_facts import Shortage
 from gemma_serving.planning.machine.hardware import find_accelerator
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
@@ -75,20 +76,6 @@ class OtherRequest:
     def sentence(self) -> str:
         """The answer as a clause."""
         return f"{self.zone}: {self.state}{f' ({self.words.rstrip(chr(46))})' if self.words else ''}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
-    """Why a request waits or failed."""
-
-    cause: Cause
-    evidence: Sequence[str]
-    """Clauses: Google's words, the quota, other zones."""
-
-    @property
-    def sentence(self) -> str:
-        """Cause and evidence."""
-        return f"{self.cause}: {'; '.join(self.evidence)}."
 
 
 _BY_QUOTA: Final[Mapping[bool | None, Cause]] = {True: "stock", False: "quota", None: "unknown"}

@@ -5,55 +5,21 @@ blocked command (pulumi/pulumi, pkg/backend/diy/lock.go: lockContent and lockErr
 """
 
 import json
-import math
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT
-from gemma_serving.contracts.processes import is_alive, seconds_of
+from gemma_serving.contracts.stack_lock import FILE, StackLock
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import state_folder
 
 _LOCKED: Final = re.compile(r"currently locked by \d+ lock|Another update is currently in progress", re.IGNORECASE)
 _LINE: Final = re.compile(r"(\S+): created by ([^@\s]+)@(\S+) \(pid (\d+)\) at (\S+)")
-_FILE: Final = "file://"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackLock:
-    """One lock: its file or URL, its holder, and when it was acquired (RFC 3339)."""
-
-    place: str
-    user: str
-    host: str
-    pid: int
-    since: str
-
-    @property
-    def holder(self) -> str:
-        """Holder of the lock, for display."""
-        return f"{self.user}@{self.host} (process {self.pid})"
-
-    def held(self, now: datetime | None = None) -> str:
-        """Return how long and by whom, such as `locked for 12 min by ana@vm (process 86)`."""
-        since_s = seconds_of(self.since)
-        if math.isinf(since_s):
-            return f"locked by {self.holder}"
-        minutes = int((now or datetime.now(UTC)).timestamp() - since_s) // 60
-        short = f"{minutes} min" if minutes > 0 else "less than 1 min"
-        return f"locked for {short if minutes < 2 * 60 else f'{minutes // 60} h'} by {self.holder}"
-
-    @property
-    def is_dead(self) -> bool:
-        """True if its process ran on this host and is gone. One on another host counts as alive."""
-        return self.host == socket.gethostname() and not is_alive(self.pid, self.since)
 
 
 def is_lock_error(text: str) -> bool:
@@ -82,7 +48,7 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
             host = str(raw.get("hostname") or "")
             since = str(raw.get("timestamp") or "")
             found.append(
-                StackLock(place=f"{_FILE}{path}", user=user, host=host, pid=int(str(raw.get("pid") or 0)), since=since)
+                StackLock(place=f"{FILE}{path}", user=user, host=host, pid=int(str(raw.get("pid") or 0)), since=since)
             )
     return tuple(found)
 
@@ -112,7 +78,7 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
     `pulumi cancel` also removes newer locks, and fails if the state is unreadable.
     """
     require_dead(stack, locks)
-    files = [Path(lock.place.removeprefix(_FILE)) for lock in locks if lock.place.startswith(_FILE)]
+    files = [Path(lock.place.removeprefix(FILE)) for lock in locks if lock.place.startswith(FILE)]
     for path in files:
         path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
     if len(files) < len(locks) or not all(path.is_file() for path in files):

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.engine.state import stack_outputs
 from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
 from gemma_serving.scripts.agent.context import ASKS, Answer
 from gemma_serving.scripts.agent.presenting import untrusted
@@ -33,7 +32,9 @@ ANSWER_LIMIT_S: Final = 300.0
 @command_tool("", {"stack": STACK_OF_TOOL}, hint=ASKS)
 async def endpoint(call: CommandCall) -> Answer:
     """Return the address of a stack's server, its authentication, and the command to connect to it."""
-    outputs = await asyncio.to_thread(stack_outputs, call.given["stack"])
+    from gemma_serving.scripts.stack.serves import serving_outputs  # noqa: PLC0415 - loads Google's packages
+
+    outputs = await asyncio.to_thread(serving_outputs, call.given["stack"])
     keys = ("endpoint", "auth", "served_model", "connect", "deadline")
     return {"stack": call.given["stack"], **{key: getattr(outputs, key) for key in keys}}
 
@@ -85,9 +86,10 @@ async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClien
 
     A cancelled call waits until the tunnel is open, then closes it, because a thread cannot be interrupted.
     """
+    from gemma_serving.scripts.stack.serves import serving_outputs  # noqa: PLC0415 - loads Google's packages
     from loadtest.client.openai import OpenAIClient  # noqa: PLC0415 - the same
 
-    outputs = await asyncio.to_thread(stack_outputs, stack)
+    outputs = await asyncio.to_thread(serving_outputs, stack)
     opening = open_stack_access(outputs)
     access: ServerAccess = await anyio.to_thread.run_sync(opening.__enter__)
     try:

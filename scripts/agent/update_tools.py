@@ -157,7 +157,7 @@ def _known_usd_per_hour(state: StackState) -> float | None:
 
 def _may_be_gone(state: StackState) -> bool:
     """Return whether the server in the state is gone, or may be."""
-    from gemma_serving.scripts.status.api import read_served  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.stack.serves import read_served  # noqa: PLC0415 - loads Google's packages
 
     return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
 

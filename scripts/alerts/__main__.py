@@ -32,10 +32,12 @@ def _alerts(options: AlertsOptions) -> ExitCode:
     from gemma_serving.cloud.alerts import POLICY_TYPE, read_alerts
     from gemma_serving.cloud.simulated import is_simulated
     from gemma_serving.engine import state as states
+    from gemma_serving.scripts.stack.facts import read_facts
+    from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, require_deployed
     from gemma_serving.scripts.stack.settings import stack_project
 
     state = states.read(options.stack)
-    states.require_deployed(state)
+    require_deployed(state, read_facts(state, "server", limit_s=GOOGLE_LIMIT_S))
     outputs, named = state.outputs, next(iter(state.projects), None)
     project = outputs.project if outputs is not None else stack_project(options.stack, project=named)
     report = read_alerts(

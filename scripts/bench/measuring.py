@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.engine.children import run_async
-from gemma_serving.engine.state import read, stack_outputs
+from gemma_serving.engine.state import read
 from gemma_serving.scripts.bench.bench_options import BenchOptions
 from gemma_serving.scripts.bench.catalog import roofline_of
 from gemma_serving.scripts.bench.forecast import PlanForecast
@@ -22,6 +22,7 @@ from gemma_serving.scripts.stack.access import TOKEN_MARGIN_S, open_stack_access
 from gemma_serving.scripts.stack.connection_errors import endpoint_of
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.deployed_plan import deployed_plan
+from gemma_serving.scripts.stack.serves import serving_outputs
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import Reporter
@@ -95,7 +96,7 @@ def _with_adapters(options: BenchOptions) -> BenchOptions:
     stack = options.server.stack
     if stack is None:
         raise SweepError("--adapters all requires --stack. With --url, pass their names.")
-    features = stack_outputs(stack).features
+    features = serving_outputs(stack).features
     if not features.adapters:
         raise SweepError(f"--adapters is all, but stack {stack} has no adapters.")
     return replace(options, traffic=replace(options.traffic, adapters=features.adapters))
@@ -115,7 +116,7 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
             hosting = Hosting(accelerator=roofline.accelerator if roofline is not None else None)
             yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline, hosting=hosting)
         return
-    outputs = stack_outputs(settings.stack)
+    outputs = serving_outputs(settings.stack)
     if outputs.auth == "id-token" and settings.point_timeout_s > TOKEN_MARGIN_S:
         raise SweepError(
             f"--point-timeout is {settings.point_timeout_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."

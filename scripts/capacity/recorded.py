@@ -7,7 +7,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.planning.cost.provisioning import PROVISIONING_MODELS
 from gemma_serving.scripts.capacity.places import ExistingRequest
 from gemma_serving.scripts.stack.costs import form_in_use
-from gemma_serving.scripts.status.api import serving
+from gemma_serving.scripts.stack.deployed_server import serving
 
 
 def recorded_answer(state: StackState) -> ExistingRequest | None:

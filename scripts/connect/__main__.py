@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
-_GOOGLE_LIMIT_S: Final = 10.0
-"""Timeout of Google's response about the server."""
 _ANY_KEY: Final = "not-needed"
 """Placeholder for clients that require a key. The proxy accepts any key."""
 
@@ -120,34 +118,17 @@ def _connected(
 def _target(options: ConnectionOptions, say: Callable[[str], None]) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
     from gemma_serving.scripts.stack.access import open_stack_access, open_url_access
+    from gemma_serving.scripts.stack.serves import serving_outputs
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:
-        outputs = _deployed(stack)
+        outputs = serving_outputs(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
         return lambda: open_url_access(url), None
     raise CommandRefusedError("Pass either STACK or --url URL.")
-
-
-def _deployed(stack: str) -> "StackOutputs":
-    """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
-
-    Without Google's response, the connection is attempted.
-    """
-    from gemma_serving.engine.deployment import read_deployment
-    from gemma_serving.engine.state import of_deployment, outputs_in
-    from gemma_serving.scripts.status.api import read_served, up_command
-
-    deployment = read_deployment(stack)
-    outputs = outputs_in(stack, deployment.resources)
-    found = read_served(of_deployment(stack, deployment), limit_s=_GOOGLE_LIMIT_S)
-    if found.word == "ended":
-        again = up_command(stack, is_gateway=outputs.target == "gateway")
-        raise CommandRefusedError(f"{found.why} To serve again, run `{again}`.")
-    return outputs
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:

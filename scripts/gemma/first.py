@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.stack_facts import INCOMPLETE, ServesNow, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import chosen_url
 from gemma_serving.engine.locks import stack_locks
@@ -64,21 +65,32 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     """Return what a stack serves with its cost and its end, as of its last `up`."""
     from gemma_serving.engine.state import read  # noqa: PLC0415 - only if a stack is deployed
     from gemma_serving.scripts.stack.costs import recorded_costs  # noqa: PLC0415 - the same
-    from gemma_serving.scripts.status.api import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.facts import facts_of  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
-    serves = serves_now(state)
-    if state.is_gateway:
+    facts = facts_of(state, locks=stack_locks(stack.name))
+    serves, outputs = serves_now(facts), facts.deployed
+    if facts.is_gateway:
         return "a gateway"
-    has_server = serves.word in {"deployed", "waiting", "ended"}
-    if not has_server and (locks := stack_locks(stack.name)):
-        return f"{INCOMPLETE}: {lock_sentence(locks[0], now())} Run `{after_locks(stack.name, locks)}`."
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
-    if serves.word not in {"deployed", "waiting"} or state.outputs is None:
-        costs = recorded_costs(state, "unclear")
-        return " ".join(
-            [f"{serves.shown}: {serves.why}" if serves.why else serves.shown, *(one.sentence for one in costs)]
-        )
+    if serves.word not in {"deployed", "waiting"} or outputs is None:
+        costs = [one.sentence for one in recorded_costs(state, "unclear")]
+        return " ".join([_incomplete(facts, serves, now()), *costs])
     costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")
     return " and ".join(one.text for one in costs)
+
+
+def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
+    """Return what a stack without a server, or without the outputs of a complete `up`, has, and the next command."""
+    from gemma_serving.scripts.stack.serves import after_locks, after_no_server, lock_sentence  # noqa: PLC0415 - as above
+
+    stack = facts.stack
+    if facts.locks:
+        return f"{INCOMPLETE}: {lock_sentence(facts.locks[0], now)} Run `{after_locks(stack, facts.locks)}`."
+    if facts.recorded is not None and serves.word == "unknown":
+        return f"{INCOMPLETE}: {serves.why} Run `gemma up {stack}`."
+    if serves.word == "no server":
+        return f"{serves.shown}: {serves.why} Run `{after_no_server(facts)}`."
+    return f"{serves.shown}: {serves.why}" if serves.why else serves.shown

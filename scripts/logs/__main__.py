@@ -60,6 +60,8 @@ def _logs(options: LogsOptions) -> ExitCode:
     from gemma_serving.engine import state as states
     from gemma_serving.scripts.logs.place import sentence, server_log
     from gemma_serving.scripts.logs.reading import follow, newest_cause, newest_lines
+    from gemma_serving.scripts.stack.facts import read_facts
+    from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, require_deployed, serves_now
 
     state = states.read(options.stack)
     log = server_log(state)
@@ -68,15 +70,19 @@ def _logs(options: LogsOptions) -> ExitCode:
         secrets = (read_secret(log.api_key_secret, project=log.project),) if log.api_key_secret else ()
     except ScriptError:
         _say("cannot read the stack's API key, so lines that contain it are not masked")
+    facts = read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)
     since = datetime.now(UTC) - timedelta(seconds=3600 if options.since_s is None else options.since_s)
     try:
         found = newest_lines(api, log, since, options.lines, LineMask(secrets))
     except ScriptError:
-        states.require_deployed(state)
+        require_deployed(state, facts)
         raise
     if not found:
-        states.require_deployed(state)
+        require_deployed(state, facts)
     print_heading(options, log)
+    serves = serves_now(facts)
+    if serves.word == "ended":
+        _say(serves.why)
     if options.follow:
         # A line after the first printed one may become visible late.
         start = found[0].moment if len(found) == options.lines else since

@@ -64,19 +64,19 @@ class SmokeOptions:
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
-    from gemma_serving.engine.state import stack_outputs
     from gemma_serving.scripts.smoke.checks import run_smoke
     from gemma_serving.scripts.smoke.context import SmokeTarget, stack_target
     from gemma_serving.scripts.smoke.failure import ServerFailure
     from gemma_serving.scripts.smoke.render import publish
     from gemma_serving.scripts.stack.access import open_stack_access, open_url_access
     from gemma_serving.scripts.stack.deployed_plan import deployed_plan
+    from gemma_serving.scripts.stack.serves import serving_outputs
 
     server = options.server
     if (server.stack is None) == (server.url is None):
         raise CommandRefusedError("No server selected. Pass STACK or --url URL.")
     if server.stack is not None:
-        outputs = stack_outputs(server.stack)
+        outputs = serving_outputs(server.stack)
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
         # The plan is for one server.
         planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None

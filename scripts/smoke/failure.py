@@ -1,11 +1,15 @@
 """Detect a server that will not become ready because the agent of its TPU node has stopped its attempts."""
 
-from gemma_serving.cloud import google_api
-from gemma_serving.contracts.errors import ScriptError
+from typing import Final
+
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.masking import masked
 from gemma_serving.engine import state as states
-from gemma_serving.scripts.status.api import CAPACITY, DeployedServer, cloud_facts, serving
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.facts import read_facts
+
+_LIMIT_S: Final = 60.0
+"""Timeout of Google's answer."""
 
 
 class ServerFailure:
@@ -13,17 +17,13 @@ class ServerFailure:
 
     def __init__(self, stack: str) -> None:
         self._stack = stack
-        self._found: DeployedServer | None = None
+        self._state: StackState | None = None
 
     def __call__(self) -> str | None:
         """Return why the server will not become ready; None if it can or if that is unknown."""
-        try:
-            self._found = self._found or serving(states.read(self._stack))
-            if self._found is None or self._found.kind not in CAPACITY:
-                return None
-            api = google_api.connect(self._found.project)
-            facts = cloud_facts(api, self._found, stack=self._stack)
-        except ScriptError:
+        self._state = self._state or states.read(self._stack)
+        facts = read_facts(self._state, "server", limit_s=_LIMIT_S).cloud
+        if facts is None:
             return None
         # A node that has just received a new document still reports the result of the previous one.
         if facts.phase != FAILED or facts.reported != facts.stored or facts.running:

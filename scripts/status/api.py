@@ -1,21 +1,7 @@
-"""Public interface of `scripts.status` for other commands: what a stack serves, and facts from Google Cloud about its server."""
+"""Public interface of `scripts.status` for `up`."""
 
-from gemma_serving.scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, facts_within, serving
-from gemma_serving.scripts.status.judge import after_locks, lock_sentence
-from gemma_serving.scripts.status.report import INCOMPLETE, CloudFacts
-from gemma_serving.scripts.status.serves import read_served, serves_now, up_command
+from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.scripts.stack.deployed_server import CAPACITY, facts_within, serving
+from gemma_serving.scripts.stack.serves import read_served
 
-__all__ = [
-    "CAPACITY",
-    "INCOMPLETE",
-    "CloudFacts",
-    "DeployedServer",
-    "after_locks",
-    "cloud_facts",
-    "facts_within",
-    "lock_sentence",
-    "read_served",
-    "serves_now",
-    "serving",
-    "up_command",
-]
+__all__ = ["CAPACITY", "CloudFacts", "facts_within", "read_served", "serving"]

@@ -1,38 +1,38 @@
 """Query every source for every stack concurrently and combine the results."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, TypedDict
 
-from gemma_serving.cloud import google_api
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.simulated import is_simulated
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each, each_within
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import state as states
-from gemma_serving.engine.locks import StackLock, stack_locks
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
-from gemma_serving.scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, lost_buckets, serving
-from gemma_serving.scripts.status.judge import backends_of, drift_of, judged_gateway, next_command, waits_of
+from gemma_serving.scripts.stack.deployed_server import CAPACITY
+from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
+from gemma_serving.scripts.stack.serves import require_deployed, serves_now
+from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
 from gemma_serving.scripts.status.report import (
     BUCKETS,
     ENDPOINT,
     GOOGLE,
     REFRESH,
     STATE,
-    CloudFacts,
     ServerFacts,
     StackStatus,
     StatusReport,
     UnansweredSource,
 )
 from gemma_serving.scripts.status.server import server_facts, why_not_asked
-from gemma_serving.scripts.status.serves import reason_of, serves_now
 
 CALLS: Final = 32
 """Maximum number of concurrent queries."""
@@ -60,26 +60,21 @@ class StatusRequest:
         return LONG_LIMIT_S if self.tunnel or self.refresh else ANSWER_LIMIT_S
 
 
-class _SourceAnswers(TypedDict, total=False):
-    """Answers of the sources of a stack, by source. A source that did not respond has no entry."""
+class _Answers(TypedDict, total=False):
+    """Answers of the server and the engine. One that did not respond has no entry."""
 
-    google: CloudFacts
     endpoint: ServerFacts
     refresh: Sequence[str]
-    lost: Sequence[str]
-    """Sentences about buckets that no longer exist."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Results of one stack while its sources are queried."""
+    """Results of one stack."""
 
-    state: StackState
-    locks: tuple[StackLock, ...]
-    serves: DeployedServer | None
-    not_asked: str | None = None
-    answers: _SourceAnswers = field(default_factory=_SourceAnswers)
-    unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
+    facts: StackFacts
+    not_asked: str | None
+    answers: _Answers
+    unanswered: Sequence[UnansweredSource]
 
 
 def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
@@ -90,58 +85,48 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     found = [states.read(request.stack)] if request.stack else states.all_states()
     if found and all(state.is_out_of_reach for state in found):
         raise ScriptError(found[0].detail)
+    if request.stack and found[0].status == "missing":
+        raise CommandRefusedError(found[0].detail)
     if request.stack:
-        if not found[0].lacks_capacity:
-            states.require_deployed(found[0])
-        found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
-    known = each([partial(_known, state) for state in found], workers=CALLS)
-    tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
-    answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
-    for (one, source, _), (answer, error) in zip(tasks, answers, strict=True):
-        if answer is not None:
-            one.answers.update(answer)
-        elif error is not None:
-            one.unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
+        backends = [str(one.get("stack")) for one in facts_of(found[0]).backends]
+        found = [*found, *each([partial(states.read, stack) for stack in backends], workers=CALLS)]
+    known = each([partial(_known, state, request) for state in found], workers=CALLS)
+    if request.stack and not known[0].facts.is_without_capacity:
+        require_deployed(found[0], known[0].facts)
     now = clock()
     rows = [_status(one, now) for one in known]
     return StatusReport(
         at_s=now.timestamp(),
         simulated=is_simulated(),
         stacks=tuple(
-            judged_gateway(row, one.state, rows) if one.state.is_gateway else row
+            judged_gateway(row, one.facts, rows) if one.facts.is_gateway else row
             for row, one in zip(rows, known, strict=True)
         ),
     )
 
 
-def _known(state: StackState) -> _Known:
-    deployed = state.status in {"read", "unreadable", "no engine"}
-    return _Known(state=state, locks=stack_locks(state.stack) if deployed else (), serves=serving(state))
-
-
-def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _SourceAnswers]]:
-    """Return the queries for a stack by source."""
-    stack = one.state.stack
-    outputs = one.state.outputs
-    found = one.serves
-    queries: dict[str, Callable[[], _SourceAnswers]] = {}
-    if found is not None:
-        queries[GOOGLE] = lambda: {"google": _query_google(found, stack)}
-        queries[BUCKETS] = lambda: {"lost": lost_buckets(one.state)}  # calls nothing without a bucket
-    if outputs is not None and found is not None:
-        one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
-        if one.not_asked is None:
+def _known(state: StackState, request: StatusRequest) -> _Known:
+    """Ask Google, then a server that Google does not report as gone, and the engine."""
+    facts = read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)
+    outputs, server, not_asked = facts.deployed, facts.recorded, None
+    queries: dict[str, Callable[[], _Answers]] = {}
+    if outputs is not None and server is not None and not (facts.cloud and facts.cloud.has_ended):
+        not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
+        if not_asked is None:
             queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
-    if request.refresh and one.state.resources:
-        queries[REFRESH] = lambda: {"refresh": _query_refresh(stack)}
-    # Without an engine, the file of a local backend is the state itself.
-    if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
-        one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
-    return queries
-
-
-def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
-    return cloud_facts(google_api.connect(found.project), found, stack=stack)
+    if request.refresh and facts.resources:
+        queries[REFRESH] = lambda: {"refresh": _query_refresh(facts.stack)}
+    read, answers = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}, _Answers()
+    unanswered = [
+        UnansweredSource(source=name, why=part.why) for name, part in read.items() if isinstance(part, Unknown)
+    ]
+    found = each_within([*queries.values()], workers=len(queries) or 1, limit_s=request.limit_s)
+    for source, (answer, error) in zip(queries, found, strict=True):
+        if answer is None:
+            unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
+        else:
+            answers.update(answer)
+    return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=unanswered)
 
 
 def _query_refresh(stack: str) -> Sequence[str]:
@@ -151,33 +136,40 @@ def _query_refresh(stack: str) -> Sequence[str]:
 
 
 def _status(one: _Known, now: datetime) -> StackStatus:
-    outputs = one.state.outputs
-    found = one.serves
-    answers = one.answers
-    facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
+    facts, outputs, cloud = one.facts, one.facts.deployed, one.facts.cloud
+    found = facts.declared if facts.recorded is not None or facts.is_unrecorded else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
-    if one.state.is_gateway:
+    if facts.is_gateway:
         target = "gateway"
-    unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
-    failed = next((item.why for item in one.unanswered if item.source == GOOGLE), "")
+    unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (cloud.unknown if cloud else ())]
+    lost = facts.lost_buckets.value if isinstance(facts.lost_buckets, Present) else ()
     status = StackStatus(
-        stack=one.state.stack,
-        deployed=outputs is not None and found is not None,
+        stack=facts.stack,
+        deployed=outputs is not None and facts.recorded is not None,
         target=target,
         model=outputs.model if outputs else None,
         accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
         address=_address(outputs),
-        serves=serves_now(one.state, facts, why_unknown=failed),
-        cloud=facts,
-        server=answers.get(ENDPOINT),
+        serves=serves_now(facts),
+        cloud=cloud,
+        server=one.answers.get("endpoint"),
         server_not_asked=one.not_asked,
-        drift=(*drift_of(facts, target), *answers.get("lost", ()), *(refreshed or ())),
-        refreshed=refreshed is not None,
-        waits=tuple(waits_of(one.state, one.locks, facts, now)),
+        drift=(
+            *drift_of(facts, target),
+            *(_lost_sentence(name, facts.stack) for name in lost),
+            *(one.answers.get("refresh", ())),
+        ),
+        refreshed="refresh" in one.answers,
+        waits=tuple(waits_of(facts, now)),
         unanswered=(*one.unanswered, *unknown),
     )
-    return replace(
-        status, next_command=next_command(status, one.state, one.locks, lost_bucket=bool(answers.get("lost")))
+    return replace(status, next_command=next_command(status, facts))
+
+
+def _lost_sentence(bucket: str, stack: str) -> str:
+    return (
+        f"Bucket {bucket} no longer exists, so no server can start from its files. Run `gemma up {stack} --refresh`, then "
+        f"`gemma stage_model {stack}` if it had the weights."
     )
 
 

@@ -5,16 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
-from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
-from gemma_serving.engine.locks import StackLock
-from gemma_serving.engine.state import StackState
+from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
 from gemma_serving.planning.units import duration
-from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
-from gemma_serving.scripts.status.cloud import serving
-from gemma_serving.scripts.status.report import HEALTHY, CloudFacts, StackStatus
-from gemma_serving.scripts.status.serves import WAITING_STATES, up_command
+from gemma_serving.scripts.stack.serves import UNRECORDED, WAITING_STATES, after_locks, lock_sentence, up_command
+from gemma_serving.scripts.status.report import HEALTHY, WITHOUT_SERVER, StackStatus
 
 _HASH_DIGITS: Final = 12
 
@@ -24,10 +21,13 @@ def short_identity(identity: str) -> str:
     return identity[:_HASH_DIGITS] if len(identity) == 64 else identity  # noqa: PLR2004 - digits of SHA-256
 
 
-def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
+def drift_of(facts: StackFacts, target: str | None) -> Sequence[str]:
     """Return the differences between the deployed server and the state, one sentence each."""
+    cloud = facts.cloud
     if cloud is None or cloud.has_ended:
         return ()
+    if facts.recorded is None:
+        return [UNRECORDED]
     kind = "document" if target == "tpu" else "revision"
     declared = cloud.declared
     stored = cloud.stored
@@ -58,48 +58,35 @@ def document_that_serves(cloud: CloudFacts) -> str:
     return f"document {short_identity(cloud.running)}{same}{former}"
 
 
-def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | None, now: datetime) -> Sequence[str]:
+def waits_of(facts: StackFacts, now: datetime) -> Sequence[str]:
     """Return the pending operations, one sentence each."""
     found: list[str] = []
+    cloud, locks = facts.cloud, facts.locks or ()
     if cloud is not None and cloud.state in WAITING_STATES:
         found.append(f"{cloud.place or 'Google'}: {cloud.state}{_since(cloud.state_since, now)}.")
-    if cloud is not None and cloud.state == ACTIVE and _recorded(state) in WITHOUT_MACHINE:
+    if cloud is not None and cloud.state == ACTIVE and _recorded_state(facts) in WITHOUT_MACHINE:
         found.append("The capacity became active after the last `gemma up`. The next one continues with it.")
-    other = _renewal(state)
+    other = _renewal(facts)
     if other:
         found.append(f"A renewal is not finished: {other}. The next `gemma up` continues it.")
     found += [lock_sentence(lock, now) for lock in locks]
-    if state.pending and not locks:
-        names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
-        found.append(f"An interrupted run may have created these resources: {names}.")
+    if facts.pending and not locks:
+        found.append(f"An interrupted run may have created these resources: {', '.join(facts.pending)}.")
     return found
 
 
-def lock_sentence(lock: StackLock, now: datetime) -> str:
-    """Return who holds a lock, or that its holder was killed."""
-    if lock.is_dead:
-        return f"A killed command left a lock: {lock.holder} is no longer running."
-    return f"The stack is {lock.held(now)}."
-
-
-def after_locks(stack: str, locks: Sequence[StackLock]) -> str:
-    """Return the command for a locked stack: wait for a holder that runs, or import what a killed one has created."""
-    return f"gemma recover {stack}" if all(lock.is_dead for lock in locks) else f"gemma status {stack} --watch"
-
-
-def _recorded(state: StackState) -> str:
+def _recorded_state(facts: StackFacts) -> str:
     """Return the state of the queued resource after the last `gemma up`; empty without one."""
-    found = serving(state)
-    return str(found.outputs.get("state") or "") if found else ""
+    return str(facts.recorded.outputs.get("state") or "") if facts.recorded else ""
 
 
-def _renewal(state: StackState) -> str:
+def _renewal(facts: StackFacts) -> str:
     """Return the second queued resource of a renewal and its state after the last `gemma up`; empty without one."""
-    found = serving(state)
-    name = str(found.outputs.get("renewalName") or "") if found else ""
-    if found is None or not name:
+    if facts.recorded is None:
         return ""
-    return f"{name.rpartition('/')[2]} in {name.split('/')[3]} was {found.outputs.get('renewalState')}"
+    outputs = facts.recorded.outputs
+    name = str(outputs.get("renewalName") or "")
+    return f"{name.rpartition('/')[2]} in {name.split('/')[3]} was {outputs.get('renewalState')}" if name else ""
 
 
 def _since(moment: str | None, now: datetime) -> str:
@@ -109,34 +96,31 @@ def _since(moment: str | None, now: datetime) -> str:
     return f" since {start:%H:%M} UTC ({duration(max(0.0, (now - start).total_seconds()))})"
 
 
-def next_command(
-    status: StackStatus, state: StackState, locks: Sequence[StackLock], *, lost_bucket: bool = False
-) -> str:
-    """Return the command to run next. `lost_bucket`: a bucket of the state no longer exists."""
+def next_command(status: StackStatus, facts: StackFacts) -> str:
+    """Return the command to run next."""
     up = f"gemma up {status.stack}"
-    choices = _commands(status, state, locks, lost_bucket=lost_bucket)
-    return next(command for applies, command in choices if applies).format(stack=status.stack, up=up)
+    command = next(command for applies, command in _commands(status, facts) if applies)
+    return command.format(stack=status.stack, up=up)
 
 
-def _commands(
-    status: StackStatus, state: StackState, locks: Sequence[StackLock], *, lost_bucket: bool
-) -> Iterator[tuple[bool, str]]:
+def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, str]]:
     """Yield commands, each with its condition. The first that applies is used; the last always applies."""
-    cloud = status.cloud
+    cloud, pending = status.cloud, bool(facts.pending)
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    yield bool(locks), after_locks(status.stack, locks)
-    yield state.status == "unreadable", "gemma recover {stack}"
+    lost = isinstance(facts.lost_buckets, Present) and bool(facts.lost_buckets.value)
+    yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
+    yield isinstance(facts.state, Unknown), "gemma recover {stack}"
     has_server = status.deployed and cloud is not None and not cloud.has_ended
-    yield not has_server and is_unfinished(status.stack), "gemma teardown {stack}"
-    yield state.status == "missing", "{up}"
-    yield not status.deployed and not state.pending and cloud is None, "{up}"
+    yield facts.teardown_began and not has_server, "gemma teardown {stack}"
+    yield facts.is_unrecorded, "gemma recover {stack}"
+    yield not status.deployed and not pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
-    yield cloud is not None and cloud.has_ended, up_command(status.stack, is_gateway=state.is_gateway)
+    yield cloud is not None and cloud.has_ended, up_command(status.stack, is_gateway=facts.is_gateway)
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
-    yield bool(state.pending), "gemma recover {stack}"
+    yield pending, "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
-    yield lost_bucket, "gemma up {stack} --refresh"
+    yield google == ACTIVE and (_recorded_state(facts) in WITHOUT_MACHINE or bool(_renewal(facts))), "{up}"
+    yield lost, "gemma up {stack} --refresh"
     yield bool(status.drift), "gemma preview {stack}"
     yield cloud is None, "gemma doctor {stack}"
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"
@@ -144,32 +128,31 @@ def _commands(
     yield True, "gemma connect {stack}"
 
 
-def backends_of(state: StackState) -> Sequence[str]:
-    """Return the stacks behind a gateway, as its last `gemma up` found them; empty for other stacks."""
-    return [str(as_mapping(one).get("stack")) for one in as_sequence(state.printed.get("backends"))]
-
-
-def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackStatus]) -> StackStatus:
+def judged_gateway(status: StackStatus, facts: StackFacts, rows: Sequence[StackStatus]) -> StackStatus:
     """Return the status of a gateway with what follows from its backends, which are among `rows`."""
     by_name = {row.stack: row for row in rows}
-    found = [by_name[stack] for stack in backends_of(state) if stack in by_name]
-    moved = list(_moved(state, by_name))
+    found = [by_name[str(one.get("stack"))] for one in facts.backends if one.get("stack") in by_name]
+    moved = list(_moved(facts, by_name))
     waits, next_command = status.waits, status.next_command
-    if status.is_down:
-        health = status.server.health if status.server else ""
-        waits = [*waits, f"No server behind the gateway answers, so its callers get {health}."]
+    has_none = bool(found) and all(row.serves.word in WITHOUT_SERVER for row in found)
+    health = status.server.health if status.server else ""
+    is_error = health.startswith("HTTP 5")  # another answer, such as 403, is about this caller
+    is_down = is_error or (has_none and status.cloud is not None)
+    if is_down:
+        why = f"answers, so its callers get {health}" if is_error else "exists, so its callers get HTTP 503"
+        waits = [*waits, f"No server behind the gateway {why}."]
         asleep = [row.next_command for row in found if row.health != HEALTHY]
         next_command = [*asleep, f"gemma logs {status.stack}"][0]
     elif not status.deployed and status.cloud is None:
         waits = [*waits, "No backend had an address at the last `gemma up`, so the gateway has no service."]
         next_command = found[0].next_command if found else next_command
-    if moved:
+    if moved and not has_none:
         next_command = f"gemma up {status.stack}"
-    return replace(status, drift=[*status.drift, *moved], waits=waits, next_command=next_command)
+    return replace(status, drift=[*status.drift, *moved], waits=waits, next_command=next_command, is_down=is_down)
 
 
-def _moved(state: StackState, rows: Mapping[str, StackStatus]) -> Iterator[str]:
-    for one in map(as_mapping, as_sequence(state.printed.get("backends"))):
+def _moved(facts: StackFacts, rows: Mapping[str, StackStatus]) -> Iterator[str]:
+    for one in facts.backends:
         stack = str(one.get("stack"))
         used = str(one.get("address") or "")
         now = rows[stack].address if stack in rows else used

@@ -11,13 +11,14 @@ from rich.text import Text
 from gemma_serving.cloud.service_traffic import shares_text
 from gemma_serving.contracts.capacity_states import IN_QUEUE
 from gemma_serving.contracts.guest_attributes import WITH_REASON, reason_of
+from gemma_serving.contracts.stack_facts import INCOMPLETE, CloudFacts
 from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
 from gemma_serving.scripts.cli.tables import FittedTable
 from gemma_serving.scripts.stack.costs import cost_columns
+from gemma_serving.scripts.stack.serves import Stamp, run_end
 from gemma_serving.scripts.status.judge import document_that_serves, short_identity
-from gemma_serving.scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
-from gemma_serving.scripts.status.serves import Stamp, run_end
+from gemma_serving.scripts.status.report import StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 Shown = Literal["deployed", "all"]

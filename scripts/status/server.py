@@ -7,7 +7,7 @@ from typing import Final
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.scripts.status.cloud import DeployedServer
+from gemma_serving.contracts.stack_facts import DeployedServer
 from gemma_serving.scripts.status.report import HEALTHY, ServerFacts
 from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, merged, parse_metrics
 

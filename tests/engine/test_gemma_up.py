@@ -8,6 +8,7 @@ import pytest
 from tests.engine.conftest import CAPACITY
 from tests.engine.terminal import typed
 
+RUN = "l4-12b-qat"
 FAILED = "tpu-v6e4-e4b"
 OTHER = "tpu-v6e1-e4b"
 ZONES = ["us-east5-a", "us-east5-b"]
@@ -28,6 +29,34 @@ def test_after_a_500_recover_stands_first_and_repairs_the_stack(workspace):
     workspace.script("recover", "--stack", FAILED, "--yes")
     workspace.run(*up)
     workspace.teardown(FAILED)
+
+
+def test_a_service_whose_creation_nobody_answered_is_found_with_its_price_until_a_teardown_has_finished(workspace):
+    workspace.pulumi("stack", "init", RUN)
+    workspace.stage(RUN)
+    workspace.configure(RUN, **{"cloudRun.minInstances": 1})
+    lost = {"method": "run.projects.locations.services.create", "status": 500, "when": "after", "count": 1}
+    workspace.change_scenario({"faults": [lost]})
+    workspace.run(sys.executable, "-m", "scripts.gemma", "up", RUN, "--yes", expect=1)
+    (status,) = workspace.script("status", "--stack", RUN, "--json").json["stacks"]
+    assert (status["cloud"]["usd_per_hour"], status["next_command"]) == (
+        pytest.approx(1.05, abs=0.01),
+        f"gemma recover {RUN}",
+    )
+    for command in ("chat", "smoke"):
+        refused = workspace.run(sys.executable, "-m", "scripts.gemma", command, RUN, expect=2).err
+        assert "not deployed" not in refused
+        assert f"Run `gemma recover {RUN}`, then `gemma up {RUN}`." in refused
+    workspace.script("recover", "--stack", RUN, "--yes")
+    workspace.up(RUN)
+    kept = {"method": "artifactregistry.projects.locations.repositories.delete", "status": 500, "count": 99}
+    workspace.change_scenario({"faults": [kept]})
+    workspace.script("teardown", "--stack", RUN, "--yes", expect=1)
+    workspace.change_scenario({"faults": []})
+    for words in (("status", "--stack", RUN), ("gemma",)):
+        assert "A teardown did not finish" in (shown := workspace.script(*words).out)
+        assert f"gemma teardown {RUN}" in shown
+    workspace.teardown(RUN)
 
 
 def test_the_wait_is_shown_in_a_second_terminal_too_and_an_interrupt_keeps_the_request_in_the_state(workspace):

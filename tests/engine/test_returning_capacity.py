@@ -141,10 +141,10 @@ def test_after_a_preemption_status_says_so_and_the_dead_request_keeps_the_quota(
     said = " ".join(workspace.script("status", "--stack", STACK, expect=None).out.split())
     assert "Nothing serves. Google preempted the TPU VM (spot)." in said, said
     assert f"next gemma up {STACK}" in said
-    assert (
-        "Google preempted the TPU VM (spot)."
-        in workspace.script("connect", "chat", "--stack", STACK, "Hi.", expect=2).err
-    )
+    for command in (("connect", "chat", "Hi."), ("smoke",), ("bench",)):
+        refused = workspace.script(*command, "--stack", STACK, expect=2).err
+        assert "Google preempted the TPU VM (spot). To serve again, run " in refused, refused
+    assert "Google preempted the TPU VM (spot)." in workspace.script("logs", "--stack", STACK).err
     # Another request in the zone, as the provider would send it without the deletion.
     path = dead.rpartition("/queuedResources/")[0]
     body = {key: value for key, value in queued(workspace)[dead].items() if key in {"tpu", "spot", "provisioningModel"}}

@@ -195,13 +195,15 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             changes = diff(request.urn, outputs, wire.read(request.old_inputs), news, now=now)
         except TpuProviderError as error:
             await fail(context, str(error))
-        warning = deadline_warning(outputs, now, renews=any(change.path == RENEWAL for change in changes))
         # The existing resource belongs to the API in its name; the inputs may name the other one.
         node = str(wire.reveal(outputs.get("nodeName")) or "")
         api = capacity_api(COMPUTE_ENGINE if is_instance(node) else CLOUD_TPU, self.transport)
         replaces = any(change.replaces for change in changes)
         self._keep(request.urn, {} if replaces else outputs)
         report = await machine_report(api, outputs, news, replaces=replaces)
+        # Google's time, because the report has just called it.
+        renews = any(change.path == RENEWAL for change in changes)
+        warning = deadline_warning(outputs, self.transport.now(), renews=renews)
         for sentence in filter(None, (warning, *report.warnings)):
             await self.engine_log.warn(request.urn, sentence)
         return _diff_response(with_end(changes) if report.has_ended else changes)

@@ -239,6 +239,7 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
 
 async def _require_alive(operation: ResourceOperation) -> None:
     record = operation.owned_record()
+    planned_end = record.observed.get("deadline")
     found = await operation.api.find_queued_resource(record.name)
     if found is None:
         raise CannotWaitError(
@@ -248,7 +249,10 @@ async def _require_alive(operation: ResourceOperation) -> None:
     node = await operation.api.find_node(str(record.observed["nodeName"]))
     record.observe_node(node)
     if found.state != ACTIVE or node is None or not node.alive:
+        is_over = isinstance(planned_end, str) and datetime.fromisoformat(planned_end) <= operation.now()
+        record.observed |= {"deadline": planned_end}  # with it, `gemma status` knows that the run has ended
         raise CannotWaitError(
-            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}. Google reclaimed the capacity. "
+            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}. "
+            f"{'Its run has ended.' if is_over else 'Google reclaimed the capacity.'} "
             "Run `pulumi up --refresh` to replace it."
         )

@@ -241,7 +241,7 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     for module in ("gemma_serving.scripts.agent.context", "gemma_serving.scripts.agent.update_tools"):
         monkeypatch.setattr(f"{module}.run_program", real.run_program)
     outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
-    monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _stack: SimpleNamespace(**outputs))
     monkeypatch.setattr(server_tools, "_client", opened)
     folder = audit.path.parent
     monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
@@ -367,7 +367,7 @@ def test_a_bug_is_named_without_its_text(whole, monkeypatch):
     def breaks(_stack):
         raise KeyError(CANARY)
 
-    monkeypatch.setattr(server_tools, "stack_outputs", breaks)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", breaks)
 
     async def ask():
         async with connected(whole) as client:

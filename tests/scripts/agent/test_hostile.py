@@ -18,8 +18,8 @@ from mcp.server.request_state import AESGCMRequestStateCodec
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.events import EventLog
-from gemma_serving.engine.locks import StackLock
 from gemma_serving.scripts.agent import server_tools, update_tools
 from gemma_serving.scripts.agent.command_tools import require_word
 from gemma_serving.scripts.agent.context import ERROR_NOTE
@@ -28,6 +28,7 @@ from gemma_serving.scripts.agent.programs import ProgramResult
 from gemma_serving.scripts.agent.recording import AuditEntry, AuditFile
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.cli.hidden import environment_secrets
+from gemma_serving.scripts.stack import serves
 from loadtest.client.openai import ServerError
 from tests.scripts.agent.conftest import (
     CANARY,
@@ -56,7 +57,7 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
         with subtests.test(f"{tool} {stack!r}"):
             commands.run.clear()
             touched = []
-            for module, name in ((update_tools, "freeze"), (server_tools, "stack_outputs")):
+            for module, name in ((update_tools, "freeze"), (serves, "serving_outputs")):
                 monkeypatch.setattr(module, name, touched.append)
             found = anyio.run(call, server, tool, {"stack": stack})
             assert found.is_error
@@ -350,7 +351,7 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
         def __exit__(self, *_):
             events.append("closed")
 
-    monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: StackOutputs)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _stack: StackOutputs)
     monkeypatch.setattr(server_tools, "open_stack_access", lambda _outputs: Access())
 
     async def cancelled():

@@ -15,7 +15,7 @@ from gemma_serving.engine import state as states
 from gemma_serving.scripts.alerts.__main__ import COMMAND
 from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts
 from gemma_serving.scripts.cli.command import run_command
-from tests.scripts.status.planted import resource, service, stack_resource, state
+from tests.scripts.planted_states import resource, service, stack_resource, state
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 IDLE = StackAlert(

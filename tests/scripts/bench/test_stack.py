@@ -36,7 +36,7 @@ def outputs(url):
 
 def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server, tmp_path, monkeypatch):
     private = start_server("--ttft-s", "0.02", "--tpot-s", "0.005", "--token", "canary")
-    monkeypatch.setattr("gemma_serving.scripts.bench.measuring.stack_outputs", lambda _stack: outputs(private.url))
+    monkeypatch.setattr("gemma_serving.scripts.bench.measuring.serving_outputs", lambda _stack: outputs(private.url))
     monkeypatch.setattr("gemma_serving.scripts.stack.access.fetch_id_token", lambda _audience: "canary")
     settings = SweepSettings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
     with open_target(settings, None) as (access, ready):
@@ -74,7 +74,7 @@ def test_without_a_folder_the_results_are_in_one_of_their_own(server, tmp_path, 
 
 def test_the_stacks_adapters_are_named_in_turn(start_server, tmp_path, monkeypatch, capsys):
     served = start_server("--keep-requests", "--adapters", "red,blue")
-    monkeypatch.setattr("gemma_serving.scripts.bench.measuring.stack_outputs", lambda _stack: found[0])
+    monkeypatch.setattr("gemma_serving.scripts.bench.measuring.serving_outputs", lambda _stack: found[0])
     monkeypatch.setattr("gemma_serving.scripts.stack.access.fetch_id_token", lambda _audience: "token")
     words = ["--stack", "l4", "--concurrency", "1", "--requests", "4", "--input-tokens", "8", "--output-tokens", "4"]
     words += ["--warm-up", "0", "--adapters", "all", "--out", str(tmp_path / "out"), "--json"]

@@ -23,7 +23,7 @@ from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Stock, Tpu, TpuDurations, TpuZone
-from tests.scripts.status.planted import queued, state
+from tests.scripts.planted_states import queued, state
 
 PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]

@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_sent_is_one_sentence_and_exit_code_2(private, fil
 def stack_with(features, monkeypatch, url=""):
     """Return the words that name a stack with these features. Its server is not reached without a URL."""
     outputs = from_json(StackOutputs, sample_outputs(features=features, auth="none", endpoint=url))
-    monkeypatch.setattr(connect, "_deployed", lambda _stack: outputs)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _stack: outputs)
     if not url:
 
         @contextmanager

@@ -22,6 +22,7 @@ import pytest
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_facts import ServesNow
 from gemma_serving.engine import children as child
 from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.scripts.connect.__main__ import main
@@ -31,7 +32,6 @@ from gemma_serving.scripts.connect.ready import NotReadyError, OtherModelError, 
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from gemma_serving.scripts.connect.upstream import Upstream
 from gemma_serving.scripts.stack.access import IdTokenSource, ServerAccess
-from gemma_serving.scripts.status.report import ServesNow
 from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -397,11 +397,9 @@ def test_a_server_that_ended_is_one_sentence_with_the_command(words, target, cap
     why = "Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC."
     outputs = from_json(StackOutputs, sample_outputs(target=target, auth="none"))
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
-    monkeypatch.setattr("gemma_serving.engine.deployment.read_deployment", lambda _stack: document)
-    monkeypatch.setattr("gemma_serving.engine.state.outputs_in", lambda *_: outputs)
-    monkeypatch.setattr(
-        "gemma_serving.scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why=why)
-    )
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.read_deployment", lambda _stack: document)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.outputs_in", lambda *_: outputs)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serves_now", lambda *_: ServesNow(word="ended", why=why))
     assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
     again = "gemma up x --refresh" if target == "gateway" else "gemma up x"
     name = "chat" if words else "connect"

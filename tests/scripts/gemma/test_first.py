@@ -9,8 +9,8 @@ import pytest
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
-from gemma_serving.engine.locks import StackLock
 from gemma_serving.engine.state import STACK_TYPE
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.__main__ import main
@@ -61,6 +61,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
     engine["ended"] = sample_outputs(**TPU, deadline="2026-01-01T00:00:00Z")
     engine["run"] = sample_outputs()
     engine["half"] = {"other": 1}
+    engine["begun"] = {"target": "tpu"}
     engine["never"] = None
     text, end = told(), (NOW + timedelta(hours=3)).astimezone()
     for line in (
@@ -68,7 +69,8 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
         "  waits     nothing until its capacity is ACTIVE, then $1.42/h",
         "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run       $1.42/h for each instance that runs, $0.00/h while idle",
-        "  half      incomplete: The state has only 1 other resource.",
+        "  begun     incomplete: The last `up` was not complete, or another version of the project deployed the stack. Run `gemma up begun`.",
+        "  half      incomplete: The state has only 1 other resource. Run `gemma status half`.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text

@@ -19,7 +19,7 @@ from gemma_serving.scripts.logs.reading import follow, newest_lines
 from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world
-from tests.scripts.status.planted import queued, resource, stack_resource, state
+from tests.scripts.planted_states import queued, resource, stack_resource, state
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
 RUN = ServerLog(stack="l4-qat", project=PROJECT, target="cloud-run", location="us-east4")
@@ -148,6 +148,7 @@ class TestWhereTheLinesAre:
 def deployed(world, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setattr("gemma_serving.engine.state.read", lambda stack: StackState(stack=stack, status="missing"))
+    monkeypatch.setattr("gemma_serving.scripts.stack.facts.connect", lambda _: world.api)
     return world
 
 
@@ -173,7 +174,8 @@ class TestTheCommand:
     def test_a_stack_without_capacity_has_no_server_and_the_commands_that_follow(self, deployed, capsys, monkeypatch):
         kept = [resource(CAPACITY_COMPONENT, "capacity")]
         monkeypatch.setattr(
-            "gemma_serving.engine.state.read", lambda name: StackState(stack=name, status="read", resources=kept)
+            "gemma_serving.engine.state.read",
+            lambda name: StackState(stack=name, status="read", resources=kept, projects=[PROJECT]),
         )
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 2
         assert capsys.readouterr().err == (

@@ -12,15 +12,15 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
-from gemma_serving.engine.locks import StackLock
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.restart import machine
 from gemma_serving.scripts.restart.__main__ import COMMAND
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.polling import until
-from tests.scripts.status.planted import NAME, queued, stack_resource
-from tests.scripts.status.test_cloud_facts import publish
+from tests.scripts.planted_states import NAME, queued, stack_resource
+from tests.scripts.stack.test_deployed_server import publish
 
 STACK = "x"
 NODE = f"projects/{PROJECT}/locations/us-east5-a/nodes/{NAME}-node"

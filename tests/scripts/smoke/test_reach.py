@@ -55,7 +55,7 @@ def smoked(monkeypatch, capsys):
         raw = sample_outputs(**changes)
         raw["smoke"]["startupBudgetS"] = 1.0
         outputs = from_json(StackOutputs, raw)
-        monkeypatch.setattr("gemma_serving.engine.state.stack_outputs", lambda _: outputs)
+        monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _: outputs)
         code = run_command(smoke.COMMAND, ["--stack", "x", "--json"])
         shown = capsys.readouterr()
         return code, json_object(shown.out).get("verdict"), " ".join(shown.err.split())

@@ -15,12 +15,12 @@ from gemma_serving.cloud.search_results import Inventory
 from gemma_serving.cloud.spending import spending
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.arguments import ListedStack
+from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack.costs import recorded_costs
-from gemma_serving.scripts.status import cloud as status_cloud
-from gemma_serving.scripts.status.cloud import cloud_facts, serving
+from gemma_serving.scripts.stack.deployed_server import cloud_facts, serving
+from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.status.render import _notes, _row
 from gemma_serving.scripts.status.report import StackStatus
-from gemma_serving.scripts.status.serves import serves_now
 from gemma_serving.scripts.teardown.output import text_of
 from gemma_serving.scripts.teardown.receipt import Receipt
 from gemma_serving.scripts.up import starting
@@ -177,9 +177,9 @@ def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
     google = Google({document["name"]: document for _, document in documents})
     monkeypatch.setattr(GoogleClock, "now", lambda _: NOW)
     monkeypatch.setattr("gemma_serving.cloud.spending._billed_s", lambda *_: 7200.0)
-    monkeypatch.setattr(status_cloud, "connect", lambda _project: google)
-    monkeypatch.setattr(status_cloud, "_with_shortage", lambda _api, facts, *_: facts)
-    monkeypatch.setattr(status_cloud, "_with_phase", lambda _api, facts, _name: facts)
+    monkeypatch.setattr(deployed_server, "connect", lambda _project: google)
+    monkeypatch.setattr(deployed_server, "_with_shortage", lambda _api, facts, *_: facts)
+    monkeypatch.setattr(deployed_server, "_with_phase", lambda _api, facts, _name: facts)
 
     facts = cloud_facts(google, serving(state), stack="x")
     status = StackStatus(stack="x", deployed=True, serves=serves_now(state, facts), cloud=facts)

@@ -4,15 +4,21 @@ import os
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import combinations
 
 import pytest
 
-from gemma_serving.engine.locks import StackLock
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
+from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.facts import facts_of
+from gemma_serving.scripts.stack.serves import after_locks, lock_sentence, serves_now
 from gemma_serving.scripts.stack.unfinished_teardown import forget, remember
-from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
-from gemma_serving.scripts.status.report import CloudFacts, ServesNow, StackStatus
-from tests.scripts.status.planted import queued, state
+from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
+from gemma_serving.scripts.status.report import StackStatus
+from tests.scripts.planted_states import queued, resource, stack_resource, state
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 HOST = socket.gethostname()
@@ -23,6 +29,11 @@ READY = CloudFacts(state="ACTIVE", phase="ready", declared="a", stored="a", runn
 DEPLOYED = StackStatus(stack="x", deployed=True, serves=ServesNow(word="deployed"), target="tpu", cloud=READY)
 NOTHING = StackStatus(stack="x", deployed=False, serves=ServesNow(word="not deployed"))
 EMPTY = StackState(stack="x", status="read")
+
+
+def reported(kept, cloud=READY):
+    """The facts of a state with Google's report."""
+    return replace(facts_of(kept), server=Present(cloud) if cloud else None)
 
 
 def service(google, phase=None):
@@ -95,9 +106,11 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
     ],
 )
 def test_each_situation_names_the_next_command(status, kept, locks, command):
-    assert next_command(status, kept, locks) == command
+    facts = facts_of(kept, locks=locks)
+    assert next_command(status, facts) == command
     if command.startswith("gemma connect"):
-        assert next_command(status, kept, locks, lost_bucket=True) == "gemma up x --refresh"
+        lost = replace(facts, lost_buckets=Present(["b"]))
+        assert next_command(status, lost) == "gemma up x --refresh"
 
 
 @pytest.mark.parametrize(
@@ -116,40 +129,119 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
     ],
 )
 def test_what_runs_is_compared_with_what_was_declared(cloud, words):
-    found = drift_of(cloud, "tpu")
+    found = drift_of(reported(state(queued()), cloud), "tpu")
     assert len(found) == len(words)
     assert all(part in sentence for part, sentence in zip(words, found, strict=True))
 
 
 def test_a_wait_says_where_for_what_and_since_when():
     cloud = CloudFacts(state="WAITING_FOR_RESOURCES", place="us-east5-a", state_since="2026-11-01T11:45:00Z")
-    assert waits_of(EMPTY, (), cloud, NOW) == ["us-east5-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min)."]
+    assert waits_of(reported(EMPTY, cloud), NOW) == ["us-east5-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min)."]
 
 
 def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
     kept = state(queued(state="ACCEPTED"))
-    assert waits_of(kept, (), READY, NOW) == [
+    assert waits_of(reported(kept), NOW) == [
         "The capacity became active after the last `gemma up`. The next one continues with it."
     ]
-    assert next_command(DEPLOYED, kept, ()) == "gemma up x"
+    assert next_command(DEPLOYED, reported(kept)) == "gemma up x"
     taken = state(queued(state="ACTIVE"))
-    assert waits_of(taken, (), READY, NOW) == []
-    assert next_command(DEPLOYED, taken, ()) == "gemma connect x"
+    assert waits_of(reported(taken), NOW) == []
+    assert next_command(DEPLOYED, reported(taken)) == "gemma connect x"
 
 
 def test_a_renewal_that_is_not_finished_is_for_the_next_up():
     name = "projects/p/locations/us-east5-a/queuedResources/gemma-x-b"
     kept = state(queued(state="ACTIVE", renewalName=name, renewalState="WAITING_FOR_RESOURCES"))
-    assert waits_of(kept, (), READY, NOW) == [
+    assert waits_of(reported(kept), NOW) == [
         "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `gemma up` continues it."
     ]
-    assert next_command(DEPLOYED, kept, ()) == "gemma up x"
+    assert next_command(DEPLOYED, reported(kept)) == "gemma up x"
 
 
 def test_locks_and_creations_that_never_ended_are_waits():
-    (held,) = waits_of(EMPTY, (ALIVE,), None, NOW)
-    (dead,) = waits_of(EMPTY, (DEAD,), None, NOW)
+    (held,) = waits_of(facts_of(EMPTY, locks=(ALIVE,)), NOW)
+    (dead,) = waits_of(facts_of(EMPTY, locks=(DEAD,)), NOW)
     assert "no longer running" not in held
     assert dead == f"A killed command left a lock: {DEAD.holder} is no longer running."
-    (begun,) = waits_of(state(pending=[queued()]), (), None, NOW)
+    (begun,) = waits_of(facts_of(state(pending=[queued()])), NOW)
     assert begun == "An interrupted run may have created these resources: capacity."
+
+
+def test_a_command_that_ends_while_its_lock_is_read_left_no_lock(tmp_path):
+    """Planted: the lock was read, then its command ended. The lock of a killed one stays."""
+    path = tmp_path / "lock.json"
+    lock = replace(DEAD, place=f"file://{path}")
+    assert "no longer running" not in lock_sentence(lock, NOW)
+    assert after_locks("x", [lock]) == "gemma status x --watch"
+    path.touch()
+    assert "no longer running" in lock_sentence(lock, NOW)
+    assert after_locks("x", [lock]) == "gemma recover x"
+
+
+def test_a_server_that_the_state_lacks_is_imported_before_anything_else():
+    facts = reported(state(resource("gcp:compute/network:Network", "network")))
+    assert drift_of(facts, "tpu") == ["Google has a server of this stack that the stack's state does not have."]
+    assert next_command(replace(DEPLOYED, deployed=False), facts) == "gemma recover x"
+
+
+def test_a_teardown_that_did_not_finish_is_continued_by_teardown():
+    facts = facts_of(state(stack_resource(), resource("gcp:compute/network:Network", "network")))
+    assert next_command(NOTHING, facts) == "gemma teardown x"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_down", "command"),
+    [
+        (("ended", "no server"), True, "gemma up a"),
+        (("ended", "unknown"), False, "gemma up x"),
+        (("deployed", "ended"), False, "gemma up x"),
+    ],
+)
+def test_a_gateway_without_any_backend_that_has_a_server_is_down_and_up_of_the_gateway_cannot_help(
+    words, is_down, command
+):
+    backends = [{"stack": name, "address": "10.0.0.2"} for name in ("a", "b")]
+    facts = replace(facts_of(EMPTY), backends=backends)
+    rows = [
+        replace(DEPLOYED, stack=name, serves=ServesNow(word=word), address="", next_command=f"gemma up {name}")
+        for name, word in zip(("a", "b"), words, strict=True)
+    ]
+    rows = [replace(row, cloud=None) for row in rows]
+    front = judged_gateway(replace(DEPLOYED, target="gateway"), facts, rows)
+    assert (front.is_down, front.next_command) == (is_down, command)
+    assert any("so its callers get HTTP 503" in wait for wait in front.waits) is is_down
+
+
+REPORTS = (
+    None,
+    Absent(),
+    Unknown("no answer"),
+    *(Present(CloudFacts(state=name)) for name in ("ACTIVE", "READY", "DEPLOYING", "WAITING_FOR_RESOURCES")),
+    *(Present(CloudFacts(state=name, has_ended=True)) for name in ("SUSPENDED", "MISSING")),
+)
+PARTS = (
+    (stack_resource(target="tpu", auth="tunnel", state="ACTIVE"),),
+    (resource(CAPACITY_COMPONENT, "capacity"),),
+    (queued(state="ACTIVE"),),
+    (resource("gcp:compute/network:Network", "network"),),
+)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=str)
+@pytest.mark.parametrize("kept", [sum(parts, ()) for n in range(5) for parts in combinations(PARTS, n)], ids=len)
+def test_whatever_the_state_has_no_answer_of_google_is_read_as_another(kept, report):
+    """Every state of four parts, with each answer: what lives is never gone, what is unknown is neither, and no paid server gets `gemma up`."""
+    facts = replace(facts_of(state(*kept)), server=report)
+    found = serves_now(facts)
+    if isinstance(report, Unknown):
+        assert found.word == "unknown"
+    elif isinstance(report, Present) and not report.value.has_ended:
+        assert found.word in {"deployed", "waiting"}
+    elif report is not None:
+        assert found.word in {"ended", "no server", "not deployed"}
+    status = replace(NOTHING, serves=found, cloud=facts.cloud)
+    command = next_command(status, facts)
+    if facts.is_unrecorded and not facts.teardown_began:
+        assert command == "gemma recover x"
+    assert (command == "gemma teardown x") is facts.teardown_began

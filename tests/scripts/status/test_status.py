@@ -16,27 +16,27 @@ from gemma_serving.contracts import guest_attributes
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine.runner import NOT_LOGGED_IN
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.stack import facts as stack_facts
+from gemma_serving.scripts.stack.deployed_server import serving
 from gemma_serving.scripts.status import __main__ as command
 from gemma_serving.scripts.status import collect
 from gemma_serving.scripts.status.__main__ import COMMAND
-from gemma_serving.scripts.status.cloud import serving
 from gemma_serving.scripts.status.collect import StatusRequest
 from gemma_serving.scripts.status.render import ReportView
 from gemma_serving.scripts.status.report import (
-    CloudFacts,
     ServerFacts,
-    ServesNow,
     StackStatus,
     StatusReport,
     UnansweredSource,
 )
 from gemma_serving.scripts.status.server import server_facts, why_not_asked
 from tests.cloud.populated import PROJECT
+from tests.scripts.planted_states import queued, resource, service, stack_resource, state
 from tests.scripts.sample_outputs import sample_outputs
-from tests.scripts.status.planted import queued, resource, service, stack_resource, state
 
 READY = StackStatus(
     stack="tpu-v6e4",
@@ -232,23 +232,25 @@ def planted(monkeypatch, tmp_path):
     (tmp_path / "Pulumi.x.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service()))
-    monkeypatch.setattr(collect, "stack_locks", lambda _: ())
-    monkeypatch.setattr(collect, "_query_google", lambda *_: CloudFacts(state="READY", place="us-east4", running="r-1"))
+    monkeypatch.setattr(stack_facts, "stack_locks", lambda _: ())
+    monkeypatch.setattr(stack_facts, "connect", lambda _: None)
+    ready = CloudFacts(state="READY", place="us-east4", running="r-1")
+    monkeypatch.setattr(stack_facts, "cloud_facts", lambda *_, **__: ready)
     monkeypatch.setattr(collect, "server_facts", lambda *_: ServerFacts(health="ready"))
     return monkeypatch
 
 
 class TestTheCommand:
-    @pytest.mark.parametrize("source", ["_query_google", "server_facts"])
+    @pytest.mark.parametrize("source", ["cloud_facts", "server_facts"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
-        def fails(*_):
+        def fails(*_, **__):
             raise ScriptError("It is away.")
 
-        planted.setattr(collect, source, fails)
+        planted.setattr(stack_facts if source == "cloud_facts" else collect, source, fails)
         assert run_command(COMMAND, ["--stack", "x", "--json"]) == 1
         (found,) = json.loads(capsys.readouterr().out)["stacks"]
         assert [item["why"] for item in found["unanswered"]] == ["It is away."]
-        assert (found["cloud"] is None) == (source == "_query_google")
+        assert (found["cloud"] is None) == (source == "cloud_facts")
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
 
@@ -297,12 +299,14 @@ class TestTheCommand:
             planted.setattr(collect.states, "read", lambda name: of(name) if name != "tpu-a" else kept)
             planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 503"))
             facts = {"x": CloudFacts(state="READY")}
-            planted.setattr(collect, "_query_google", lambda _, stack: facts.get(stack, ENDED))
+            planted.setattr(stack_facts, "cloud_facts", lambda *_, stack, **__: facts.get(stack, ENDED))
             front, first, _ = collect.collect(StatusRequest(stack="x")).stacks
             assert front.waits == ["No server behind the gateway answers, so its callers get HTTP 503."]
             assert front.next_command == first.next_command == "gemma up tpu-a"
+            assert first.server_not_asked is None, "a server that has ended is not asked"
             assert run_command(COMMAND, ["--stack", "x"]) == 1
         with subtests.test("a caller who may not call"):
+            facts["tpu-a"] = CloudFacts(state="ACTIVE", phase="ready")
             planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 403"))
             (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
             assert (front.is_down, front.waits) == (False, ())

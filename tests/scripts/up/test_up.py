@@ -15,6 +15,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine.deployment import UNKNOWN, deployment_of
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
@@ -23,10 +24,8 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
+from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack.costs import ServerCosts
-from gemma_serving.scripts.status import cloud as status_cloud
-from gemma_serving.scripts.status.api import CloudFacts
-from gemma_serving.scripts.status.report import ServesNow
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import gateway, starting
@@ -96,8 +95,8 @@ class Engine:
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         monkeypatch.setattr(starting, "blocking_checks", self._blocking)
         monkeypatch.setattr(starting, "read", lambda _stack: self.state)
-        monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
-        monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
+        monkeypatch.setattr(deployed_server, "connect", lambda _project: None)
+        monkeypatch.setattr(deployed_server, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
         self.serves = ServesNow(word="deployed")
         """What Google says of the server."""

@@ -293,6 +293,22 @@ class TestReady:
         assert engine.state
         assert engine.preview(serving()) == "replace"
 
+    def test_a_run_that_ends_during_the_wait_was_not_reclaimed_and_its_end_stays_in_the_state(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        def end(call: str) -> None:
+            if "uestAttributes" in call and cloud.nodes:
+                (node,) = cloud.nodes.values()
+                cloud.clock = datetime.fromisoformat(node["schedulingConfig"]["terminationTimestamp"])
+
+        cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")
+        cloud.boots = lambda _: [{"phase": "loading", "document-hash": sha(DOCUMENT)}]
+        cloud.on_call = end
+        with pytest.raises(Aborted, match=r"Its run has ended\. Run"):
+            engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["deadline"]
+
 
 class TestRollBack:
     """The machine rolls back to its last known good document and reports it."""
@@ -391,6 +407,18 @@ class TestTheEndOfTheRun:
         assert node["metadata"]["ends-at"] == engine.state.outputs["deadline"]
         engine.refresh()
         assert engine.up(given) == "same"
+
+    def test_is_judged_by_googles_clock_and_not_by_this_machines(
+        self, engine: FakeEngine, cloud: FakeTpu, monkeypatch: pytest.MonkeyPatch
+    ):
+        cloud.boots = boots
+        engine.up(serving())
+        before = len(cloud.calls)
+        right, ahead = timedelta(), timedelta(days=3)
+        monkeypatch.setattr(cloud, "now", lambda: cloud.clock + (ahead if len(cloud.calls) == before else right))
+        assert engine.preview(serving()) == "same"
+        assert len(cloud.calls) > before
+        assert [warning for warning in engine.warnings if "expired" in warning] == []
 
     def test_is_said_with_what_to_do_afterwards(self):
         now = datetime(2026, 11, 20, 18, tzinfo=UTC)

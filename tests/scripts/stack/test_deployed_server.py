@@ -1,28 +1,33 @@
 """What Google says of what serves, by the local cloud's HTTP server."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from gemma_serving.cloud.clock import GoogleClock
-from gemma_serving.contracts.answers import Unknown
+from gemma_serving.contracts.answers import Absent, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.scripts.smoke.failure import ServerFailure
-from gemma_serving.scripts.status import cloud
-from gemma_serving.scripts.status.cloud import cloud_facts, lost_buckets, serving
-from gemma_serving.scripts.status.judge import document_that_serves, drift_of
+from gemma_serving.scripts.stack import deployed_server
+from gemma_serving.scripts.stack import facts as stack_facts
+from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_buckets, serving
+from gemma_serving.scripts.stack.facts import read_facts
+from gemma_serving.scripts.stack.serves import run_end, serves_now
+from gemma_serving.scripts.status.judge import document_that_serves
 from gemma_serving.scripts.status.render import _idle, _notes
 from gemma_serving.scripts.status.report import ServesNow, StackStatus
-from gemma_serving.scripts.status.serves import run_end
 from localcloud.services.tpu import preempt
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.polling import until
-from tests.scripts.status.planted import DOCUMENT, NAME, queued, resource, service, stack_resource, state
+from tests.scripts.planted_states import DOCUMENT, NAME, queued, resource, service, stack_resource, state
 
+ROOT = Path(__file__).parents[3]
 ZONE = f"projects/{PROJECT}/locations/us-east5-a"
 LABELS = dict(owner("x").labels)
 
@@ -77,7 +82,6 @@ def test_a_machine_that_is_gone_before_its_planned_end_was_preempted_or_deleted(
     }
     end_s = datetime.fromisoformat(found.planned_end).timestamp()
     assert run_end(found, lambda at_s: "13:03" if at_s == end_s else "") == ended[how]
-    assert drift_of(found, "tpu") == ()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world
     )
     found = state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}"))
     monkeypatch.setattr("gemma_serving.scripts.smoke.failure.states.read", lambda _stack: found)
-    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.google_api.connect", lambda _project: world.api)
+    monkeypatch.setattr(stack_facts, "connect", lambda _project: world.api)
     said = ServerFailure("x")()
     assert (said is not None) is failed
     if failed:
@@ -150,10 +154,11 @@ def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world
 
 
 def test_smoke_goes_on_waiting_where_google_cannot_be_asked(monkeypatch):
-    def refused(_stack):
-        raise ScriptError("no engine")
+    def refused(_project):
+        raise ScriptError("no login")
 
-    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.states.read", refused)
+    monkeypatch.setattr("gemma_serving.scripts.smoke.failure.states.read", lambda _stack: state(queued()))
+    monkeypatch.setattr(stack_facts, "connect", refused)
     assert ServerFailure("x")() is None
 
 
@@ -185,6 +190,43 @@ def test_a_service_shows_its_revision_and_what_it_costs(world):
     assert (found.state, found.place, found.declared) == ("READY", "us-east4", "r-1")
     assert found.running.startswith(NAME)
     assert found.usd_per_hour == pytest.approx(3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002), abs=1e-3)
+
+
+UNANSWERED = {
+    "cloud-run": (resource(SERVICE_COMPONENT, "vllm"), "l4-12b-qat"),
+    "tpu": (resource(CAPACITY_COMPONENT, "capacity"), "tpu-v6e4"),
+}
+
+
+@pytest.mark.parametrize("target", UNANSWERED)
+def test_a_server_whose_creation_nobody_answered_is_found_by_its_name_with_its_price(
+    world, monkeypatch, tmp_path, target
+):
+    component, shipped = UNANSWERED[target]
+    settings = (ROOT / f"Pulumi.{shipped}.yaml").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stack_facts, "connect", lambda _project: world.api)
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
+    (tmp_path / "Pulumi.x.yaml").write_text(settings)
+    network = resource("gcp:compute/network:Network", "network", inputs={"project": PROJECT})
+    kept = state(component, network)
+
+    def found():
+        return read_facts(kept, "cost", limit_s=60)
+
+    assert (found().server, serves_now(found()).word) == (Absent(), "no server")
+    if target == "cloud-run":
+        world.service(NAME, dict(owner("other").labels))
+        assert found().server == Absent(), "the service of another stack"
+        world.call("DELETE", "run", f"v2/projects/{PROJECT}/locations/us-east4/services/{NAME}")
+        world.service(NAME, LABELS)
+    else:
+        machine(world)
+    until(lambda: found().is_unrecorded and found().cloud.usd_per_hour, "its server")
+    assert (found().cloud.usd_per_hour > 0.7, serves_now(found()).word in {"waiting", "deployed"}) == (True, True)
+    assert read_facts(state(network), "cost", limit_s=60).server is None, "no `up` began with a server"
+    (tmp_path / "Pulumi.x.yaml").unlink()
+    assert "the name of its server is unknown" in found().server.why
 
 
 class Answers:
@@ -238,14 +280,12 @@ def test_what_an_api_that_is_off_hides_is_not_missing(world, api):
 
 
 def test_a_bucket_that_no_longer_exists_is_said_and_one_that_cannot_be_read_is_unknown(world, monkeypatch):
-    monkeypatch.setattr(cloud, "connect", lambda _project: world.api)
+    monkeypatch.setattr(deployed_server, "connect", lambda _project: world.api)
     outputs = {"name": "gemma-x-models", "project": PROJECT}
     found = state(stack_resource(), service(), resource("gcp:storage/bucket:Bucket", "models", outputs=outputs))
-    (sentence,) = lost_buckets(found)
-    assert sentence.startswith("Bucket gemma-x-models no longer exists")
-    assert "Run `gemma up x --refresh`, then `gemma stage_model x`" in sentence
+    assert lost_buckets(found) == ["gemma-x-models"]
     world.call("POST", "storage", f"storage/v1/b?project={PROJECT}", {"name": "gemma-x-models", "location": "US"})
     assert lost_buckets(found) == []
-    monkeypatch.setattr(cloud, "lookup", lambda *_: Unknown("no answer"))
+    monkeypatch.setattr(deployed_server, "lookup", lambda *_: Unknown("no answer"))
     with pytest.raises(ScriptError, match="no answer"):
         lost_buckets(found)

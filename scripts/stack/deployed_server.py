@@ -1,7 +1,7 @@
 """Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -36,61 +36,68 @@ from gemma_serving.contracts.guest_attributes import (
     SERVING_HASH_KEY,
 )
 from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
+from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from gemma_serving.engine.state import Item, StackState
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer
+from gemma_serving.engine.state import SERVER_TYPES, Item, StackState
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
-from gemma_serving.scripts.status.report import CloudFacts
+from gemma_serving.scripts.stack.settings import NO_PROJECT, gateway_settings, stack_settings
 
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
-MISSING: Final = "MISSING"
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedServer:
-    """The server in a state, created or pending."""
-
-    kind: str
-    names: Sequence[str]
-    """Possible full names. A queued resource can be in any of its zones."""
-    project: str
-    inputs: Item
-    outputs: Item
 
 
 def serving(state: StackState) -> DeployedServer | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
-    for item in (*state.resources, *state.pending):
-        kind = None if item.get("delete") else item.get("type")
-        inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
-        project = str(inputs.get("project") or "")
-        if kind == CAPACITY_TYPE:
-            names, made = _capacity_names(inputs, outputs), capacity_kind(inputs)
-            return DeployedServer(kind=made, names=names, project=project, inputs=inputs, outputs=outputs)
-        if kind == SERVICE_TYPE:
-            name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
-            return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
-    return None
+    items = (item for item in (*state.resources, *state.pending) if not item.get("delete"))
+    return next((server_of(item) for item in items if item.get("type") in SERVER_TYPES), None)
+
+
+def server_of(item: Item) -> DeployedServer:
+    """Return the server that an entry of a state declares."""
+    inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
+    project = str(inputs.get("project") or "")
+    if item.get("type") == CAPACITY_TYPE:
+        kind, names = capacity_kind(inputs), _capacity_names(inputs, outputs)
+    else:
+        kind, names = SERVICE, [f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"]
+    return DeployedServer(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs)
+
+
+def named_server(state: StackState) -> DeployedServer:
+    """Return the server that a stack's settings name. Raises CommandRefusedError if they cannot be read, and NamingError."""
+    project = next(iter(state.projects), NO_PROJECT)
+    name = Names(project=project, stack=state.stack).base
+    gateway = gateway_settings(state.stack, project=project)
+    if gateway is not None:
+        return _named_service(project, gateway.gateway.region, name)
+    settings = stack_settings(state.stack, project=project)
+    if settings.cloud_run is not None:
+        return _named_service(project, settings.cloud_run.region, name)
+    tpu = settings.tpu
+    assert tpu is not None  # noqa: S101 - settings have one of the two blocks
+    inputs = {"project": project, "queuedResourceId": name, "zones": list(tpu.zones), "api": tpu.api}
+    return replace(server_of({"type": CAPACITY_TYPE, "inputs": inputs}), is_recorded=False)
+
+
+def _named_service(project: str, region: str, name: str) -> DeployedServer:
+    inputs = {"project": project, "location": region, "name": name}
+    return replace(server_of({"type": SERVICE_TYPE, "inputs": inputs}), is_recorded=False)
 
 
 def lost_buckets(state: StackState) -> Sequence[str]:
-    """Return a sentence for each of the stack's buckets that no longer exists. Raises ScriptError if that is unknown."""
-    found: list[str] = []
-    for item in state.by_urn.values():
-        if item.get("type") == BUCKET_TYPE:
-            outputs = as_mapping(item.get("outputs"))
-            name, project = str(outputs.get("name")), str(outputs.get("project"))
-            if _read(connect(project), BUCKET, [name]) is None:
-                found.append(
-                    f"Bucket {name} no longer exists, so no server can start from its files. Run `gemma up {state.stack} --refresh`, then "
-                    f"`gemma stage_model {state.stack}` if it had the weights."
-                )
-    return found
+    """Return the names of the stack's buckets that no longer exist. Raises ScriptError if that is unknown."""
+    buckets = [as_mapping(item.get("outputs")) for item in state.by_urn.values() if item.get("type") == BUCKET_TYPE]
+    return [
+        str(one.get("name"))
+        for one in buckets
+        if _read(connect(str(one.get("project"))), BUCKET, [str(one.get("name"))]) is None
+    ]
 
 
 def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
@@ -151,8 +158,17 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
+def _document(api: GoogleApi, found: DeployedServer, stack: str) -> Item | None:
+    """Return the document of a server; None without one, or if only its name is known and another owner has it. Raises ScriptError."""
+    document = _read(api, found.kind, found.names)
+    if document is None or found.is_recorded:
+        return document
+    owner = by_name(found.kind).owner(document)
+    return document if owner is not None and owner.stack == stack else None
+
+
 def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
-    document = _read(api, INSTANCE, found.names)
+    document = _document(api, found, stack)
     declared = _declared(found)
     if document is None:
         return _after_run(CloudFacts(state=MISSING, has_ended=True, declared=declared), found), ()
@@ -181,7 +197,7 @@ def _declared(found: DeployedServer) -> str | None:
 
 
 def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
-    document = _read(api, QUEUED, found.names)
+    document = _document(api, found, stack)
     declared = _declared(found)
     if document is None:
         return CloudFacts(state=MISSING, has_ended=True, declared=declared), ()
@@ -248,7 +264,7 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
 
 
 def _service(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
-    document = _read(api, SERVICE, found.names)
+    document = _document(api, found, stack)
     declared = _short(found.outputs.get("latestCreatedRevision"))
     if document is None:
         return CloudFacts(state=MISSING, has_ended=True, declared=declared), ()

@@ -1,14 +1,18 @@
 """What a stack serves now: three answers, and the same for every command."""
 
+from dataclasses import replace
+
 import pytest
 
+from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
+from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.status import cloud as status_cloud
-from gemma_serving.scripts.status.report import CloudFacts
-from gemma_serving.scripts.status.serves import read_served, serves_now
-from tests.scripts.status.planted import queued, resource, stack_resource, state
+from gemma_serving.scripts.stack import facts as stack_facts
+from gemma_serving.scripts.stack.facts import facts_of
+from gemma_serving.scripts.stack.serves import read_served, serves_now
+from tests.scripts.planted_states import queued, resource, stack_resource, state
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
 COMPONENT = resource(CAPACITY_COMPONENT, "capacity")
@@ -51,7 +55,7 @@ NETWORK = resource("gcp:compute/network:Network", "network")
     ],
 )
 def test_google_says_what_serves(cloud, word, why):
-    found = serves_now(DEPLOYED, cloud)
+    found = serves_now(replace(facts_of(DEPLOYED), server=Present(cloud)))
     assert (found.word, found.why) == (word, why)
 
 
@@ -75,27 +79,59 @@ def test_google_says_what_serves(cloud, word, why):
     ],
 )
 def test_without_google_it_is_as_of_the_last_up(kept, word, why):
-    found = serves_now(kept)
+    found = serves_now(facts_of(kept))
     assert found.word == word
     assert why in found.why
 
 
 def test_a_server_that_was_never_created_has_not_ended():
-    kept = state(NETWORK, pending=[queued()])
-    assert serves_now(kept, CloudFacts(state="MISSING", has_ended=True)).word == "no server"
+    facts = facts_of(state(NETWORK, pending=[queued()]))
+    assert serves_now(replace(facts, server=Present(CloudFacts(state="MISSING", has_ended=True)))).word == "no server"
+
+
+@pytest.mark.parametrize(
+    ("server", "word"),
+    [
+        (None, "no server"),
+        (Absent(), "no server"),
+        (Unknown("503"), "unknown"),
+        (Present(CloudFacts(state="READY")), "deployed"),
+    ],
+)
+def test_a_state_without_a_server_is_no_proof_that_none_exists(server, word):
+    facts = replace(facts_of(state(NETWORK, resource(SERVICE_COMPONENT, "vllm"))), server=server)
+    assert serves_now(facts).word == word
+    assert facts.is_unrecorded is (word == "deployed")
+
+
+@pytest.mark.parametrize(
+    ("kept", "began"),
+    [
+        (state(stack_resource(**TPU), NETWORK), True),
+        (state(stack_resource(**TPU), NETWORK, COMPONENT), False),
+        (state(resource("pulumi:pulumi:Stack", "x", outputs={"target": "tpu"}), NETWORK), False),
+        (state(stack_resource(**TPU | {"target": "gateway"}), NETWORK), False),
+        (DEPLOYED, False),
+    ],
+    ids=["a deletion", "state delete", "a first up that failed", "a gateway without a service", "deployed"],
+)
+def test_only_a_deletion_takes_the_server_of_a_complete_up_and_its_component_from_the_state(kept, began):
+    facts = facts_of(kept)
+    assert facts.teardown_began is began
+    assert ("A teardown did not finish: the state still has 1 resource." in serves_now(facts).why) is began
 
 
 def test_an_answer_that_does_not_come_is_unknown(monkeypatch):
-    monkeypatch.setattr(status_cloud, "connect", lambda _: None)
+    monkeypatch.setattr(stack_facts, "connect", lambda _: None)
 
     def silent(*_arguments, **_options):
         raise ScriptError("Google returned an error: 503.")
 
-    monkeypatch.setattr(status_cloud, "cloud_facts", silent)
+    monkeypatch.setattr(stack_facts, "cloud_facts", silent)
     found = read_served(DEPLOYED, limit_s=5)
     assert (found.word, found.why) == (
         "unknown",
         "Cannot check whether the server exists: Google returned an error: 503.",
     )
-    monkeypatch.setattr(status_cloud, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
+    monkeypatch.setattr(stack_facts, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
     assert read_served(DEPLOYED, limit_s=5).word == "ended"

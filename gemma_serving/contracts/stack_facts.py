@@ -1,0 +1,182 @@
+"""What exists of one stack: the answer that commands read, and what it says about the server."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemma_serving.contracts.answers import Answer, Present
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_lock import StackLock
+
+Part = Literal["server", "cost", "buckets", "locks"]
+"""Parts that are read only for a caller that names them. `cost`: the server with its age, cost and shortage."""
+ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
+INCOMPLETE: Final = "incomplete"
+MISSING: Final = "MISSING"
+"""State of a server that the stack's state has and Google does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Why a request waits or failed."""
+
+    cause: Literal["quota", "stock", "unknown"]
+    evidence: Sequence[str]
+    """Clauses: Google's words, the quota, other zones."""
+
+    @property
+    def sentence(self) -> str:
+        """Cause and evidence."""
+        return f"{self.cause}: {'; '.join(self.evidence)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudFacts:
+    """Facts from Google Cloud about the server: a queued resource with its node, or a Cloud Run service. None: not reported."""
+
+    state: str
+    """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; or `MISSING`."""
+    has_ended: bool = False
+    """True if Google reports that the server no longer exists. Only an update with a refresh creates it again."""
+    state_since: str | None = None
+    """RFC 3339: when the queued resource was created, or when the service reached its state."""
+    place: str | None = None
+    """Zone or region."""
+    phase: str | None = None
+    """Phase that the TPU VM published, or the reason of a service that is not ready."""
+    phase_detail: str | None = None
+    deadline: str | None = None
+    """RFC 3339: when Google deletes the TPU VM."""
+    form: str | None = None
+    """Form of the capacity, such as `spot`, which Google may reclaim."""
+    run_end: Literal["planned", "early", "preempted"] | None = None
+    """End of the run of a machine that is gone: as planned, before, or of spot capacity by Google without a planned end; None if unknown."""
+    planned_end: str | None = None
+    """RFC 3339: planned end of an expired run; None if unknown."""
+    declared: str | None = None
+    """Hash of the document in the state, or the revision in the state."""
+    stored: str | None = None
+    """Hash of the document in the TPU VM's metadata."""
+    reported: str | None = None
+    """Hash of the document of the TPU VM's phase."""
+    running: str | None = None
+    """Hash of the served document, or the revision with the most traffic; None if none is ready."""
+    former: str | None = None
+    """Hash of the previous document while the served one is on probation. Four exits restore it."""
+    machine: str | None = None
+    """Full name of the TPU VM."""
+    container: str | None = None
+    """Access of the container to the TPU VM: `confined`, or another mode and its reason."""
+    since: str | None = None
+    """RFC 3339: when the first machine of the stack, or its service, started."""
+    traffic: Mapping[str, int] | None = None
+    """Traffic percentage by revision, largest first; None if unknown or not Cloud Run."""
+    age_s: float | None = None
+    """Seconds since `since`."""
+    usd: float | None = None
+    """Cost of the stack since then, including past TPU VMs."""
+    usd_is_least: bool = False
+    """True if a part of `usd` could not be read, so it is a lower bound."""
+    usd_per_hour: float | None = None
+    """Rate now, of a service while it is idle."""
+    running_usd_per_hour: float | None = None
+    """Rate of the slice, or of one instance of the service, while it runs."""
+    limits: str = ""
+    """Limits in the labels as text; empty without limits."""
+    idle_since: str | None = None
+    """RFC 3339: since when the TPU VM has had no request."""
+    idle_unknown: str = ""
+    """Reason why the idle time is unknown, as the end of a sentence; empty if it is known."""
+    idle_after_s: int | None = None
+    """Limit of the idle time in the labels (`tpu.idleAfter`); None without one."""
+    shortage: Shortage | None = None
+    """Why a request for capacity waits or failed: quota, stock or unknown, with the evidence; None in other states."""
+    unknown: Sequence[str] = ()
+    """Facts that Google did not return, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedServer:
+    """The server of a stack: created, pending, or known only by its name."""
+
+    kind: str
+    """Kind of resource (cloud.kinds)."""
+    names: Sequence[str]
+    """Possible full names. A queued resource can be in any of its zones."""
+    project: str
+    inputs: Mapping[str, object]
+    outputs: Mapping[str, object]
+    is_recorded: bool = True
+    """False if the state has none: the names are those that the stack's settings give it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServesNow:
+    """What a stack serves now."""
+
+    word: ServingWord
+    """`deployed`: its server exists. `ended`: its server existed and is gone. `no server`: only other resources are in the state."""
+    why: str = ""
+    """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
+
+    @property
+    def may_be_gone(self) -> bool:
+        """True if the state may have a server that no longer exists, so a preview must compare it with Google."""
+        return self.word in {"ended", "unknown"}
+
+    @property
+    def shown(self) -> str:
+        """The word for a user: a stack that has resources but no server is incomplete."""
+        return INCOMPLETE if self.word == "no server" else self.word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFacts:
+    """What exists of one stack. A part is None if the caller did not name it: it is then neither absent nor unknown."""
+
+    stack: str
+    state: Answer[str]
+    """Time at which the state was written (RFC 3339). Absent: the backend has no such stack."""
+    outputs: Answer[StackOutputs]
+    """Outputs of the last complete `up`. Unknown: they are incomplete, or another version's."""
+    declared: DeployedServer | None = None
+    """The server that the state names; where it names none and Google was asked, the one that the settings name."""
+    resources: int = 0
+    """Number of resources in the state."""
+    pending: Sequence[str] = ()
+    """Names of the resources whose creation an interrupted run began."""
+    is_gateway: bool = False
+    backends: Sequence[Mapping[str, object]] = ()
+    """Stacks behind a gateway with their addresses, as its last `up` found them."""
+    has_server_component: bool = False
+    """True from the moment at which `up` begins with the server until a `destroy` has deleted it."""
+    is_without_capacity: bool = False
+    """True if an `up` got as far as the request for capacity, but none was granted."""
+    teardown_began: bool = False
+    """True if a deletion of the stack did not finish."""
+    server: Answer[CloudFacts] | None = None
+    """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
+    lost_buckets: Answer[Sequence[str]] | None = None
+    """Buckets of the state that no longer exist."""
+    locks: Sequence[StackLock] | None = None
+    """Locks of the state, and so the run in progress. Empty also if the backend lists none."""
+
+    @property
+    def cloud(self) -> CloudFacts | None:
+        """Google's report on the server; None if it is absent, unknown or was not asked for."""
+        return self.server.value if isinstance(self.server, Present) else None
+
+    @property
+    def recorded(self) -> DeployedServer | None:
+        """The server that the state names; None without one."""
+        return self.declared if self.declared is not None and self.declared.is_recorded else None
+
+    @property
+    def is_unrecorded(self) -> bool:
+        """True if Google has a server of the stack that its state does not name."""
+        return self.recorded is None and self.cloud is not None
+
+    @property
+    def deployed(self) -> StackOutputs | None:
+        """Outputs of the last complete `up`; None without any that can be read."""
+        return self.outputs.value if isinstance(self.outputs, Present) else None

@@ -1,0 +1,98 @@
+"""Read what exists of one stack: the state, Google's report on its server, its buckets and its locks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.naming import NamingError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer, Part, StackFacts
+from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.engine.locks import stack_locks
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_buckets, named_server, serving
+from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
+
+NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
+_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
+
+
+def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> StackFacts:
+    """Return what the state of a stack tells by itself. Google was not asked."""
+    declared, outputs = serving(state), _outputs(state)
+    has_component = any(item.get("type") in _SERVER_COMPONENTS for item in state.resources)
+    is_complete = isinstance(outputs, Present) and not state.is_gateway
+    return StackFacts(
+        stack=state.stack,
+        state=_state(state),
+        outputs=outputs,
+        declared=declared,
+        resources=len(state.resources),
+        pending=sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}),
+        is_gateway=state.is_gateway,
+        backends=tuple(map(as_mapping, as_sequence(state.printed.get("backends")))),
+        has_server_component=has_component,
+        is_without_capacity=state.lacks_capacity,
+        # Only a deletion removes the server of a complete `up` from the state with its component.
+        teardown_began=(is_complete and declared is None and not has_component) or is_unfinished(state.stack),
+        locks=locks,
+    )
+
+
+def _state(state: StackState) -> Answer[str]:
+    if state.status == "missing":
+        return Absent()
+    # Without an engine, the file of a local backend is the state itself.
+    return Present(state.written) if state.status == "read" or state.raw else Unknown(state.detail)
+
+
+def _outputs(state: StackState) -> Answer[StackOutputs]:
+    if not state.printed:
+        return Absent()
+    found = state.outputs
+    return Unknown(NOT_COMPLETE) if found is None else Present(found)
+
+
+def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
+    """Return what exists of a stack, with the named parts. A part without an answer within `limit_s` seconds is unknown.
+
+    Google is asked only about a stack that has a state.
+    """
+    facts, costs = facts_of(state), "cost" in parts
+    asks_server = costs or "server" in parts
+    if asks_server and facts.declared is None and facts.has_server_component:
+        facts = _with_named_server(facts, state)
+    found, queries = facts.declared, dict[str, Callable[[], Answer[object]]]()
+    if found is not None and asks_server:
+        queries["server"] = lambda: _report(found, state.stack, costs=costs)
+    if found is not None and "buckets" in parts:
+        queries["lost_buckets"] = lambda: Present(lost_buckets(state))  # calls nothing without a bucket
+    answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)
+    for part, (answer, error) in zip(queries, answers, strict=True):
+        facts = replace(facts, **{part: answer or Unknown(reason_of(error))})
+    return replace(facts, locks=stack_locks(state.stack)) if "locks" in parts else facts
+
+
+def _with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
+    """Return the facts with the server that the stack's settings name: Google may have created it without an answer."""
+    try:
+        return replace(facts, declared=named_server(state))
+    except (CommandRefusedError, NamingError) as error:
+        return replace(facts, server=Unknown(f"the name of its server is unknown: {str(error).splitlines()[0]}"))
+
+
+def _report(found: DeployedServer, stack: str, *, costs: bool) -> Answer[CloudFacts]:
+    """Return Google's report. Raises ScriptError."""
+    report = cloud_facts(connect(found.project), found, stack=stack, costs=costs)
+    return Present(report) if found.is_recorded or report.state != MISSING else Absent()
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return why a source did not respond."""
+    return str(error) if isinstance(error, ScriptError | TimeoutError) else f"{type(error).__name__}: {error}"

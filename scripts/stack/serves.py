@@ -1,0 +1,157 @@
+"""What a stack serves now, and the outputs of one that serves."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
+from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, StackFacts
+from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.engine import state as states
+from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.state import NO_CAPACITY, StackState, after_no_capacity, of_deployment, outputs_in
+from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
+
+UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
+GOOGLE_LIMIT_S: Final = 10.0
+"""Timeout of Google's answer for a command that only uses the server."""
+WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
+"""States in which Google is still creating the server."""
+Stamp = Callable[[float], str]
+"""Formats a time in seconds since 1970."""
+
+
+def serves_now(facts: StackFacts) -> ServesNow:
+    """Return what a stack serves: by Google's report, or as of its last `up` if Google was not asked."""
+    match facts.state:
+        case Absent():
+            return ServesNow(word="not deployed", why="It is not deployed.")
+        case Unknown(why=why):
+            return ServesNow(word="unknown", why=why)
+        case Present():
+            return _by_google(facts)
+
+
+def _by_google(facts: StackFacts) -> ServesNow:
+    has_server = facts.recorded is not None and bool(facts.recorded.outputs)
+    match facts.server:
+        case Present(value=cloud) if not cloud.has_ended:
+            return ServesNow(word="waiting" if cloud.state in WAITING_STATES else "deployed")
+        case Present(value=cloud) if has_server:
+            return ServesNow(word="ended", why=run_end(cloud, utc))
+        case Unknown(why=why):
+            return ServesNow(word="unknown", why=f"Cannot check whether the server exists: {why.rstrip('.')}.")
+        case None if has_server:
+            return _recorded(facts.outputs)
+        case _:
+            return _without_server(facts)
+
+
+def _recorded(outputs: Answer[StackOutputs]) -> ServesNow:
+    """Return what a stack with a server serves, as of its last `up`."""
+    if not isinstance(outputs, Present):
+        return ServesNow(word="unknown", why=f"{NOT_COMPLETE}.")
+    found = outputs.value
+    if found.target == "tpu" and found.state in WITHOUT_MACHINE:
+        return ServesNow(word="waiting", why=f"The capacity was {found.state}.")
+    if found.deadline and (end := datetime.fromisoformat(found.deadline)) <= GOOGLE_CLOCK.now():
+        return ServesNow(word="ended", why=_planned(utc(end.timestamp())))
+    return ServesNow(word="deployed")
+
+
+def _without_server(facts: StackFacts) -> ServesNow:
+    count = facts.resources
+    if count == 0 and not facts.pending:
+        return ServesNow(word="not deployed")
+    if facts.pending:
+        return ServesNow(
+            word="no server", why="An interrupted `up` may have created resources that are not in the state."
+        )
+    if facts.teardown_began:
+        why = f"A teardown did not finish: the state still has {count} resource{'s' if count > 1 else ''}."
+    elif facts.is_without_capacity:
+        why = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]} {after_no_capacity(facts.stack)}"
+    else:
+        why = f"The state has only {count} other resource{'s' if count > 1 else ''}."
+    return ServesNow(word="no server", why=why)
+
+
+def read_served(state: StackState, *, limit_s: float) -> ServesNow:
+    """Return what a stack serves, by Google's answer within `limit_s` seconds."""
+    return serves_now(read_facts(state, "server", limit_s=limit_s))
+
+
+def require_deployed(state: StackState, facts: StackFacts) -> None:
+    """Raise CommandRefusedError for a stack that is not deployed, unless Google has its server or does not tell."""
+    if not facts.is_unrecorded and not isinstance(facts.server, Unknown):
+        states.require_deployed(state)
+
+
+def serving_outputs(stack: str) -> StackOutputs:
+    """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
+
+    Without Google's response, the caller tries to reach the server.
+    """
+    deployment = read_deployment(stack)
+    facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
+    if facts.is_unrecorded:
+        raise CommandRefusedError(f"{UNRECORDED} Run `gemma recover {stack}`, then `gemma up {stack}`.")
+    outputs = outputs_in(stack, deployment.resources)
+    found = serves_now(facts)
+    if found.word == "ended":
+        again = up_command(stack, is_gateway=outputs.target == "gateway")
+        raise CommandRefusedError(f"{found.why} To serve again, run `{again}`.")
+    if found.word == "no server":
+        raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
+    return outputs
+
+
+def after_no_server(facts: StackFacts) -> str:
+    """Return the command for a stack whose state has no server."""
+    return f"gemma {'teardown' if facts.teardown_began else 'status'} {facts.stack}"
+
+
+def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
+    """Return since when and why a server that ended does not serve, as a sentence; empty if it has not ended."""
+    if not cloud.has_ended:
+        return ""
+    if cloud.planned_end is None and cloud.state == MISSING:
+        return "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server."
+    if cloud.run_end == "preempted":
+        return "Nothing serves. Google preempted the TPU VM (spot)."
+    if cloud.planned_end is None:
+        return f"Nothing serves. Google reports the server as {cloud.phase or cloud.state}."
+    at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
+    if cloud.run_end == "planned":
+        return _planned(at)
+    return f"Nothing serves. The TPU VM was preempted or deleted before the planned end of its run at {at}."
+
+
+def _planned(at: str) -> str:
+    return f"Nothing serves since the planned end of the run at {at}."
+
+
+def utc(at_s: float) -> str:
+    """Return a time in UTC, in minutes."""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def up_command(stack: str, *, is_gateway: bool) -> str:
+    """Return the command that brings back a server that ended."""
+    return f"gemma up {stack} --refresh" if is_gateway else f"gemma up {stack}"
+
+
+def lock_sentence(lock: StackLock, now: datetime) -> str:
+    """Return who holds a lock, or that its holder was killed."""
+    if lock.is_left:
+        return f"A killed command left a lock: {lock.holder} is no longer running."
+    return f"The stack is {lock.held(now)}."
+
+
+def after_locks(stack: str, locks: Sequence[StackLock]) -> str:
+    """Return the command for a locked stack: wait for a holder that runs, or import what a killed one has created."""
+    return f"gemma recover {stack}" if all(lock.is_left for lock in locks) else f"gemma status {stack} --watch"
