@@ -54,7 +54,11 @@ def _place(resources: Resources, type_: str, name: str) -> _Place | None:
 def _other_project(settings: Settings, resources: Resources) -> _Place | None:
     """Return the place of the TPU VM or its request if it is in another project than the settings name."""
     machines = (as_mapping(each) for each in resources.values() if as_mapping(each).get("type") == CAPACITY_TYPE)
-    projects = (str(as_mapping(each.get("inputs")).get("project") or settings.project) for each in machines)
+    known = (
+        as_mapping(each.get("outputs")).get("project") or as_mapping(each.get("inputs")).get("project")
+        for each in machines
+    )
+    projects = (str(project or settings.project) for project in known)
     return next((_Place(project=project, region="") for project in projects if project != settings.project), None)
 
 

@@ -14,7 +14,7 @@ from gemma_serving.scripts.preview.comment import _lines
 from gemma_serving.scripts.preview.effects import effect_of
 from gemma_serving.scripts.preview.plans import describe_checkout
 from gemma_serving.scripts.preview.upcoming import SERVICE_TYPE, deployed_stack, effect_of_changes, headline
-from tests.scripts.status.planted import stack_resource
+from tests.scripts.planted_states import stack_resource
 
 CANARY = "hf_canary0123456789abcdef"
 ROOT = Path(__file__).resolve().parents[3]

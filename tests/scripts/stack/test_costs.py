@@ -1,6 +1,7 @@
 """What a stack costs is one answer: the same rate now, rate while it runs, cost so far and end in every command. Unknown is never zero."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -13,11 +14,13 @@ from gemma_serving.cloud.kinds import ACCOUNT, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.search_results import Inventory
 from gemma_serving.cloud.spending import spending
+from gemma_serving.contracts.answers import Present
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.arguments import ListedStack
 from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.deployed_server import cloud_facts, serving
+from gemma_serving.scripts.stack.facts import facts_of
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.status.render import _notes, _row
 from gemma_serving.scripts.status.report import StackStatus
@@ -25,8 +28,8 @@ from gemma_serving.scripts.teardown.output import text_of
 from gemma_serving.scripts.teardown.receipt import Receipt
 from gemma_serving.scripts.up import starting
 from tests.cloud.populated import PROJECT, owner
+from tests.scripts import planted_states as planted
 from tests.scripts.sample_outputs import sample_outputs
-from tests.scripts.status import planted
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 START = NOW - timedelta(hours=3)
@@ -182,7 +185,9 @@ def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
     monkeypatch.setattr(deployed_server, "_with_phase", lambda _api, facts, _name: facts)
 
     facts = cloud_facts(google, serving(state), stack="x")
-    status = StackStatus(stack="x", deployed=True, serves=serves_now(state, facts), cloud=facts)
+    status = StackStatus(
+        stack="x", deployed=True, serves=serves_now(replace(facts_of(state), server=Present(facts))), cloud=facts
+    )
     shown = ("unknown", "0.00+") if rate is None else (f"{rate:.2f}", f"{usd:.2f}")
     assert _row(status, NOW.timestamp())[-2:] == shown
     limits = dict(_notes(status, str, now_s=0.0, alone=True))["limits"]

@@ -54,9 +54,9 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
 ):
     monkeypatch.chdir(tmp_path)
     remember(EMPTY)
-    assert next_command(status, kept, ()) == command
+    assert next_command(status, facts_of(kept)) == command
     forget("x")
-    assert next_command(NOTHING, EMPTY, ()) == "gemma up x"
+    assert next_command(NOTHING, facts_of(EMPTY)) == "gemma up x"
 
 
 @pytest.mark.parametrize(

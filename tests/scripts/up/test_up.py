@@ -33,8 +33,8 @@ from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.cloud.populated import owner
 from tests.contracts.test_server_change import machine, service
 from tests.engine_package.test_locks import dead_pid, refusal
+from tests.scripts import planted_states as planted
 from tests.scripts.sample_outputs import sample_outputs
-from tests.scripts.status import planted
 
 STACK = "tpu-v6e1"
 RUN = "l4-qat"
