@@ -69,8 +69,10 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
         "  waits     nothing until its capacity is ACTIVE, then $1.42/h",
         "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
         "  run       $1.42/h for each instance that runs, $0.00/h while idle",
-        "  begun     incomplete: The last `up` was not complete, or another version of the project deployed the stack. "
-        "Run `gemma up begun`. Costs an unknown price, if Google bills it.",
+        (
+            "  begun     incomplete: The last `up` was not complete, or another version of the project deployed the stack. "
+            "Run `gemma up begun`. Costs an unknown price, if Google bills it."
+        ),
         "  half      incomplete: The state has only 1 other resource. Run `gemma status half`.",
         "Next: gemma status",
     ):
