@@ -31,8 +31,9 @@ OTHERS: Final[Mapping[str, object]] = {
 }  # fmt: skip
 """Another value of each option of the planner than the stack has."""
 
-NOT_STARTED: Final = frozenset({"tensor_parallel_size", "data_parallel_size", "quantization"})
-"""Options with which the server does not start here: the product of the first two is the number of chips, and a TPU converts no weights."""
+NOT_STARTED: Final = frozenset({"tensor_parallel_size", "data_parallel_size", "quantization", "lora_adapters"})
+"""Options with which the server does not start here: the product of the first two is the number of chips, and a TPU converts no
+weights and loads no adapter."""
 
 
 def words_of(options: VllmOptions) -> tuple[str, ...]:

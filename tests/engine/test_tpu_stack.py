@@ -229,7 +229,7 @@ def test_teardown_leaves_nothing_of_ours_and_everything_of_others(workspace, dep
     listed = workspace.script("teardown", "--stack", renamed, "--dry-run", expect=1)
     for text in (refused.err, listed.out):
         assert f"`pulumi stack rename {STACK} --stack {renamed}`" in text
-    assert re.search(r"TPU queued resource +us-\S+, \$5\.40 per hour", listed.out), listed.out
+    assert re.search(r"TPU queued resource +us-\S+, \$5\.40/h", listed.out), listed.out
     workspace.teardown(renamed)
     assert capacity(workspace) == {}
     assert workspace.made("/secrets/theirs")
