@@ -8,8 +8,7 @@ from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.question.fields import question_fields, value_at, with_changes
 from gemma_serving.planning.question.types import Deployment, Platform
-from gemma_serving.planning.settings.annotations import WordOrList
-from gemma_serving.planning.settings.fields import SettingField, setting_key
+from gemma_serving.planning.settings.fields import setting_key
 from gemma_serving.planning.settings.text import format_memory
 from gemma_serving.planning.solve.wording import NO_STACK
 from gemma_serving.stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
@@ -65,19 +64,7 @@ def value_in_file(path: str, value: object) -> object:
     if path == "vcpu":
         return round(cast("float", value))
     field = question_fields().get(path)
-    if field is not None and field.quantity is not None:
-        return field.quantity.spell(cast("int", value))
-    return _items_in_file(field, cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
-
-
-def _items_in_file(field: SettingField | None, items: tuple[str, ...]) -> object:
-    """Return a list, or its only item where the file may have it without brackets."""
-    is_word = (
-        len(items) == 1
-        and field is not None
-        and any(isinstance(annotation, WordOrList) for annotation in field.annotations)
-    )
-    return items[0] if is_word else list(items)
+    return value if field is None else field.in_file(value)
 
 
 def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:

@@ -193,7 +193,7 @@ def _given(word: str | None) -> str | None:
 
 def _file_keys() -> Sequence[str]:
     """Return the path of each key of a settings file, such as `tpu.acceleratorType`."""
-    from gemma_serving.stacks.schema import blocks  # noqa: PLC0415 - pydantic takes longer to load than a plan
+    from gemma_serving.stacks.schema import blocks  # noqa: PLC0415 - only with --stack
 
     return [
         f"{path.partition(':')[2]}.{name}".removeprefix(".") for path, block in blocks() for name in block["properties"]
@@ -227,7 +227,6 @@ def _in_yaml(key: str, text: str) -> object:
 
 def settings_of(question: Question) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError."""
-    # pydantic takes longer to load than the whole plan, and only this path needs it.
     from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
 
     changes = dict[str, object]()

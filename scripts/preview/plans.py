@@ -17,7 +17,7 @@ from gemma_serving.engine.runner import stacks_in
 from gemma_serving.planning import PlanningError, plan
 from gemma_serving.planning.question.types import Finding, Plan
 from gemma_serving.planning.question.vllm_args import vllm_arguments
-from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.fields import SettingField, block_fields
 from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.planning.units import format_duration
 from gemma_serving.stacks.gateway_plan import plan_gateway
@@ -26,7 +26,6 @@ from gemma_serving.stacks.planned import finding_text, to_deployment, today
 from gemma_serving.stacks.secrets import SECRET_KEYS
 from gemma_serving.stacks.settings import Settings
 from gemma_serving.stacks.settings.gateway import GatewayStack
-from gemma_serving.stacks.settings.keys import setting_fields
 from gemma_serving.stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"
@@ -178,7 +177,7 @@ def duration(seconds: float) -> str:
 def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
     """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
-    for field in setting_fields(type(settings)):
+    for field in block_fields(type(settings)):
         value = _value_at(settings, field.path)
         is_shown = field.path.partition(".")[0] not in _APART and not field.path.startswith(f"{_IN_ONE_LINE}.")
         if not is_shown or value is None:

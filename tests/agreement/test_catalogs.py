@@ -24,7 +24,9 @@ def test_the_provider_has_the_planners_machine_types_and_quotas():
 
 def test_every_list_of_gpus_has_those_of_the_planner():
     names = set(CLOUD_RUN_GPUS.values())
-    assert {*next(field.annotations[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu")} == names
+    assert {
+        *next(field.annotations[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu")
+    } == names
     assert set(Run().gpu_drivers) == set(Run().gpu_regions) == names
     assert names <= set(packaged("localcloud.vllm", "boots.json")["cards"])
     skus = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}

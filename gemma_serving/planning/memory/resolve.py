@@ -37,7 +37,6 @@ from gemma_serving.planning.question.vllm_args import (
     SCALED_KV_SUFFIX,
     TPU_BUCKET_PADDING_GAP,
     VllmOptions,
-    check_options,
 )
 from gemma_serving.planning.units import ceil_div, next_power_of_two
 
@@ -51,7 +50,6 @@ _KV_BYTES: Final = {
 
 def resolve(deployment: Deployment) -> Resolved:
     """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
-    check_options(deployment.vllm)
     check_values(deployment)
     return filled_in(deployment)
 

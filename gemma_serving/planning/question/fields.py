@@ -1,6 +1,7 @@
 """Fields of a `Deployment` by path, such as `vllm.max_model_len`: list, read, check and change them."""
 
 import dataclasses
+import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -81,15 +82,12 @@ def _leaves() -> Iterator[SettingField]:
 
 def check_values(deployment: Deployment) -> None:
     """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
-    for path, limit in _LIMITS.items():
+    for path in (*_LIMITS, "weights_mode"):
         value: object = getattr(deployment, path)
-        if value is not None and not limit.allows(value):
-            raise PlanningError(f"`{path}` is {value}; it must be {limit}.")
-    if deployment.weights_mode is not None:
-        allowed = typing.get_args(question_fields()["weights_mode"].hint)
-        if deployment.weights_mode not in allowed:
-            raise PlanningError(f'`weights_mode` is "{deployment.weights_mode}". Allowed: {", ".join(allowed)}.')
-    for path in ("tpu", "cloud_run", "alerts", "metrics", "workload"):
+        problem = None if value is None else question_fields()[path].problem(value)
+        if problem is not None:
+            raise PlanningError(f"`{path}` is {json.dumps(value)}; {problem}.")
+    for path in ("vllm", "tpu", "cloud_run", "alerts", "metrics", "workload"):
         block: HasProblems | None = getattr(deployment, path)
         if block is not None:
             check_block(block, path)

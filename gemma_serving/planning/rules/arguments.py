@@ -5,7 +5,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.extra_arguments import extra_arguments, flags_of
 from gemma_serving.planning.question.features import soft_token_arguments
 from gemma_serving.planning.question.server_flags import ServerArgument
@@ -22,6 +21,7 @@ from gemma_serving.planning.question.vllm_args import (
     VllmOptions,
 )
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.planning.units import number_of
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
@@ -233,8 +233,8 @@ def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
         try:
-            found[f"vllm.{option.name}"] = option.read(text)
-        except PlanningError:
+            found[f"vllm.{option.name}"] = read_text(option.field, text)
+        except ValueError:
             continue
     return found
 

@@ -403,7 +403,7 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
 
 def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
     settings = starting.stack_settings(STACK)
-    too_long = settings.model_copy(update={"vllm": replace(settings.vllm, max_model_len=999_999)})
+    too_long = replace(settings, vllm=replace(settings.vllm, max_model_len=999_999))
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
     monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
@@ -712,7 +712,7 @@ def of_an_order(monkeypatch):
         tpu = replace(
             settings.tpu, provisioning=("flex-start", "spot:5m", "standard"), zones=("us-east5-a", "us-east5-b")
         )
-        return settings.model_copy(update={"tpu": tpu})
+        return replace(settings, tpu=tpu)
 
     monkeypatch.setattr(preview_upcoming, "stack_settings", changed)
     monkeypatch.setattr(up, "stack_settings", changed)
