@@ -17,7 +17,6 @@ from gemma_serving.contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUME
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
-from gemma_serving.planning.question.vllm_args import cuda_compatibility, vllm_environment
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
 from gemma_serving.planning.settings.google_limits import (
     PROMPT_PROBE,
@@ -25,6 +24,7 @@ from gemma_serving.planning.settings.google_limits import (
     mount_owner_problems,
     probe_problems,
 )
+from gemma_serving.planning.settings.vllm_args import cuda_compatibility, vllm_environment
 
 HEALTH_PATH = "/health"
 INGRESS: Mapping[str, str] = {

@@ -33,9 +33,9 @@ from gemma_serving.contracts.serving_document import (
 from gemma_serving.planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
-from gemma_serving.planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
 from gemma_serving.planning.settings.google_limits import accelerator_problem, run_limit_problem
 from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, vllm_environment
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 

@@ -9,13 +9,13 @@ from gemma_serving.cloud.price_file import book_of
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.types import Finding
 from gemma_serving.planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
 from gemma_serving.stacks.wording import StackWording
 
 

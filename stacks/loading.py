@@ -15,15 +15,15 @@ from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.spelling import odd_characters
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
-from gemma_serving.planning.question.vllm_args import VllmOptions
 from gemma_serving.planning.settings.fields import Problem, part_at
 from gemma_serving.planning.settings.reading import InvalidBlockError, read_block
-from gemma_serving.stacks.secrets import KINDS, SECRET_KEYS, set_command
-from gemma_serving.stacks.settings import NAMESPACES, NOT_IN_FILE, Settings
-from gemma_serving.stacks.settings.vllm import OptionsOrBlocks, stated_in_blocks
+from gemma_serving.planning.settings.secrets import KINDS, SECRET_KEYS, set_command
+from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks, stated_in_blocks
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings.gateway import GatewayStack
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack
 
 T = TypeVar("T")
 Loaded = TypeVar("Loaded", Settings, "GatewayStack")
@@ -154,7 +154,7 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> "GatewayStack":
     """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
-    from gemma_serving.stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
@@ -211,7 +211,7 @@ def _replaced(values: Mapping[str, object], place: Sequence[str], value: object)
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> "GatewayStack":
     """Return the settings of a gateway from its file. Raises SettingsError."""
-    from gemma_serving.stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     config = _config_of(path)
     return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)

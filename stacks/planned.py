@@ -13,11 +13,14 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.margins import margin_words
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import named_drafter
-from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
-from gemma_serving.planning.rules.findings import acceptable_ids, counted_notes, notes_of
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.rules.findings import counted_notes, notes_of
+from gemma_serving.planning.settings.accepted import acceptable_ids
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment, WeightsMode
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
-from gemma_serving.stacks.settings import Settings
 
 
 def today() -> str:

@@ -12,16 +12,26 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
-from gemma_serving.planning.question.workload import Workload
-from gemma_serving.planning.settings import bucket, cloud_run, gateway, image, observability, tpu
+from gemma_serving.planning.settings import (
+    bucket,
+    cloud_run,
+    docker_hub,
+    gateway,
+    gateway_stack,
+    image,
+    observability,
+    stack,
+    tpu,
+)
+from gemma_serving.planning.settings import vllm_blocks as vllm
 from gemma_serving.planning.settings.annotations import Constraint, InFile, WordOrList
 from gemma_serving.planning.settings.fields import SettingField, own_fields, setting_key
 from gemma_serving.planning.settings.gateway import GatewaySettings
-from gemma_serving.stacks.secrets import KINDS, set_command
-from gemma_serving.stacks.settings import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings, docker_hub, stack, vllm
-from gemma_serving.stacks.settings import gateway as gateway_stack
-from gemma_serving.stacks.settings.gateway import GatewayStack
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.secrets import KINDS, set_command
+from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -6,12 +6,12 @@ from typing import Final, cast
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from gemma_serving.planning.question.fields import question_fields, value_at, with_changes
-from gemma_serving.planning.question.types import Deployment, Platform
+from gemma_serving.planning.settings.deployment import Deployment, Platform
 from gemma_serving.planning.settings.fields import setting_key
+from gemma_serving.planning.settings.paths import question_fields, value_at, with_changes
 from gemma_serving.planning.settings.text import format_memory
+from gemma_serving.planning.settings.vllm_blocks import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
-from gemma_serving.stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
 
 _TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 _BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}

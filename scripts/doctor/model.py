@@ -29,10 +29,10 @@ from gemma_serving.contracts.staged_weights import (
 from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
 from gemma_serving.planning.rules.security.pinned import COMMIT
+from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
-from gemma_serving.stacks.secrets import HF_TOKEN, KINDS, set_command
-from gemma_serving.stacks.settings import Settings
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"

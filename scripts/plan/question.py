@@ -17,15 +17,15 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import find_accelerator
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import is_version
-from gemma_serving.planning.question.fields import question_fields, with_changes
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
-from gemma_serving.planning.question.types import Deployment
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions
-from gemma_serving.planning.question.workload import parse_workload
 from gemma_serving.planning.rules.alternatives import version_of
-from gemma_serving.planning.rules.findings import check_accepted
+from gemma_serving.planning.settings.accepted import check_accepted
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import setting_key
 from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
+from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.wording import NO_STACK, Wording
 from gemma_serving.scripts.plan.plan_options import NONE, Question
 from gemma_serving.scripts.plan.set_option import (
@@ -40,7 +40,7 @@ from gemma_serving.scripts.plan.set_option import (
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.planning.settings.stack import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 

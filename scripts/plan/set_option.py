@@ -8,8 +8,8 @@ from typing import Final, cast
 
 from gemma_serving.contracts.spelling import did_you_mean, did_you_mean_path
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.fields import question_fields
 from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.paths import question_fields
 from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.scripts.plan.plan_options import NONE
 

@@ -11,16 +11,9 @@ from gemma_serving.planning.cost.capacity_order import order_lines
 from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
 from gemma_serving.planning.memory.margins import margin_words
-from gemma_serving.planning.question.types import (
-    LIMIT_WORDS,
-    Band,
-    Finding,
-    Plan,
-    RunningCosts,
-    ThroughputPlan,
-    WorkloadPlan,
-)
+from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
 from gemma_serving.planning.speed.bands import WIDER, sources_of
 from gemma_serving.planning.speed.measured_starts import behind_the_start

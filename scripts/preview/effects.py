@@ -7,9 +7,9 @@ from typing import Final, Literal
 from gemma_serving.contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
 from gemma_serving.planning.settings.annotations import EffectName
 from gemma_serving.planning.settings.fields import block_fields
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.preview.plans import RESTART, START, StackDescription
-from gemma_serving.stacks.settings.gateway import GatewayStack
-from gemma_serving.stacks.settings.stack import Settings
 
 StackEffect = Literal[
     "nothing", "update", "restart", "revision", "service", "capacity", "target", "removed", "blocked", "new",

@@ -15,17 +15,18 @@ from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.server_change import flags_of
 from gemma_serving.engine.runner import stacks_in
 from gemma_serving.planning import PlanningError, plan
-from gemma_serving.planning.question.types import Finding, Plan
-from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import SettingField, block_fields
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.secrets import SECRET_KEYS
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.planning.units import format_duration
 from gemma_serving.stacks.gateway_plan import plan_gateway
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
-from gemma_serving.stacks.secrets import SECRET_KEYS
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
 from gemma_serving.stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
-    from gemma_serving.stacks.settings.gateway import GatewayStack
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack
+    from gemma_serving.planning.settings.stack import Settings
 
 NO_PROJECT: Final = "planned-without-a-project"
 """Stand-in if neither the file nor the environment sets a project. A plan needs none."""

@@ -17,6 +17,7 @@ from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
@@ -25,7 +26,6 @@ from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within,
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
 from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
-from gemma_serving.stacks.settings import Settings
 from gemma_serving.stacks.wording import StackWording
 
 _GOOGLE_LIMIT_S: Final = 10.0

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.planning import Deployment, Finding, VllmOptions, plan
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
-from gemma_serving.planning.question.vllm_args import OPTIONS, vllm_arguments
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments
 from gemma_serving.planning.solve.wording import FIELDS, remedy_of, with_callers_keys
 from tests.records import replace
 

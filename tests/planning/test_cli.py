@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.planning.question.fields import question_fields, value_at
-from gemma_serving.planning.question.types import Deployment
 from gemma_serving.planning.settings.annotations import Limit, Matching, OneOf
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.paths import question_fields, value_at
 from gemma_serving.planning.speed.bands import BANDS
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
 from gemma_serving.scripts.plan.__main__ import main

@@ -18,12 +18,12 @@ from gemma_serving.planning.machine.hardware import ACCELERATORS, known_places
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.question.fields import question_fields, with_changes
-from gemma_serving.planning.question.workload import IMAGE_TOKENS
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
 from gemma_serving.planning.solve.plan_json import plan_json

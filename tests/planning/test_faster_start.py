@@ -10,7 +10,7 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.cost.loading_modes import LoadingMode, loading_modes
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.solve.faster_start import FasterStart, faster_start
 from gemma_serving.planning.solve.wording import FIELDS
 from gemma_serving.planning.units import duration

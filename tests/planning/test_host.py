@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.planning import NO_SERVICE, Deployment, Finding, VllmOptions, plan
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.settings.paths import with_changes
 from tests.records import replace
 
 service_block = partial(dataclasses.replace, NO_SERVICE)

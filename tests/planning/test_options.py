@@ -9,9 +9,9 @@ import pytest
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
 from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
 from gemma_serving.planning.data.prices import LIST_PRICES
-from gemma_serving.planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
-from gemma_serving.planning.question.workload import Workload
 from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments, vllm_environment
+from gemma_serving.planning.settings.workload import Workload
 from tests.records import replace
 
 CLOSED = {

@@ -17,8 +17,9 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine import families, hardware
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
-from gemma_serving.planning.question.types import NO_TPU, Plan
-from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import NO_TPU
+from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.search import ServiceLimits, SolutionSet, solve

@@ -10,8 +10,8 @@ from gemma_serving.planning.cost.running_costs import observability_usd_per_mont
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.question.types import BillPart
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.plan_json import costs_json
 from tests.records import replace
 

@@ -11,10 +11,11 @@ from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workl
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_options
 from gemma_serving.planning.memory.resolve import resolve
-from gemma_serving.planning.question.fields import with_changes
-from gemma_serving.planning.question.types import NO_SERVICE, WorkloadPlan
-from gemma_serving.planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
+from gemma_serving.planning.question.types import WorkloadPlan
+from gemma_serving.planning.settings.deployment import NO_SERVICE
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
 from tests.records import replace
 
 

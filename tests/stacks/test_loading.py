@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning import plan
+from gemma_serving.planning.settings.stack import NAMESPACES, Settings
 from gemma_serving.stacks.loading import (
     SettingsError,
     from_file,
@@ -23,7 +24,6 @@ from gemma_serving.stacks.loading import (
     gateway_from_pulumi,
 )
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import NAMESPACES, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning.question.fields import question_fields, value_at
 from gemma_serving.planning.settings.fields import block_fields
+from gemma_serving.planning.settings.paths import question_fields, value_at
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.preview.plans import flat_settings
 from gemma_serving.stacks.loading import from_file, read_yaml
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import Settings
 from gemma_serving.stacks.wording import settings_key, value_in_file
 
 FILES = shipped_files(Path(__file__).resolve().parents[2])

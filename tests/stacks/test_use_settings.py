@@ -9,9 +9,9 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning import plan
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.features import served_features
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
-from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import SettingsError, from_values, read_yaml
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import StackWording, file_changes

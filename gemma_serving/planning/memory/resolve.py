@@ -23,7 +23,6 @@ from gemma_serving.planning.memory.margins import edges_of_memory, one_request
 from gemma_serving.planning.model.catalog import spec_of, unknown_model
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import drafter_of
-from gemma_serving.planning.question.fields import check_values
 from gemma_serving.planning.question.recommendation import (
     MAX_NUM_SEQS,
     SMALL_DEVICE_MAX_NUM_SEQS,
@@ -32,8 +31,9 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.question.types import Deployment, Platform, WeightsMode
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.paths import check_values
+from gemma_serving.planning.settings.vllm_args import (
     SCALED_KV_SUFFIX,
     TPU_BUCKET_PADDING_GAP,
     VllmOptions,

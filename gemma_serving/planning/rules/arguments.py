@@ -8,8 +8,10 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.question.extra_arguments import extra_arguments, flags_of
 from gemma_serving.planning.question.features import soft_token_arguments
 from gemma_serving.planning.question.server_flags import ServerArgument
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.vllm_args import (
     DEFAULT_IMAGE_TOKENS,
     IMAGE_TOKENS,
     OPTIONS,
@@ -20,8 +22,6 @@ from gemma_serving.planning.question.vllm_args import (
     VllmOption,
     VllmOptions,
 )
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
-from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.planning.units import number_of
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")

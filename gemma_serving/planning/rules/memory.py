@@ -23,7 +23,6 @@ from gemma_serving.planning.model.support import FP8_KV, Answer, Support, suppor
 from gemma_serving.planning.question.recommendation import UTILIZATION
 from gemma_serving.planning.question.releases import tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.alternatives import (
     DEFAULT_IMAGE,
     alternatives_for,
@@ -35,6 +34,7 @@ from gemma_serving.planning.rules.alternatives import (
 )
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import align_to, from_gib, number_of, to_gib
 
 _ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")

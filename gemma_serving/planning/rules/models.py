@@ -7,9 +7,9 @@ from gemma_serving.planning.data.checkpoints import Checkpoint, find_checkpoint,
 from gemma_serving.planning.model.catalog import absent_model
 from gemma_serving.planning.model.spec import precisions, text_params
 from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for, named_drafter
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.alternatives import served_as, smaller_models
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 
 
 @rule("MOD01")

@@ -7,8 +7,8 @@ from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU,
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
 
 

@@ -14,12 +14,13 @@ from gemma_serving.planning.memory.speculation import speculation_of, unknown_dr
 from gemma_serving.planning.question.drafters import likely_drafters
 from gemma_serving.planning.question.features import allowed_items, decodes_audio
 from gemma_serving.planning.question.lora import adapters_of, lora_of
-from gemma_serving.planning.question.types import LIMIT_WORDS, Remedy
-from gemma_serving.planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import more_replicas
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import media_tokens, prompt_tokens
 from gemma_serving.planning.speed.serving import LoadedServer, server_of
 from gemma_serving.planning.units import HOUR_S, ceil_div, duration, number_of, to_gib

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from gemma_serving.contracts.fields import to_json
-from gemma_serving.planning.question.types import Finding, Remedy
+from gemma_serving.planning.settings.finding import Finding, Remedy
 
 _FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
 NO_STACK: Final = "STACK"

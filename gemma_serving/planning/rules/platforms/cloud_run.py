@@ -17,17 +17,17 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.releases import is_known_from
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import STREAMER
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.rules.alternatives import alternatives_for
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import (
     PROBE_PERIOD_S,
     PROBE_TIMEOUT_S,
     mount_owner_problems,
     probe_problems,
 )
+from gemma_serving.planning.settings.vllm_args import STREAMER
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of
 from gemma_serving.planning.units import HOUR_S, duration, number_of
 

@@ -9,8 +9,8 @@ from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.prices import PRICES, Price, region_of
 from gemma_serving.planning.machine.hardware import MIN_RUN_S
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import HOUR_S, duration
 
 

@@ -7,8 +7,8 @@ from gemma_serving.planning.data.overheads import HOST_SYSTEM_DISK_GIB, IMAGE_ON
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
 from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import instance_problems, most_memory_gib
 from gemma_serving.planning.units import align_to, to_gib
 

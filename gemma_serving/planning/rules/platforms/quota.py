@@ -14,8 +14,8 @@ from gemma_serving.planning.machine.hardware import (
 )
 from gemma_serving.planning.memory.host_memory import with_margin_gib
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.settings.finding import Remedy
 
 
 class _Use(Struct, frozen=True):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
 from gemma_serving.planning.question.recommendation import replica_counts
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import duration
 
 

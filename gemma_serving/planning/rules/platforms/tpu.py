@@ -10,13 +10,13 @@ from gemma_serving.planning.data.prices import continent_of
 from gemma_serving.planning.machine.hardware import tpu_offer
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
 from gemma_serving.planning.question.releases import STREAMS_ON_TPU, is_known_from
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from gemma_serving.planning.rules.alternatives import alternatives_for
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import run_limit_problem
+from gemma_serving.planning.settings.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from gemma_serving.planning.speed.startup import compile_s_of
 from gemma_serving.planning.units import HOUR_S, duration, number_of
 

@@ -8,8 +8,8 @@ from msgspec import Struct
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.tables import Table, data_file, row_of
 from gemma_serving.planning.model.support import version_in_use, version_key
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.settings.finding import Remedy
 
 ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
 _UNKNOWN: Final = (0, 0, 0, 0)

@@ -8,9 +8,9 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import find_checkpoint
 from gemma_serving.planning.memory.resolve import Resolved
 from gemma_serving.planning.question.hub_files import hub_files
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _UNPICKLES: Final = ("auto", "hf", "pt", "npcache")

@@ -9,16 +9,16 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.settings.annotations import InFile, Limit, Matching, OneOf
+from gemma_serving.planning.settings.reading import read_block
+from gemma_serving.planning.settings.text import Commit, ModelId, Positive
+from gemma_serving.planning.settings.vllm_args import (
     DEFAULT_LORA_RANK,
     IMAGE_TOKENS,
     LORA_RANKS,
     OPTIONS,
     VllmOptions,
 )
-from gemma_serving.planning.settings.annotations import InFile, Limit, Matching, OneOf
-from gemma_serving.planning.settings.reading import read_block
-from gemma_serving.planning.settings.text import Commit, ModelId, Positive
 
 _PARSER: Final = "gemma4"
 _Items = Annotated[int, Limit(at_least=0, at_most=999)]

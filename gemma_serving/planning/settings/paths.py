@@ -11,13 +11,13 @@ from msgspec import Struct, structs
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from gemma_serving.planning.question.types import Deployment, WeightsMode
-from gemma_serving.planning.question.workload import Workload
 from gemma_serving.planning.settings.annotations import HasProblems, Limit
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
+from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, own_field
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
 

@@ -10,14 +10,15 @@ from gemma_serving.contracts.labels import PRODUCT, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
-from gemma_serving.planning.question.vllm_args import STREAMER, VllmOptions
-from gemma_serving.planning.question.workload import Workload
-from gemma_serving.planning.rules.findings import check_accepted
+from gemma_serving.planning.settings.accepted import check_accepted
 from gemma_serving.planning.settings.annotations import Checked, InFile, Key, OnChange, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.docker_hub import DockerHubSettings
 from gemma_serving.planning.settings.image import ImageSettings, named_image
+from gemma_serving.planning.settings.labels import Labels
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.secrets import KINDS, SecretKey
 from gemma_serving.planning.settings.text import (
     Commit,
     DurationS,
@@ -30,10 +31,9 @@ from gemma_serving.planning.settings.text import (
     SecretVersion,
 )
 from gemma_serving.planning.settings.tpu import TpuSettings
-from gemma_serving.stacks.secrets import KINDS, SecretKey
-from gemma_serving.stacks.settings.docker_hub import DockerHubSettings
-from gemma_serving.stacks.settings.labels import Labels
-from gemma_serving.stacks.settings.vllm import OptionsOrBlocks
+from gemma_serving.planning.settings.vllm_args import STREAMER, VllmOptions
+from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks
+from gemma_serving.planning.settings.workload import Workload
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with their own server."""
