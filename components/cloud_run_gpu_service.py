@@ -8,7 +8,7 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import require_valid
+from gemma_serving.components.checks import argument, require_valid
 from gemma_serving.components.defaults import program_ownership
 from gemma_serving.components.model_bucket import ModelBucket
 from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
@@ -137,8 +137,8 @@ class CloudRunGpuServiceArgs:
         host = host_of(ACCELERATORS[_PLANNERS_NAME[run.gpu]], "cloud-run")
         size = (run.cpu, run.memory_mib / _MIB_PER_GIB)
         found = [
-            *instance_problems(host, run.gpu, size=size, paths=("service.cpu", "service.memory_mib")),
-            *probe_problems(self.startup_probe, "service.startup_probe"),
+            *instance_problems(host, run.gpu, size=size, paths=("service.cpu", "service.memory_mib"), spell=argument),
+            *probe_problems(self.startup_probe, "service.startup_probe", argument),
         ]
         yield from (f"{problem.fact}. {problem.fix.capitalize()}" for problem in found)
         for name, given, wanted in mount_owner_problems(run.mount, uid=server.uid, gid=server.gid):

@@ -19,7 +19,7 @@ from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
+from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 
 
@@ -129,7 +129,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
 
 def finding_text(finding: Finding, wording: Wording) -> str:
     """Return the text of a finding: its id, message, and the change to the settings file."""
-    return f"{finding.id}: {with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
+    return f"{finding.id}: {message_of(finding, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
 def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> ModelSpec | None:

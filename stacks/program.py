@@ -9,7 +9,6 @@ from gemma_serving.contracts.naming import Names, NamingError, allowed_name, che
 from gemma_serving.planning import PlanningError
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.stacks import loading
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.base import Context
@@ -44,11 +43,8 @@ def run() -> None:
     home = home_region(settings, stack, deployed)
     deployment = to_deployment(settings, today=today())
     wording = StackWording(deployment, stack)
-    try:
-        subject = examine(deployment)
-        planned = plan_of(subject)
-    except PlanningError as error:
-        raise PlanningError(with_callers_keys(str(error), wording)) from None
+    subject = examine(deployment)
+    planned = plan_of(subject)
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)

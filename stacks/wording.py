@@ -10,7 +10,7 @@ from gemma_serving.planning.settings.deployment import Deployment, Platform
 from gemma_serving.planning.settings.fields import setting_key
 from gemma_serving.planning.settings.paths import question_fields, value_at, with_changes
 from gemma_serving.planning.settings.text import format_memory
-from gemma_serving.planning.settings.vllm_blocks import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
+from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
 
 _TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
@@ -103,13 +103,6 @@ class StackWording:
         """Use the settings keys of the deployment's target, and the name of the stack in commands."""
         self._deployment = deployment
         self.stack = stack
-
-    def key(self, path: str) -> str:
-        """Return the settings key of a field."""
-        name = path.removeprefix("vllm.")
-        if name in self._deployment.vllm_in_blocks:
-            return f"vllm.{KEYS_IN_BLOCKS.get(name, BLOCK_OF[name])}"
-        return settings_key(path, _target(self._deployment))
 
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove; None if the settings cannot express the change."""

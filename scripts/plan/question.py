@@ -21,7 +21,7 @@ from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.rules.alternatives import version_of
 from gemma_serving.planning.settings.accepted import check_accepted
 from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.fields import setting_key
+from gemma_serving.planning.settings.fields import file_key
 from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
 from gemma_serving.planning.settings.paths import question_fields, with_changes
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
@@ -52,14 +52,6 @@ class CommandWording(NamedTuple):
     """True if the command line may name a release with `--vllm`, which counts before the release of `--image`."""
     stack: str = NO_STACK
 
-    def key(self, path: str) -> str:
-        """Return the option, or the key of `--set`."""
-        field = question_fields().get(path)
-        own = OWN_OPTION.get(path)
-        if own is not None:
-            return own
-        return ".".join(map(setting_key, path.split("."))) if field is None else field.key
-
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""
         image = _image_name(changes)
@@ -70,7 +62,8 @@ class CommandWording(NamedTuple):
     def _words(self, path: str, value: object) -> Sequence[str]:
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
-        return ("--set", f"{self.key(path)}={_spelled(path, value)}")
+        field = question_fields().get(path)
+        return ("--set", f"{field.key if field else file_key(path)}={_spelled(path, value)}")
 
 
 def _image_name(changes: Mapping[str, object]) -> str | None:

@@ -22,7 +22,6 @@ from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.planning.units import format_duration
 from gemma_serving.stacks.gateway_plan import plan_gateway
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
@@ -120,14 +119,11 @@ def _gateway(path: Path, stack: str, date: str) -> StackDescription:
 def _server(path: Path, stack: str, date: str) -> StackDescription:
     settings = from_file(path, project=UNKNOWN_PROJECT)
     shown = {**flat_settings(settings), **_encrypted(path)}
-    wording = None
     try:
         deployment = to_deployment(settings, path.parent, today=date)
-        wording = StackWording(deployment, stack)
         planned = plan(deployment)
     except PlanningError as error:
-        text = with_callers_keys(str(error), wording) if wording else str(error)
-        return StackDescription(stack=stack, settings=shown, error=masked(text))
+        return StackDescription(stack=stack, settings=shown, error=masked(str(error)))
     flags = vllm_arguments(
         planned.vllm,
         model_or_path=settings.model,
@@ -142,7 +138,8 @@ def _server(path: Path, stack: str, date: str) -> StackDescription:
         figures=_figures(planned),
         recompile=_UNKNOWN if planned.known_startup is None else duration(planned.known_startup.pause_s(compiles=True)),
         findings=tuple(
-            _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
+            _finding(one, finding_text(one, StackWording(deployment, stack)), accepted=one.id in planned.accepted)
+            for one in planned.findings
         ),
     )
 

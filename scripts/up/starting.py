@@ -16,9 +16,7 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
@@ -62,12 +60,7 @@ def prepared_stack(stack: str) -> Generator[bool]:
 def _require_plan(stack: str, settings: Settings) -> None:
     """Raise CommandRefusedError if findings of the plan block a stack, and PlanningError if its settings cannot be planned."""
     deployment = to_deployment(settings, runner.project_folder(), today=today())
-    wording = StackWording(deployment, stack)
-    try:
-        planned = plan(deployment)
-    except PlanningError as error:
-        raise PlanningError(with_callers_keys(str(error), wording)) from None
-    require_unblocked(planned, stack, wording)
+    require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
 
 
 def _require_unblocked(stack: str, settings: Settings, *, is_known: bool) -> None:

@@ -12,7 +12,8 @@ from gemma_serving.planning.question.server_flags import TABLES, flag_table, par
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments
-from gemma_serving.planning.solve.wording import FIELDS, remedy_of, with_callers_keys
+from gemma_serving.planning.solve.wording import message_of, remedy_of
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +196,7 @@ FLAGS = [
 def test_no_finding_ever_shows_a_secret_and_each_remedy_removes_its_finding(arguments: list[str]):
     deployment = with_arguments(*arguments)
     for finding in plan(deployment).findings:
-        said = f"{with_callers_keys(finding.message, FIELDS)} {remedy_of(finding, FIELDS)} {finding!r}"
+        said = f"{message_of(finding, CommandWording())} {remedy_of(finding, CommandWording())} {finding!r}"
         assert "canary" not in said
         if finding.id in {"SEC01", "ARG01", "ARG02"}:
             assert finding.remedies

@@ -75,7 +75,7 @@ def test_nothing_is_not_the_same_as_not_given(key: str, capsys: pytest.CaptureFi
 
 @given(st.sampled_from(sorted(LIMITED)), st.sampled_from([math.nan, math.inf, -math.inf, -1, 10**400, 1e300, True]))
 def test_a_program_that_plans_gets_the_same_refusal(path: str, value: float):
-    with pytest.raises(PlanningError, match=r"^`[a-z_.]+` is .*; expected .*\.$"):
+    with pytest.raises(PlanningError, match=r"^[a-zA-Z.]+ is .*; expected .*\.$"):
         plan(with_changes(QUESTION, {path: value}))
 
 

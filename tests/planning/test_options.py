@@ -137,7 +137,7 @@ def test_the_environment_is_what_the_hardware_needs():
             {"quantization": "int3"},
             'The quantization "int3" is unknown. Allowed: bf16, fp8, w4a16, nvfp4, mxfp4, mxfp4-experts, nvfp4-mlp, nvfp4-experts.',
         ),
-        ({"weights_mode": "floppy"}, "`weights_mode` is \"floppy\"; expected 'hub'"),
+        ({"weights_mode": "floppy"}, "weightsMode is \"floppy\"; expected 'hub'"),
         ({"vllm": VllmOptions(cpu_offload_gib=4)}, "vLLM on TPU cannot offload"),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_flag_that_carries_the_commit_has_a_key_of_its_own():
     for word in (f"--revision={A}", f"--tokenizer-revision={A}"):
         finding = own_key(word)
         assert finding is not None
-        assert "`model_revision`" in finding.message
+        assert "modelRevision" in finding.message
     assert own_key("--tokenizer=some/one", f"--tokenizer-revision={B}") is None
 
 

@@ -19,7 +19,7 @@ from gemma_serving.planning.rules.findings import QUOTA_IDS, detected_findings
 from gemma_serving.planning.settings.finding import Finding, Remedy
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import remedy_of, with_callers_keys
+from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_values
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import StackWording, file_changes, inline_yaml
@@ -213,7 +213,7 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
     FITTING.clear()
     for finding in before.findings:
         assert finding.remedies or finding.severity != "block" or finding.id in known_hopeless(before)
-        assert "canary" not in f"{with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}"
+        assert "canary" not in f"{message_of(finding, wording)} {remedy_of(finding, wording)}"
         for remedy in finding.remedies:
             if not remedy.is_deployable:
                 continue

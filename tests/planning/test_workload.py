@@ -126,7 +126,7 @@ def test_the_memory_of_adapters_is_what_the_server_reserves_in_either_spelling()
 
 def test_a_limit_of_adapters_without_lora_is_refused():
     for option in ({"max_loras": 2}, {"max_lora_rank": 32}):
-        with pytest.raises(PlanningError, match=r"the server has no LoRA\. Set `vllm\.lora_adapters`"):
+        with pytest.raises(PlanningError, match=r"the server has no LoRA\. Set vllm\.lora\.adapters"):
             plan(replace(E2B, vllm=VllmOptions(**option)))
 
 

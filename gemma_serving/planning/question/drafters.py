@@ -33,7 +33,7 @@ def drafter_of(options: VllmOptions, given: ModelSpec | None = None) -> ModelSpe
     if named is None:
         if given is not None:
             raise PlanningError(
-                "A config.json of a draft model was passed, but `vllm.speculative_config` names no model. Add its id as "
+                "A config.json of a draft model was passed, but vllm.speculativeConfig names no model. Add its id as "
                 '{"model": "ORG/NAME", "num_speculative_tokens": 3}.'
             )
         return None

@@ -215,8 +215,8 @@ def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - 
 RequestLimit = Literal["kv-cache", "max-num-seqs", "concurrency"]
 LIMIT_WORDS: Final[Mapping[RequestLimit, str]] = {
     "kv-cache": "the KV cache",
-    "max-num-seqs": "`vllm.max_num_seqs`",
-    "concurrency": "`cloud_run.concurrency`",
+    "max-num-seqs": "vllm.maxNumSeqs",
+    "concurrency": "cloudRun.concurrency",
 }
 """Limits of a server's concurrent requests, with their fields as in messages."""
 Bottleneck = RequestLimit | Literal["prefill", "memory", "compute", "pcie", "overhead", "front-end", "rate"]

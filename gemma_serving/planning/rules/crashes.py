@@ -146,7 +146,7 @@ def _recorded_crash(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"The server {start} not start: {clause} ({crash.source}).",
         remedies=_remedies(crash, subject),
-        advice=f"Or set `image` to a release from {crash.fixed} by its digest." if crash.fixed else "",
+        advice=f"Or set image to a release from {crash.fixed} by its digest." if crash.fixed else "",
         severity=severity,
         source=f"{crash.id}, {crash.seen_on}",
     )

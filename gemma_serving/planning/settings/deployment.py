@@ -12,7 +12,7 @@ from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
 from gemma_serving.planning.settings.tpu import TpuSettings
-from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF, VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
@@ -83,7 +83,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     staged_parts: tuple[str, ...] = ()
     """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
     vllm_in_blocks: tuple[str, ...] = ()
-    """Options for which the settings use a block instead of the option's own key, so remedies are worded with its keys."""
+    """Options for which the settings use a block instead of the option's own key, so findings name its keys."""
     model_spec: ModelSpec | None = None
     """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
     device: Accelerator | None = None
@@ -94,6 +94,10 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prices that replace the list prices."""
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
+
+    def vllm_key(self, name: str) -> str:
+        """Return the key of an option of vLLM that the settings use: its own, or a block's."""
+        return f"vllm.{BLOCK_KEYS[name] if name in self.vllm_in_blocks else KEY_OF[name]}"
 
     @property
     def accelerator_name(self) -> str:

@@ -177,6 +177,11 @@ def setting_key(name: str) -> str:
     return camel_case(name.removesuffix("_s") if is_duration(name) else name)
 
 
+def file_key(path: str) -> str:
+    """Return the key in the file of an attribute path: `tpu.max_run_duration_s` is `tpu.maxRunDuration`."""
+    return ".".join(map(setting_key, path.split(".")))
+
+
 def is_duration(path: str) -> bool:
     """Return whether a field holds a duration, which the file spells with its unit."""
     return path.endswith("_s") and not path.endswith(_NAMES_WITH_UNIT)
@@ -237,28 +242,29 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     return hint, False, ()
 
 
-def check_block(block: HasProblems, path: str = "") -> None:
+def check_block(block: HasProblems, name: str, *, in_python: bool = False) -> None:
     """Raise PlanningError for the first value of a block that its annotations reject, and for keys that contradict each other.
 
     A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
-    The message names fields by path in backticks, as messages of the planner do.
+    The message names keys of a file below `name`; with `in_python` attributes, in backticks.
     """
-    for problem in _problems(block, path):
+    for problem in _problems(block, name, in_python=in_python):
         raise PlanningError(problem)
 
 
-def _problems(block: HasProblems, path: str) -> Iterator[str]:
+def _problems(block: HasProblems, name: str, *, in_python: bool) -> Iterator[str]:
+    tick = "`" if in_python else ""
     for field in own_fields(type(block)):
         value: object = getattr(block, field.path)
         if value is None or value == field.default or (field.default is MISSING and not value):
             continue
-        place = f"{path}.{field.path}".removeprefix(".")
+        place = f"{name}.{field.path if in_python else field.key}"
         if field.block is not None and isinstance(value, field.block):
-            yield from _problems(cast("HasProblems", value), place)
+            yield from _problems(cast("HasProblems", value), place, in_python=in_python)
         for problem in field.problems(value):
             shown = part_at(value, problem.place)
-            yield f"`{place}` is {json.dumps(shown) if isinstance(shown, str) else shown}; {problem.text}."
-    yield from (f"`{path}`: {problem}." if path else f"{problem}." for problem in contradictions(block))
+            yield f"{tick}{place}{tick} is {json.dumps(shown) if isinstance(shown, str) else shown}; {problem.text}."
+    yield from (f"{tick}{name}{tick}: {problem}." for problem in contradictions(block))
 
 
 def contradictions(block: object) -> Iterator[str]:

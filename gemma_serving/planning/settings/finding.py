@@ -28,7 +28,7 @@ class Remedy(Struct, frozen=True, kw_only=True):
 class Finding(Struct, frozen=True, kw_only=True):
     """A result to review before the deployment costs anything.
 
-    `message` and `advice` name fields of a `Deployment` by path in backticks; `planning.solve.wording` inserts the caller's keys.
+    `message` and `advice` name keys of the settings file, and STACK for the stack in commands.
     """
 
     id: str

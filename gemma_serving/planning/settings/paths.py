@@ -14,7 +14,7 @@ from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_acceler
 from gemma_serving.planning.settings.annotations import HasProblems, Limit
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
 from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
-from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, own_field
+from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
 from gemma_serving.planning.settings.workload import Workload
@@ -86,11 +86,11 @@ def check_values(deployment: Deployment) -> None:
         value: object = getattr(deployment, path)
         problem = None if value is None else question_fields()[path].problem(value)
         if problem is not None:
-            raise PlanningError(f"`{path}` is {json.dumps(value)}; {problem}.")
+            raise PlanningError(f"{file_key(path)} is {json.dumps(value)}; {problem}.")
     for path in ("vllm", "tpu", "cloud_run", "alerts", "metrics", "workload"):
         block: HasProblems | None = getattr(deployment, path)
         if block is not None:
-            check_block(block, path)
+            check_block(block, file_key(path))
 
 
 def value_at(deployment: Deployment, path: str) -> object:

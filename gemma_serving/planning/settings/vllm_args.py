@@ -381,6 +381,16 @@ MAX_LORAS: Final = OPTIONS["lora.atOnce"].flag
 KEY_OF: Final[Mapping[str, str]] = {option.name: option.key for option in _OPTIONS}
 """Settings key of each field of `VllmOptions`."""
 
+BLOCK_KEYS: Final[Mapping[str, str]] = {
+    "limit_mm_per_prompt": "multimodal",
+    "speculative_config": "speculative",
+    "enable_auto_tool_choice": "tools.enabled",
+    "tool_call_parser": "tools.parser",
+    "reasoning_parser": "thinking.parser",
+    "chat_template": "thinking.template",
+}
+"""Block, or key in a block, of each field that also has its own key."""
+
 
 def given_options(options: VllmOptions) -> dict[str, object]:
     """Return the options that are set, by settings key."""

@@ -13,6 +13,7 @@ from gemma_serving.planning.settings.annotations import InFile, Limit, Matching,
 from gemma_serving.planning.settings.reading import read_block
 from gemma_serving.planning.settings.text import Commit, ModelId, Positive
 from gemma_serving.planning.settings.vllm_args import (
+    BLOCK_KEYS,
     DEFAULT_LORA_RANK,
     IMAGE_TOKENS,
     LORA_RANKS,
@@ -220,7 +221,9 @@ OptionsOrBlocks: TypeAlias = Annotated[VllmOptions, InFile(without_blocks)]
 def stated_in_blocks(value: Mapping[str, object]) -> list[str]:
     """Return the options with their own key for which a file's `vllm` uses a block instead."""
     return [
-        name for name, block in BLOCK_OF.items() if value.get(block) is not None and value.get(camel_case(name)) is None
+        name
+        for name, key in BLOCK_KEYS.items()
+        if value.get(key.partition(".")[0]) is not None and value.get(camel_case(name)) is None
     ]
 
 
@@ -239,7 +242,7 @@ def block_changes(path: str, value: object, in_blocks: Sequence[str]) -> Mapping
         }
     if name == "speculative_config":
         return _speculative_changes(cast("Mapping[str, object] | None", value))
-    return {f"vllm.{KEYS_IN_BLOCKS[name]}": value}
+    return {f"vllm.{BLOCK_KEYS[name]}": value}
 
 
 def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -252,18 +255,3 @@ def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, ob
         "vllm.speculative.drafter": model,
         "vllm.speculative.revision": config.get("revision"),
     }
-
-
-KEYS_IN_BLOCKS: Final = {
-    "enable_auto_tool_choice": "tools.enabled",
-    "tool_call_parser": "tools.parser",
-    "reasoning_parser": "thinking.parser",
-    "chat_template": "thinking.template",
-}
-"""Keys of options that also have their own key."""
-BLOCK_OF: Final = {
-    "limit_mm_per_prompt": "multimodal",
-    "speculative_config": "speculative",
-    **{name: key.partition(".")[0] for name, key in KEYS_IN_BLOCKS.items()},
-}
-"""Block by option, for options that also have their own key."""
