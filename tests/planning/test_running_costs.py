@@ -61,7 +61,7 @@ def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
 def test_a_larger_boot_disk_costs_more():
     large = replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=1_000))
     assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(TPU)["boot disk, 100 GiB"].usd)
-    with pytest.raises(PlanningError, match="tpu.bootDiskSizeGb is 99; expected a whole number of 100 or more"):
+    with pytest.raises(PlanningError, match=r"tpu\.bootDiskSizeGb is 99; expected a whole number of 100 or more"):
         plan(replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=99)))
 
 

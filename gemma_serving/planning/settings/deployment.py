@@ -1,12 +1,13 @@
 """The question of the planner: the blocks of a stack's settings, with blanks, and what is no setting."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Struct
 
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.settings.annotations import Limit
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.image import ImageSettings
@@ -57,9 +58,9 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
-    host_memory_gib: float | None = None
+    host_memory_gib: Annotated[float, Limit(above=0)] | None = None
     """Memory of a machine without a block; None for the service's (`given_memory_gib`), without one the default for the accelerator."""
-    vcpu: float | None = None
+    vcpu: Annotated[float, Limit(above=0)] | None = None
     """vCPU of a machine without a block; None for the service's (`given_vcpu`), without one the default for the accelerator."""
     image: ImageSettings | None = None
     """The server's image; None for the accelerator's default image."""
@@ -74,9 +75,9 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint_url: str | None = None
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
-    measured_tok_per_s: float | None = None
+    measured_tok_per_s: Annotated[float, Limit(at_least=0.001)] | None = None
     """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
-    max_usd: int | None = None
+    max_usd: Annotated[int, Limit(at_least=1)] | None = None
     """Maximum cost in US dollars before a guard tears the deployment down."""
     accept_findings: tuple[str, ...] = ()
     """Ids of findings that the user accepted; they are shown but block nothing."""

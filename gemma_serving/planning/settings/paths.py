@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from gemma_serving.planning.settings.annotations import HasProblems, Limit
+from gemma_serving.planning.settings.annotations import HasProblems
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
 from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
@@ -36,13 +36,6 @@ _NOT_SETTABLE: Final = frozenset(
     }
 )
 """Objects of the program, values that follow from other fields, and blocks that only a stack has."""
-_LIMITS: Final[Mapping[str, Limit]] = {
-    "host_memory_gib": Limit(above=0),
-    "vcpu": Limit(above=0),
-    "measured_tok_per_s": Limit(at_least=0.001),
-    "max_usd": Limit(at_least=1),
-}
-"""Limits of the question's own numbers."""
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
     "startup_probe": ProbeSettings(),
@@ -74,15 +67,14 @@ def _leaves() -> Iterator[SettingField]:
         if name in _NOT_SETTABLE:
             continue
         field = own_field(name, hints[name])
-        limit = _LIMITS.get(name)
-        yield field if limit is None else field._replace(annotations=(limit,))
+        yield field
         if field.block is not None:
             yield from block_fields(field.block, field.path, field.key)
 
 
 def check_values(deployment: Deployment) -> None:
     """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
-    for path in (*_LIMITS, "weights_mode"):
+    for path in ("host_memory_gib", "vcpu", "measured_tok_per_s", "max_usd", "weights_mode"):
         value: object = getattr(deployment, path)
         problem = None if value is None else question_fields()[path].problem(value)
         if problem is not None:

@@ -10,13 +10,12 @@ of vLLM on TPU (tpu-inference).
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from types import UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_origin
 
-from gemma_serving.contracts.fields import Doc, camel_case, to_json
+from gemma_serving.contracts.fields import Doc, to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
 from gemma_serving.planning.settings.annotations import Key, Limit, Matching, Unusable
-from gemma_serving.planning.settings.fields import SettingField, own_field
+from gemma_serving.planning.settings.fields import SettingField, own_fields
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
@@ -294,8 +293,6 @@ class VllmOption(NamedTuple):
     """Its type and limits."""
     kind: object
     """int, float, bool, str, tuple or Mapping."""
-    choices: tuple[str, ...]
-    """Allowed values, or allowed keys of a mapping; empty if any is allowed."""
     flag: str
     """Flag of `vllm serve`; empty for `extra_args`."""
     has_no_form: bool
@@ -343,25 +340,17 @@ def _nested(paths: tuple[tuple[str, ...], ...], value: object) -> Mapping[str, o
     return found
 
 
-def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
-    """Return the option that a field's annotation describes."""
-    value = annotation.__origin__
-    if get_origin(value) in {Union, UnionType}:
-        value = get_args(value)[0]  # the other is None
-    kind, choices = get_origin(value) or value, value
-    if kind is Mapping:
-        choices, value = get_args(value)
-    markers: dict[type[object], Any] = {
-        type(marker): marker for marker in (*getattr(value, "__metadata__", ()), *annotation.__metadata__)
-    }
+def _option(field: SettingField) -> VllmOption:
+    """Return the option that a field's annotations describe."""
+    kind = get_origin(field.hint) or field.hint
+    markers: dict[type[object], Any] = {type(marker): marker for marker in field.annotations}
     flag: Flag = markers.get(Flag, Flag())
     return VllmOption(
-        name=name,
-        key=markers[Key].name if Key in markers else camel_case(name),
-        field=own_field(name, annotation),
-        kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
-        choices=get_args(choices) if get_origin(choices) is Literal else (),
-        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{name.replace('_', '-')}",
+        name=field.path,
+        key=field.key,
+        field=field,
+        kind=str if kind is Literal else kind,
+        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{field.path.replace('_', '-')}",
         has_no_form=flag.has_no_form,
         shape=markers.get(InJson) or markers.get(Pairs),
         unit=markers[Unit].name if Unit in markers else "",
@@ -369,7 +358,7 @@ def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an anno
     )
 
 
-_OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
+_OPTIONS: Final = tuple(map(_option, own_fields(VllmOptions)))
 
 OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
 """Every option by its settings key, in the order of the command line."""
