@@ -24,7 +24,7 @@ from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.plan.question import ROOT, stack_file
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import not_yaml, read_yaml
-from gemma_serving.stacks.wording import inline_yaml, value_in_file
+from gemma_serving.stacks.wording import inline_yaml
 
 _BEST: Final[dict[Goal, str]] = {
     "cost": "cheapest deployment",
@@ -248,7 +248,7 @@ def _cloud_run(solution: Solution) -> dict[str, object]:
     resolved, run = solution.subject.resolved, solution.deployment.cloud_run
     return {
         "region": run.region,
-        "gpu": value_in_file("accelerator", resolved.accelerator.name),
+        "gpu": resolved.accelerator.cloud_run.name,
         "cpu": f"{resolved.vcpu:g}",
         "memory": f"{resolved.host_memory_gib:g}Gi",
         "concurrency": run.concurrency,

@@ -36,7 +36,7 @@ def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messag
         settings = from_file(path, project="my-project")
         deployment, config = to_deployment(settings), read_yaml(path.read_text())["config"]
         for field in question_fields().keys() - {"platform", "weights_mode"}:
-            key = settings_key(field, settings.target)
+            key = settings_key(field)
             given = _at(config, key)
             if given is not None and not isinstance(given, dict):
                 assert value_in_file(field, value_at(deployment, field)) == given, (path.name, key)

@@ -13,7 +13,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.settings.annotations import HasProblems
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
-from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
@@ -99,29 +99,34 @@ def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deplo
     """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
     if "model" in changes and deployment.model_revision:
         changes = {"model_revision": "", **changes}
-    has_block = deployment.tpu.accelerator_type or deployment.cloud_run.gpu
-    return _changed(deployment, _in_blocks(deployment, changes) if has_block else changes)
+    if deployment.tpu.accelerator_type or deployment.cloud_run.gpu:
+        cleared = {path: _OWN[path] for path in changes if path in _OWN}
+        changes = {**cleared, **_of_mount(deployment, changes), **in_blocks(deployment, changes)}
+    return _changed(deployment, changes)
 
 
-def _in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+def in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
     """Return the changes of a stack's machine as changes of its block, which a platform without a stack does not have."""
     platform = changes.get("platform", deployment.platform)
-    found = dict(changes)
-    if platform == "cloud-run" and "weights_mode" in changes:
-        found |= _of_mount(deployment.weights_mode, changes["weights_mode"])
-    for path in _MACHINE.keys() & changes.keys():
-        value = changes[path]
-        if platform == "cloud-run":
-            found |= {path: _OWN[path], **_of_service(path, value)}
+    found: dict[str, object] = {}
+    for path, value in changes.items():
+        if platform == "cloud-run" and path in _OWN:
+            found |= _of_service(path, value)
         elif platform == "tpu-vm" and path == "accelerator":
-            found |= {path: "", "tpu.accelerator_type": value}
+            found["tpu.accelerator_type"] = value
+        else:
+            found[path] = value
     return found
 
 
-def _of_mount(before: WeightsMode | None, mode: object) -> Mapping[str, object]:
+def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
     """Return the changes of the mount for another mode. Without the bucket, only a mode that reads it without a mount is removed."""
+    mode = changes.get("weights_mode")
+    if "weights_mode" not in changes or changes.get("platform", deployment.platform) != "cloud-run":
+        return {}
     if mode not in typing.get_args(MountMode):
-        return {"cloud_run.mount.mode": MountSettings().mode} if before in {"streamer", "memory"} else {}
+        is_unmounted = deployment.weights_mode in {"streamer", "memory"}
+        return {"cloud_run.mount.mode": MountSettings().mode} if is_unmounted else {}
     size = {} if mode == "fuse-cached" else {"cloud_run.mount.cache_size_mib": None}
     return {"cloud_run.mount.mode": mode, **size}
 
