@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from authors.tables import csv_text, table
+from gemma_serving.cloud.quotas import tpu_quota
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning import plan
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
@@ -291,7 +292,11 @@ def provider_machines() -> str:
         if offer.instance_quota_metric
     }
     chip_quotas = {
-        offer.api_name: {"metric": offer.quota_metric, "id": offer.quota_id}
+        offer.api_name: {
+            name: {"metric": quota.metric, "id": quota.quota_id}
+            for name, form in (("preemptible", "spot"), ("on_demand", "standard"))
+            if (quota := tpu_quota(offer.api_name, form)) is not None
+        }
         for _, offer in _created()
         if offer.quota_metric
     }

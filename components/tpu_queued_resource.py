@@ -183,9 +183,13 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 next_steps=list(args.next_steps),
                 allow_replace_active=tpu.allow_replace_active,
             ),
-            # A server whose account cannot read its secrets never starts.
             pulumi.ResourceOptions(
-                parent=self, custom_timeouts=timeouts(tpu), depends_on=[*args.server.secrets.values()]
+                parent=self,
+                custom_timeouts=timeouts(tpu),
+                # For `pulumi up --replace`, the engine does not ask the provider, whose diffs state the same.
+                delete_before_replace=True,
+                # A server whose account cannot read its secrets never starts.
+                depends_on=[*args.server.secrets.values()],
             ),
         )
         self.zone = resource.zone

@@ -1,9 +1,11 @@
-"""Drafters and adapters of a stack, staged next to its model in the bucket."""
+"""Drafters and adapters of a stack, staged next to its model in the bucket, and the command that stages them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
+from gemma_serving.cloud.model_files import PROJECT
 from gemma_serving.contracts.staged_weights import OWN_FOLDER, own_folder
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.hub_files import HUB_ID
@@ -63,3 +65,17 @@ def with_local_folders(options: VllmOptions, staged: tuple[ExtraCheckpoint, ...]
     if adapters is not None:
         options = replace(options, lora_adapters={name: folders.get(place, place) for name, place in adapters.items()})
     return options
+
+
+def staging_command(settings: Settings, stack: str, project: Path = PROJECT) -> str:
+    """Return the command that stages the weights: `--from` a folder if they are the user's own, which the hub does not show.
+
+    Without weights beside `modelConfig` in the project's folder, FOLDER is a placeholder.
+    """
+    command = f"gemma stage_model {stack}"
+    if settings.architecture_file is None or settings.model_revision is not None:
+        return command
+    config = Path(settings.architecture_file)
+    folder = config if (project / config).is_dir() else config.parent
+    has_weights = any((project / folder).glob("*.safetensors"))
+    return f"{command} --from {folder if has_weights else 'FOLDER'}"

@@ -258,16 +258,20 @@ def _missing_file(path: Path) -> str:
 
 
 def _no_settings(path: Path) -> str:
-    """Return the error. The engine writes a file with only a salt if the stack's own was deleted."""
-    from gemma_serving.contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
+    """Return the error for a file that can be read. The engine writes one with only a salt if the stack's own was deleted."""
+    from gemma_serving.contracts.settings_files import committed_text, refresh_command  # noqa: PLC0415 - only an error needs it
 
+    document = as_mapping(read_yaml(path.read_text(encoding="utf-8")))
+    outside = next((key for key in map(str, document) if key.startswith(f"{PRODUCT}:")), "")
+    if outside:
+        return f"{path.name}: {outside} is not below config:. Indent each {PRODUCT}: key by two spaces."
     if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
         return (
             f"{path.name} has no settings, but its committed version has. Run `git checkout {path.name}` to restore it."
         )
     return (
-        f"{path.name} has no settings of this project. Run `gemma new {_stack_of(path.name)} --model 12B --force` to write them, "
-        f"or set {PRODUCT}:target and {PRODUCT}:model."
+        f"{path.name} has no settings of this project. Set {PRODUCT}:target and {PRODUCT}:model below config:. If the stack is deployed, "
+        f"run `{refresh_command(_stack_of(path.name))}`, which writes its settings."
     )
 
 

@@ -1,11 +1,16 @@
 """Steps of the program: settings, plan, resources. `__main__.py` calls `run`."""
 
+import os
+from typing import Final
+
 import pulumi
+from msgspec.structs import replace
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError, allowed_name, check_stack_name
+from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from gemma_serving.planning import PlanningError
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
@@ -23,6 +28,9 @@ from gemma_serving.stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""
+
+_REPAIRED_BY_STAGING: Final = ("NET03", "WRK08")
+"""Findings that `gemma stage_model` removes, so they do not stop the program that creates its bucket."""
 
 
 def run() -> None:
@@ -42,6 +50,8 @@ def run() -> None:
     deployed = deployed_resources(stack)
     home = home_region(settings, stack, deployed)
     deployment = to_deployment(settings, today=today())
+    if STAGING_VARIABLE in os.environ:
+        deployment = replace(deployment, accept_findings=(*deployment.accept_findings, *_REPAIRED_BY_STAGING))
     wording = StackWording(deployment, stack)
     subject = examine(deployment)
     planned = plan_of(subject)

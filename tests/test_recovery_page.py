@@ -58,9 +58,11 @@ PULUMI = {
     ("up",): {"--stack", "--refresh"},
     ("destroy",): {"--stack"},
     ("cancel",): {"--yes", "--stack"},
+    ("config", "refresh"): {"--stack", "--force"},
     ("whoami",): {"--verbose"},
     ("stack", "init"): set(),
     ("stack", "output"): {"--stack"},
+    ("stack", "rename"): {"--stack"},
     ("stack", "rm"): {"--preserve-config", "--yes"},
 }
 """The commands of Pulumi that the page names, with the options that it uses; `test_pulumi_knows...` asks the CLI."""
@@ -164,7 +166,7 @@ def test_every_command_exists_with_its_options(command):
     else:
         assert words[0] == "pulumi"
         options = {word for word in words if word.startswith("--")}
-        known = PULUMI[tuple(words[1:3])] if words[1] == "stack" else PULUMI[(words[1],)]
+        known = PULUMI[tuple(words[1:3])] if words[1] in {"config", "stack"} else PULUMI[(words[1],)]
         assert options <= known
         assert all(following == "NAME" for word, following in pairwise(words) if word == "--stack")
 

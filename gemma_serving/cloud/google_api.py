@@ -13,7 +13,14 @@ from google.auth.credentials import Credentials
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from gemma_serving.cloud import google_session
-from gemma_serving.cloud.google_session import GoogleListError, NoConnectionError, endpoint, sent
+from gemma_serving.cloud.google_session import (
+    GoogleListError,
+    MachineWideError,
+    NoConnectionError,
+    RejectedLoginError,
+    endpoint,
+    sent,
+)
 from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
@@ -78,12 +85,13 @@ class GoogleApi:
         given = {"params": parameters, "json": body, "timeout": CALL_LIMIT_S, "auth": self._counted(url)}
         try:
             return attempts(sent, self.session, verb, url, **given)
+        except google.auth.exceptions.TransportError as error:
+            raise NoConnectionError(url, error) from None
         except google.auth.exceptions.GoogleAuthError as error:
-            raise ScriptError(
-                f"Google rejected the credentials ({str(error).splitlines()[0]}). "
-                "Run `gcloud auth application-default login`."
-            ) from None
+            raise RejectedLoginError(error) from None
         except (requests.ConnectionError, requests.Timeout, GoogleListError) as error:
+            if isinstance(error, GoogleListError) and error.status == HTTPStatus.UNAUTHORIZED:
+                raise RejectedLoginError from None
             if not _may_pass(error):
                 raise
             if isinstance(error, requests.ConnectionError):
@@ -116,8 +124,8 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
         return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
-    except NoConnectionError as error:
-        return Unknown(str(error), "no connection")
+    except MachineWideError as error:
+        return Unknown(str(error), error.cause)
     except ScriptError as error:
         return Unknown(str(error))
 

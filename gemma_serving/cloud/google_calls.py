@@ -8,7 +8,15 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TypeAlias
 
-from gemma_serving.cloud.google_session import GoogleCallError, NotJsonError, endpoint, host_of, open_session, sent
+from gemma_serving.cloud.google_session import (
+    GoogleCallError,
+    NotJsonError,
+    RejectedLoginError,
+    endpoint,
+    host_of,
+    open_session,
+    sent,
+)
 
 __all__ = ["GoogleCallError", "call", "call_now", "endpoint"]
 
@@ -44,10 +52,10 @@ def _ask(url: str, project: str, body: Json | None, limit_s: float, verb: str | 
 
     try:
         return sent(open_session(project), verb or ("GET" if body is None else "POST"), url, json=body, timeout=limit_s)
-    except google.auth.exceptions.GoogleAuthError as error:
-        raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
-    except requests.RequestException as error:
+    except (requests.RequestException, google.auth.exceptions.TransportError) as error:
         raise GoogleCallError(0, f"no connection to {host_of(url)} ({type(error).__name__})") from None
+    except google.auth.exceptions.GoogleAuthError as error:
+        raise GoogleCallError(0, RejectedLoginError(error).problem) from None
     except NotJsonError:
         raise GoogleCallError(HTTPStatus.OK, "a response that is not JSON") from None
 

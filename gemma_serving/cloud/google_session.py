@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.contracts.answers import Cause
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 
 if TYPE_CHECKING:
     import requests
     from google.auth.credentials import Credentials
+    from google.auth.exceptions import GoogleAuthError
 
 
 class GoogleCallError(Exception):
@@ -35,18 +37,41 @@ class GoogleListError(GoogleCallError):
         return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
 
 
+class MachineWideError(ScriptError):
+    """Every call of this machine fails for one reason. The message is the same for all calls, so a command says it once."""
+
+    cause: Cause
+
+
 NO_CONNECTION: Final = "No connection to "
 """Start of a `NoConnectionError`'s message."""
 
 
-class NoConnectionError(ScriptError):
-    """No connection to an API. The message is the same for all APIs of Google, so a command with many calls says it once."""
+class NoConnectionError(MachineWideError):
+    """No connection to an API."""
+
+    cause = "no connection"
 
     def __init__(self, url: str, error: Exception) -> None:
         super().__init__(
             f"{NO_CONNECTION}{host_of(url)} ({type(error).__name__}). "
             "Check the network of this machine, then run the same command again."
         )
+
+
+class RejectedLoginError(MachineWideError):
+    """Google rejects the caller's login, with the command that fixes it. `error`: google-auth's, if it could not renew a token."""
+
+    cause = "no login"
+
+    def __init__(self, error: "GoogleAuthError | None" = None) -> None:
+        why = str(error.args[0]).splitlines()[0].rstrip(".") if error is not None and error.args else "HTTP 401"
+        self.problem = f"Google rejected your login ({why})"
+        self.fix = "gcloud auth application-default login"
+        if os.environ.get(TOKEN_VARIABLE):
+            self.problem = f"Google rejected the access token in {TOKEN_VARIABLE}"
+            self.fix = f"unset {TOKEN_VARIABLE}"
+        super().__init__(f"{self.problem}. Run `{self.fix}`, then the same command again.")
 
 
 class NotJsonError(ScriptError):

@@ -13,7 +13,7 @@ from typing import Final
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
-from gemma_serving.cloud.google_session import CONNECTIONS, NoConnectionError
+from gemma_serving.cloud.google_session import CONNECTIONS, MachineWideError
 from gemma_serving.cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.errors import ScriptError
@@ -37,8 +37,8 @@ class GoogleResponse:
     problem: str = ""
     """Reason that it could not be read; empty if it was."""
     fix: str = ""
-    is_offline: bool = False
-    """True if this machine has no connection to Google."""
+    is_shared: bool = False
+    """True if every call of this machine fails for this reason."""
 
     @property
     def is_read(self) -> bool:
@@ -47,8 +47,8 @@ class GoogleResponse:
 
     @property
     def unread(self) -> str:
-        """Failed reads, with their reasons; empty without any. Without a connection, all have the same text."""
-        if self.is_offline:
+        """Failed reads, with their reasons; empty without any. Without a connection or a login, all have the same text."""
+        if self.is_shared:
             return self.problem
         return f"{self.what}: {self.problem}" if self.problem else ""
 
@@ -176,7 +176,7 @@ def _response(caller: GoogleCaller, call: _CapacityCall) -> GoogleResponse:
         detail, command = caller.refusal(call.api, call.role, error, about=call.about)
         return GoogleResponse(what=call.what, problem=detail.rstrip("."), fix=command)
     except ScriptError as error:
-        return GoogleResponse(what=call.what, problem=str(error), is_offline=isinstance(error, NoConnectionError))
+        return GoogleResponse(what=call.what, problem=str(error), is_shared=isinstance(error, MachineWideError))
     items = [as_mapping(item) for page in pages for item in as_sequence(page.get(call.key))]
     missing = [str(name) for page in pages for name in as_sequence(page.get("unreachable"))]
     unread = f"{', '.join(missing)} could not be reached" if missing else ""

@@ -5,6 +5,7 @@ The plan prices slices and instances with the same functions (`planning.data.pri
 """
 
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -18,40 +19,50 @@ from gemma_serving.contracts.run_record import MICROS, Seen
 from gemma_serving.planning.data.prices import instance_parts, slice_parts
 from gemma_serving.planning.machine.hardware import accelerator_of_machine, family_of_type, find_accelerator
 
-_HOUR_S: Final = 3600.0
+SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
+"""Kinds whose age and cost count. Buckets and accounts have no age limit."""
 _GIB: Final = {"Gi": 1.0, "Mi": 1 / 1024}
 
 
+def has_price(found: FoundResource) -> bool:
+    """Return whether a resource is billed per hour. The price of a queued resource includes its nodes."""
+    return found.kind in SERVING and not (found.kind == NODE and ListedNode(found.document).request)
+
+
 def usd_per_hour(found: FoundResource) -> float | None:
-    """Return the cost of an idle resource per hour; None if the price list has none."""
-    document, place = found.document, found.location
-    if found.kind == QUEUED:
-        return (
-            _queued_usd(ListedQueuedResource(document), place)
-            if ListedQueuedResource(document).state in BILLED
-            else 0.0
-        )
-    if found.kind == NODE:
-        return None if ListedNode(document).request else node_usd_per_hour(document, "standard", place)
-    if found.kind == INSTANCE:
-        return _instance_usd(document, place) if ListedInstance(document).status in BILLED_STATUSES else 0.0
+    """Return the cost per hour now, of a service while idle; None if the price is unknown, or the resource has none."""
+    document = found.document
+    if found.kind == QUEUED and ListedQueuedResource(document).state not in BILLED:
+        return 0.0
+    if found.kind == INSTANCE and ListedInstance(document).status not in BILLED_STATUSES:
+        return 0.0
+    rate = running_usd_per_hour(found)
     if found.kind != SERVICE:
+        return rate
+    least = least_instances(document)
+    return 0.0 if not least else None if rate is None else least * rate
+
+
+def total(rates: Iterable[float | None]) -> float | None:
+    """Return the sum of rates; None if one is unknown."""
+    known = [*rates]
+    return None if None in known else sum(filter(None, known))
+
+
+def running_usd_per_hour(found: FoundResource) -> float | None:
+    """Return the cost per hour of a slice, or of one instance of a service, while it runs; None as above."""
+    document, place = found.document, found.location
+    if not has_price(found):
         return None
-    # Without instances that always run, the cost depends on use.
-    least = max(_least_instances(document), _least_instances(as_mapping(document.get("template"))))
-    rate = container_usd_per_hour(document, place) if least else None
-    return None if rate is None else least * rate
-
-
-def usd_so_far(found: FoundResource, now: datetime) -> float | None:
-    """Return the maximum cost of a resource since its creation; None if unknown."""
-    rate, age_s = usd_per_hour(found), found.age_s(now)
-    return None if rate is None or age_s is None else rate * max(age_s, 0.0) / _HOUR_S
+    if found.kind == QUEUED:
+        return _queued_usd(ListedQueuedResource(document), place)
+    if found.kind == NODE:
+        return node_usd_per_hour(document, "standard", place)
+    return _instance_usd(document, place) if found.kind == INSTANCE else container_usd_per_hour(document, place)
 
 
 def _queued_usd(queued: ListedQueuedResource, zone: str) -> float | None:
-    rates = [node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes]
-    return None if None in rates else sum(rate for rate in rates if rate is not None)
+    return total(node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes)
 
 
 def _instance_usd(document: Item, zone: str) -> float | None:
@@ -95,8 +106,10 @@ def container_usd_per_hour(document: Item, region: str) -> float | None:
     return sum(part.usd_per_hour for part in parts) if parts else None
 
 
-def _least_instances(item: Item) -> int:
-    return int(str(as_mapping(item.get("scaling")).get("minInstanceCount") or 0))
+def least_instances(service: Item) -> int:
+    """Return the number of a service's instances that always run, from its own scaling or that of its revision."""
+    scaling = [as_mapping(item.get("scaling")) for item in (service, as_mapping(service.get("template")))]
+    return max(int(float(str(one.get("minInstanceCount") or 0))) for one in scaling)
 
 
 def _cpu(text: object) -> float:

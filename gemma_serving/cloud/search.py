@@ -43,8 +43,8 @@ NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 _SETTLE_S: Final = 30.0
 """Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
-_SHARED: Final = frozenset({"denied", "no connection"})
-"""Causes that many lists of a project have together. Google's text about a missing permission is the first list's."""
+_SHARED: Final = frozenset({"denied", "no connection", "no login"})
+"""Causes that many lists have together. Google's text about a missing permission is the first list's."""
 _MOST_NAMED: Final = 4
 """Kinds that a sentence names; it counts more."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
@@ -59,7 +59,7 @@ class Scope:
     stack: str | None
     """Name of the stack; None: all stacks of this product."""
     stacks: Sequence[str] = ()
-    """Names of current and former stacks, for grants of deleted accounts."""
+    """Names of current and former stacks: of deleted accounts, and in the labels of a stack that was renamed."""
     places: Mapping[Places, Sequence[str]] = field(default_factory=dict[Places, Sequence[str]])
     """Zones and regions in a state or settings, which are searched even if the API does not list them."""
     buckets: Sequence[str] = ()
@@ -68,16 +68,26 @@ class Scope:
     """Full names of retained resources. Grants on them are found like those on other owners' resources."""
     apis: frozenset[str] | None = None
     """APIs in the stacks' settings and states, which alone can have their resources. None: any."""
-    held: Sequence[str] = ()
-    """Zones in which a state has a resource. A denied one is not assumed to be empty."""
+    stated: frozenset[str] = frozenset()
+    """Names of the resources in a state, without their project. After a rename of the stack, their labels have its former name.
+
+    A denied location of one is not assumed to be empty.
+    """
 
     def may_use(self, api: str) -> bool:
         """Return whether an API can have resources of the stacks."""
         return self.apis is None or api in self.apis
 
-    def wants(self, owner: Ownership | None) -> bool:
-        """Return whether a resource of this owner is searched for."""
-        return owner is not None and self.stack in {None, owner.stack}
+    def wants(self, owner: Ownership | None, name: str) -> bool:
+        """Return whether a resource of this owner and with this full name is searched for."""
+        if owner is None or self.stack in {None, owner.stack}:
+            return owner is not None
+        return owner.stack in self.stacks and in_project(name) in self.stated
+
+
+def in_project(name: str) -> str:
+    """Return a full name without its project, which has the id in some APIs and the number in others."""
+    return name.split("/", 2)[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +154,7 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     first = reader.reads(_first_lists(scope))
     reads = (*first, *reader.reads([*_place_lists(scope, first), *_policy_lists(scope, first)]))
     resources = [*_resources(reads)]
-    own = [item for item in resources if scope.wants(item.owner)]
+    own = [item for item in resources if scope.wants(item.owner, item.name)]
     found = [*own, *_grants(reads, scope, [item.owner for item in resources])]
     networks = [item.name for item in own if item.kind == NETWORK]
     unread = _unread_sentences(reads)
@@ -153,7 +163,7 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
         calls=tuple(read.call for read in reads),
         unknown=tuple(dict.fromkeys([*unread, *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
-        guests=tuple(item for item in resources if not scope.wants(item.owner) and _uses(item, networks)),
+        guests=tuple(item for item in resources if not scope.wants(item.owner, item.name) and _uses(item, networks)),
     )
 
 
@@ -220,22 +230,25 @@ class _ListReader:
 
 
 def _unread_sentences(reads: Sequence[_ReadList]) -> Iterator[str]:
-    """Yield a sentence for each list that could not be read; one for all of a project with the same cause."""
-    groups: dict[tuple[str, ...], list[tuple[_ReadList, str]]] = {}
+    """Yield a sentence for each list that could not be read; one for all of a project, or of all, with the same cause."""
+    groups: dict[tuple[str, str], list[tuple[_ReadList, str]]] = {}
     for read in reads:
         answer = read.answer
         if not isinstance(answer, Unknown) or read.is_off:
             continue
-        key = (read.list.project, answer.cause) if answer.cause in _SHARED else (read.list.about, answer.why)
+        key = (read.list.about, answer.why)
+        if answer.cause in _SHARED:
+            key = (answer.cause, read.list.project if answer.cause == "denied" else "")
         groups.setdefault(key, []).append((read, answer.why))
-    for (project, cause), found in groups.items():
+    for (cause, _), found in groups.items():
         (first, why), *others = found
         if not others or cause not in _SHARED:
             yield f"{first.list.about}: {why}"
             continue
         kinds = list(dict.fromkeys(read.list.kind for read, _ in found))
         named = ", ".join(kinds) if len(kinds) <= _MOST_NAMED else f"{len(kinds)} kinds of resources"
-        yield f"Could not read {len(found)} lists in project {project} ({named}), so resources may still exist: {why}"
+        projects = ", ".join(dict.fromkeys(read.list.project for read, _ in found))
+        yield f"Could not read {len(found)} lists in project {projects} ({named}), so resources may still exist: {why}"
 
 
 def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:
@@ -270,7 +283,7 @@ def _place_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
         for kind in (kind for kind in KINDS if kind.places == read.list.of):
             for place in sorted({*listed, *scope.places.get(kind.places, ())}):
                 path = kind.path.format(p=read.list.project, l=place)
-                known = place in listed or place in scope.held
+                known = place in listed or any(name.startswith(f"locations/{place}/") for name in scope.stated)
                 yield _List(of=kind, project=read.list.project, path=path, is_place=known)
 
 
@@ -280,7 +293,7 @@ def _policy_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
     secrets: dict[str, str] = {}
     for read, kind, item in _items(first):
         name = kind.name(item)
-        if scope.wants(kind.owner(item)) and name not in scope.kept:
+        if scope.wants(kind.owner(item), name) and name not in scope.kept:
             buckets.pop(name, None)
         elif kind.kind in {BUCKET, SECRET}:
             (buckets if kind.kind == BUCKET else secrets)[name] = read.list.project
@@ -386,7 +399,8 @@ def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership
     existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
     accounts = {email: owner for email, owner in existing.items() if owner is not None}
     by_stack = {owner.stack: owner for owner in owners}
-    for stack in {*([scope.stack] if scope.stack else []), *scope.stacks, *by_stack}:
+    wanted = {*([scope.stack] if scope.stack else []), *scope.stacks}
+    for stack in {*wanted, *by_stack}:
         for project in scope.projects:
             with suppress(NamingError):
                 email = Names(project=project, stack=stack).account_email
@@ -396,4 +410,4 @@ def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership
         if isinstance(read.list.of, PolicyHolder):
             for policy in read.seen:
                 grants = grants_in(policy, read.list.of, accounts)
-                yield from (grant for grant in grants if scope.wants(grant.owner))
+                yield from (grant for grant in grants if scope.stack is None or grant.owner.stack in wanted)

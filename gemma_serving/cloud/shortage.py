@@ -5,11 +5,11 @@ quota that the request draws on was read, with its use by all others, and is eno
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from gcp_tpu_provider import refusals
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.capacity import ListedNode, ListedQueuedResource
@@ -25,23 +25,8 @@ _WITHOUT_CAPACITY: Final = frozenset({*IN_QUEUE, "FAILED"})
 """States of a request that waits or failed."""
 _MOST_OTHERS: Final = 3
 """Requests in other zones that the evidence names."""
-_WORDS: Final[Mapping[Cause, re.Pattern[str]]] = {
-    "quota": re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)", re.IGNORECASE),
-    "stock": re.compile(
-        r"no more capacity|does not have enough resources available|ZONE_RESOURCE_POOL_EXHAUSTED|insufficient (reserved )?capacity",
-        re.IGNORECASE,
-    ),
-}
-"""Google's words, from public logs of 2021 to 2026. The provider has the same (tests/agreement/test_shortage.py).
-
-- quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."
-  (marin-community/marin#3200); "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted." (marin-community/marin#87); "Quota
-  'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region R." (Compute Engine). "Quota exceeded for quota metric 'Create requests'" is about
-  calls per minute and tells nothing;
-- stock: "There is no more capacity in the zone" (skypilot-org/skypilot), "Insufficient reserved capacity." (skypilot-org/skypilot#4579), "does
-  not have enough resources available to fulfill the request" (Compute Engine, ZONE_RESOURCE_POOL_EXHAUSTED).
-"""
-_REGION_SHORT: Final = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
+_CAUSES: Final[Mapping[str, Cause]] = {refusals.QUOTA: "quota", refusals.STOCK: "stock"}
+"""Cause by what Google's words name. All other words name neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +103,7 @@ def shortage(
     `reads`: the quotas that it can draw on, any of which suffices. `others`: answers in other zones, to requests of the same form.
     """
     by_quota = _any_enough([read.is_enough for read in reads])
-    by_words = cause_of(words)
+    by_words: Cause = _CAUSES.get(refusals.kind(words), "unknown")
     if by_words != "unknown":
         # Words about stock and a quota that is too low contradict each other.
         cause: Cause = "unknown" if by_words == "stock" and by_quota is False else by_words
@@ -127,30 +112,17 @@ def shortage(
     else:
         cause = _BY_QUOTA[by_quota]
     region = zone.rpartition("-")[0]
-    if cause == "stock" and not words and any(_is_short_region(other.words, region) for other in others):
+    if cause == "stock" and not words and any(refusals.region_without_quota(other.words) == region for other in others):
         cause = "unknown"
     said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
     quota = [read.sentence for read in reads] or ["no quota of this request is known"]
     return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
 
 
-def cause_of(words: str) -> Cause:
-    """Return what Google's words name; unknown if they name neither, or if there are none."""
-    for cause, pattern in _WORDS.items():
-        if pattern.search(words):
-            return cause
-    return "unknown"
-
-
 def _any_enough(responses: Sequence[bool | None]) -> bool | None:
     if True in responses:
         return True
     return None if not responses or None in responses else False
-
-
-def _is_short_region(words: str, region: str) -> bool:
-    found = _REGION_SHORT.search(words) if cause_of(words) == "quota" else None
-    return found is not None and found["region"].rstrip(".") == region
 
 
 def _shown(others: Sequence[OtherRequest], zone: str) -> list[str]:

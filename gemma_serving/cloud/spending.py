@@ -5,7 +5,8 @@ lifetime: an upper bound if contracts grant discounts or the end of a machine is
 Run instances is read from Cloud Monitoring; if that is denied, only the instances that always run are counted, and the report states so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -14,7 +15,17 @@ from urllib.parse import urlencode
 from gemma_serving.cloud.capacity import ListedNode
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
-from gemma_serving.cloud.prices import seen_instance, seen_node, seen_queued, seen_service, usd_per_hour
+from gemma_serving.cloud.prices import (
+    SERVING,
+    has_price,
+    running_usd_per_hour,
+    seen_instance,
+    seen_node,
+    seen_queued,
+    seen_service,
+    total,
+    usd_per_hour,
+)
 from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.tpu_machine import TpuMachine, idle_since
 from gemma_serving.contracts.answers import Absent, Present, Unknown
@@ -25,8 +36,6 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
 from gemma_serving.planning.units import duration
 
-SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
-"""Kinds whose age counts. Buckets and accounts have no age limit."""
 RecordWord = Literal["present", "absent", "unknown"]
 _HOUR_S: Final = 3600.0
 _IDLE: Final = "tpu.idleAfter"
@@ -46,8 +55,14 @@ class StackSpending:
     """Seconds since the first start of a server, across all machines since; 0 if none has started."""
     usd: float
     """Cost of the stack since then, including past TPU VMs."""
-    usd_per_hour: float
-    """Current cost while idle."""
+    usd_per_hour: float | None
+    """Current cost while idle; None if a price is unknown."""
+    running_usd_per_hour: float | None = None
+    """Cost of its slices, or of one instance of its service, while they run; None if a price is unknown."""
+    is_least: bool = False
+    """True if a part of the cost could not be read, so `usd` is a lower bound."""
+    usd_by_name: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Parts of `usd` by the resource's full name; of the account, the cost of past TPU VMs. A part that is unknown is absent."""
     idle: Literal["idle", "busy", "unknown"] | None = None
     """Report of its TPU VMs; None without `tpu.idleAfter` or without a machine."""
     idle_s: float | None = None
@@ -127,6 +142,7 @@ class _StackFigures:
     found: Sequence[FoundResource]
     lines: list[str] = field(default_factory=list[str])
     unknown: list[str] = field(default_factory=list[str])
+    is_least: bool = False
 
     def one(self, kind: str) -> FoundResource | None:
         return next((item for item in self.found if item.kind == kind), None)
@@ -146,38 +162,48 @@ class _StackFigures:
             else:
                 return (RunRecord(), "absent") if record is None else (record, "present")
         self.unknown.append(f"{doubt} Only current resources are counted.")
+        self.is_least = True
         return RunRecord(), "unknown"
 
 
 def _spending(read: _StackFigures) -> StackSpending:
     found, now_s = read.found, read.now.timestamp()
-    limits, seen = _limits(found), _seen(found)
+    limits, names = _limits(found), _seen(found)
     record, word = read.record()
     account = read.one(ACCOUNT)
     where = f"the description of {account.id if account else ''}"
-    first_s = record.first_start_s(seen)
+    first_s = record.first_start_s([*names])
     age_s = 0.0 if first_s is None else max(0.0, now_s - first_s)
     if first_s is not None:
         source = where if record.since_s == first_s else "current resources"
         read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {source}")
-    micros = record.spent_micros
-    if micros:
-        read.lines.append(f"${micros / MICROS:,.2f}: past TPU VMs, from {where}")
-    uses = record.uses(seen, int(now_s))
-    for use in uses:
-        micros += use.micros
-        if not use.run.is_service:
-            read.lines.append(_line(use))
-            if not use.run.micros_per_hour and limits.max_usd is not None:
+    past, unpriced = account.name if account else "", set[str]()
+    priced = [item for item in found if has_price(item)]
+    usd_by_name = defaultdict[str, float](float, {item.name: 0.0 for item in priced})
+    if record.spent_micros:
+        usd_by_name[past] = record.spent_micros / MICROS
+        read.lines.append(f"${usd_by_name[past]:,.2f}: past TPU VMs, from {where}")
+    for use in record.uses([*names], int(now_s)):
+        name = names[use.seen] if use.seen else past
+        if use.run.is_service:
+            usd_by_name[name] += _billed_usd(read, use, limits)
+            continue
+        usd_by_name[name] += use.micros / MICROS
+        read.lines.append(_line(use))
+        if not use.run.micros_per_hour:
+            unpriced.add(name)
+            if limits.max_usd is not None:
                 read.unknown.append(f"The price list has no entry for {_name(use)}, so its cost is unknown.")
-    usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in uses if use.run.is_service)
     idle, idle_s = _idle(read, limits)
     return StackSpending(
         owner=found[0].owner,
         limits=limits,
         age_s=age_s,
-        usd=usd,
-        usd_per_hour=sum(usd_per_hour(item) or 0.0 for item in found if item.kind in SERVING),
+        usd=sum(usd_by_name.values()),
+        usd_per_hour=total(map(usd_per_hour, priced)),
+        running_usd_per_hour=total(map(running_usd_per_hour, priced)),
+        is_least=read.is_least or bool(unpriced),
+        usd_by_name={name: usd for name, usd in usd_by_name.items() if name not in unpriced},
         idle=idle,
         idle_s=idle_s,
         unknown=tuple(read.unknown),
@@ -227,21 +253,21 @@ def _line(use: RunUse) -> str:
     return f"{usd}: {_name(use)}, since {start}, from {use.seen.name if use.seen else ''}"
 
 
-def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
-    """Return the TPU VMs and the service that a search found."""
-    seen: list[Seen | None] = []
+def _seen(found: Sequence[FoundResource]) -> Mapping[Seen, str]:
+    """Return the TPU VMs and the service that a search found, with their full names."""
+    seen: dict[Seen | None, str] = {}
     for item in found:
         if item.kind == QUEUED:
             nodes = [node for node in found if node.kind == NODE and ListedNode(node.document).request == item.id]
             nodes.sort(key=lambda node: node.created)
-            seen.append(seen_queued(item.document, nodes[0].document if nodes else None))
+            seen[seen_queued(item.document, nodes[0].document if nodes else None)] = item.name
         elif item.kind == NODE and not ListedNode(item.document).request:
-            seen.append(seen_node(item.document))
+            seen[seen_node(item.document)] = item.name
         elif item.kind == INSTANCE:
-            seen.append(seen_instance(item.document, item.location))
+            seen[seen_instance(item.document, item.location)] = item.name
         elif item.kind == SERVICE:
-            seen.append(seen_service(item.document, item.location))
-    return [one for one in seen if one is not None]
+            seen[seen_service(item.document, item.location)] = item.name
+    return {one: name for one, name in seen.items() if one is not None}
 
 
 def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
@@ -250,9 +276,10 @@ def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
     start = datetime.fromtimestamp(run.start_s, UTC)
     owner, project = read.found[0].owner, read.found[0].project
     name = service.id if service else Names(project=project, stack=owner.stack).base
-    if limits.max_usd is not None:
-        was_recreated = use.seen is not None and use.seen.requested_s > use.run.start_s
-        if was_recreated or read.now - start > _LONGEST_WINDOW:
+    was_recreated = use.seen is not None and use.seen.requested_s > use.run.start_s
+    if was_recreated or read.now - start > _LONGEST_WINDOW:
+        read.is_least = True
+        if limits.max_usd is not None:
             read.unknown.append(
                 f"{name} was recreated or is older than six weeks, so Cloud Monitoring may lack some of its cost."
             )
@@ -261,9 +288,11 @@ def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
     except (GoogleListError, ScriptError) as error:
         least = (usd_per_hour(service) or 0.0) if service else 0.0
         usd = least * (read.now - start).total_seconds() / _HOUR_S
+        read.is_least = True
         read.unknown.append(f"Use of {name} could not be read, so only instances that always run are counted: {error}")
         read.lines.append(f"${usd:,.2f}: instances of {name} that always run, since {_shown(run.start_s)}")
         return usd
+    read.is_least = read.is_least or not run.micros_per_hour
     usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S
     read.lines.append(
         f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h "

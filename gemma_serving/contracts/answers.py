@@ -5,8 +5,8 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
-Cause: TypeAlias = Literal["api off", "denied", "no connection", "not simulated", "other"]
-"""Cause of an unknown result. `denied`: HTTP 403, including for missing resources. `not simulated`: HTTP 501."""
+Cause: TypeAlias = Literal["api off", "denied", "no connection", "no login", "not simulated", "other"]
+"""Cause of an unknown result. `denied`: HTTP 403, including for missing resources. `no login`: HTTP 401. `not simulated`: HTTP 501."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ MODEL: Final = "model"
 IMAGE: Final = "image"
 _SERVE: Final = "serve"
 _SHOWN_CHARACTERS: Final = 80
+_SHARED_CHARACTERS: Final = 20
+"""Shown of a long beginning that both values have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +28,14 @@ class ChangedValue:
     after: str | None
 
     def text(self) -> str:
-        """Return the value before and after on one line, shortened."""
+        """Return the value before and after on one line, shortened to what differs."""
         before = "not set" if self.before is None else self.before
         after = "not set" if self.after is None else self.after
-        return f"{self.key}: {_shortened(before)} -> {_shortened(after)}"
+        start = 0
+        if max(len(before), len(after)) > _SHOWN_CHARACTERS:
+            differs = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), 0)
+            start = max(differs - _SHARED_CHARACTERS, 0)
+        return f"{self.key}: {_shortened(before, start)} -> {_shortened(after, start)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,14 @@ def _variables(given: Sequence[object]) -> dict[str, str] | None:
         name, value = str(one.get("name")), one.get("value", one.get("valueSource"))
         if not isinstance(value, str | Mapping):
             return None
-        found[name] = _variable(name, cast("object", value))
+        found[name] = _variable(name, value) if isinstance(value, str) else _secret(as_mapping(cast("object", value)))
     return found
+
+
+def _secret(source: Mapping[str, object]) -> str:
+    """Return where the value of a variable comes from. Its version is unknown until `up` has added it."""
+    version = as_mapping(source.get("secretKeyRef")).get("version")
+    return f"Secret Manager, version {version}" if isinstance(version, str) else "Secret Manager, a new version"
 
 
 def _variable(name: str, value: object) -> str:
@@ -127,5 +139,6 @@ def _spelled(value: object) -> str:
     return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+def _shortened(text: str, start: int) -> str:
+    shown = text[start : start + _SHOWN_CHARACTERS]
+    return f"{'…' if start else ''}{shown}{'…' if start + len(shown) < len(text) else ''}"

@@ -34,14 +34,21 @@ def stack_of_file(word: str) -> str:
     return name[len("Pulumi.") : -len(".yaml")] if name.startswith("Pulumi.") and name.endswith(".yaml") else ""
 
 
-def no_settings_file(stack: str, folder: Path) -> str:
-    """Return the error for a stack without a settings file, with the probable name."""
+def refresh_command(stack: str) -> str:
+    """Return the command that writes the deployed settings, secrets and salt into the settings file."""
+    return f"pulumi config refresh --stack {stack} --force"
+
+
+def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> str:
+    """Return the error for a stack without a settings file, with the probable name. `is_deployed`: the backend has the stack."""
     name = f"Pulumi.{stack}.yaml"
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
     if (example := settings_file(stack, folder)).is_file():
         place = example.relative_to(folder).as_posix()
         return f"{name} not found. {place} is an example. To deploy it, run `cp {place} .`, or copy it with `gemma new NAME --like {stack}`."
+    if is_deployed:
+        return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
     return f"{name} not found.{listed} To create it, run `gemma new`."

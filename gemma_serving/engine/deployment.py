@@ -225,15 +225,21 @@ def is_passphrase_error(text: str) -> bool:
 
     An export decrypts nothing, so it succeeds without either.
     """
-    return "passphrase" in text or "get stack secrets manager" in text
+    return any(words in text for words in ("passphrase", "get stack secrets manager", "message authentication failed"))
+
+
+def secrets_provider_in(document: Mapping[str, object]) -> tuple[str, str]:
+    """Return what encrypts the secrets of a state, such as `passphrase`, and the salt of the passphrase; empty if it has none."""
+    found = as_mapping(as_mapping(document.get("deployment")).get("secrets_providers"))
+    return _text(found, "type"), _text(as_mapping(found.get("state")), "salt")
 
 
 def wrong_passphrase(stack: str) -> StateUnreadableError:
-    """Return the error for a wrong passphrase, or a key without access."""
+    """Return the error for a wrong passphrase, a key without access, or a settings file with another salt than the state."""
     return StateUnreadableError(
-        f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
-        f"Cloud KMS key, run `gemma doctor {stack}`. If the passphrase or key is lost, run "
-        f"`gemma teardown {stack}` to delete the resources anyway.",
+        f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase. If it is set, or "
+        f"Pulumi.{stack}.yaml has a Cloud KMS key, run `gemma doctor {stack}`: it finds a wrong passphrase, key or salt. "
+        f"If the passphrase or key is lost, run `gemma teardown {stack}` to delete the resources anyway.",
         cut_off=False,
     )
 

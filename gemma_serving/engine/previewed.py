@@ -13,10 +13,12 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.backend import BACKEND_VARIABLE, variable
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.deployment import ResourceState, is_passphrase_error, wrong_passphrase
-from gemma_serving.engine.secrets_provider import provider_options
+from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
 
 PREVIEW_LIMIT_S: Final = 600.0
 _ARCHIVE_LIMIT_S: Final = 300.0
+_KEEPS_CAPACITY: Final = "while it is ACTIVE"
+"""Part of the provider's refusal of such a change (gcp_tpu_provider.diff)."""
 
 
 class PreviewFailedError(ScriptError):
@@ -35,18 +37,24 @@ def declared(stack: str) -> Mapping[str, ResourceState]:
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
-    """Return a preview in JSON. Raises StateUnreadableError for a wrong passphrase, and ScriptError."""
+    """Return a preview in JSON.
+
+    Raises CommandRefusedError for a change that would release running capacity, StateUnreadableError for a wrong passphrase, and ScriptError.
+    """
     try:
         return preview(stack, *options)
     except PreviewFailedError as failed:
         error = failed.reasons[0].removeprefix("error:").strip()
         if is_passphrase_error(error):
             raise wrong_passphrase(stack) from None
+        if _KEEPS_CAPACITY in error:
+            raise CommandRefusedError(f"{error} Nothing was changed.") from None
         raise ScriptError(f"The preview of stack {stack} failed: {error}") from None
 
 
 def preview(stack: str, *options: str) -> Mapping[str, object]:
-    """Return an engine preview in JSON. Raises PreviewFailedError with all errors."""
+    """Return an engine preview in JSON. Raises StateUnreadableError for a wrong passphrase, and PreviewFailedError with all errors."""
+    require_passphrase(stack)
     answer = runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     parsed = json_object(answer.stdout)
     if answer.returncode != 0 or not parsed:

@@ -31,7 +31,9 @@ _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
-_INPUT: Final = re.compile("`(allowReplaceActive|zones)`")
+_INPUT: Final = re.compile(
+    "`(allowReplaceActive|zones|acceleratorType|runtimeVersion|maxRunDuration(?=S)|bootDiskSizeGb|api)S?`"
+)
 """Inputs of the queued resource that the provider's refusals name."""
 _COUNT: Final = re.compile(r"\d+ errors? occurred:")
 """First line of several errors, as hashicorp/go-multierror writes it."""
@@ -79,8 +81,17 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
         raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise CommandRefusedError(no_settings_file(unknown[0], project_folder()))
+        raise CommandRefusedError(no_settings(unknown[0]))
     return known
+
+
+def no_settings(stack: str) -> str:
+    """Return the error for a stack without a settings file, which may be deployed."""
+    try:
+        is_deployed = stack in listed_stacks()
+    except ScriptError:  # the backend is reported by the command that needs it
+        is_deployed = False
+    return no_settings_file(stack, project_folder(), is_deployed=is_deployed)
 
 
 def pulumi() -> str:
@@ -142,7 +153,8 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
         reason = next(iter(reasons(_errors(output))), "")
         why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
         failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
-        raise PulumiFailedError(f"{recover_hint(stack, output)}{failed} {after_failure}", output)
+        hint = "" if arguments[0] == "destroy" else recover_hint(stack, output)  # a teardown searches for them itself
+        raise PulumiFailedError(f"{hint}{failed} {after_failure}", output)
 
 
 def recover_hint(stack: str, output: str) -> str:

@@ -8,15 +8,22 @@ from typing import Final
 
 import yaml
 
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE
+from gemma_serving.engine.deployment import (
+    is_passphrase_error,
+    read_deployment,
+    secrets_provider_in,
+    wrong_passphrase,
+)
 
 _SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
-_SALT: Final = re.compile(r"^encryptionsalt:", re.MULTILINE)
+_SALT: Final = re.compile(r"^encryptionsalt:(?P<salt>.*)", re.MULTILINE)
+_SECURE: Final = re.compile(r"\bsecure:")
 _ENCRYPTION: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):", re.MULTILINE)
 _KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
@@ -76,7 +83,7 @@ def create_state(stack: str, *, folder: Path | None = None, backend: str | None 
 
 def uses_passphrase(stack: str, backend: str) -> bool:
     """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
-    return _SALT.search(_text(stack)) is not None or (not is_encrypted(stack) and not backend.startswith("https://"))
+    return bool(salt_of(stack)) or (not is_encrypted(stack) and not backend.startswith("https://"))
 
 
 def is_encrypted(stack: str) -> bool:
@@ -84,21 +91,46 @@ def is_encrypted(stack: str) -> bool:
     return _ENCRYPTION.search(_text(stack)) is not None
 
 
-def passphrase_problem(stack: str) -> str | None:
-    """Return why the passphrase does not decrypt the stack's settings file; empty if it does, None without a salt.
+def salt_of(stack: str) -> str:
+    """Return the salt in the stack's settings file, or an empty string."""
+    found = _SALT.search(_text(stack))
+    return found["salt"].strip() if found else ""
+
+
+def lacks_salt_of_secrets(stack: str) -> bool:
+    """Return whether the settings file has encrypted values, but neither a salt nor a provider that decrypts them."""
+    return not is_encrypted(stack) and _SECURE.search(_text(stack)) is not None
+
+
+def passphrase_problem(stack: str, salt: str) -> str:
+    """Return why the passphrase is not the one of a salt; empty if it is.
 
     The engine checks it when it creates a stack, here in a temporary backend.
     """
-    text = _text(stack)
-    if _SALT.search(text) is None:
-        return None
     with private_folder() as folder:
-        (folder / f"Pulumi.{stack}.yaml").write_text(text, encoding="utf-8")
+        (folder / f"Pulumi.{stack}.yaml").write_text(f"encryptionsalt: {salt}\n", encoding="utf-8")
         (folder / "Pulumi.yaml").write_bytes((runner.project_folder() / "Pulumi.yaml").read_bytes())
         (folder / "state").mkdir()
         words = ("stack", "init", stack, "--no-select", "--cwd", str(folder))
         made = runner.run(*words, variables={BACKEND_VARIABLE: f"file://{folder}/state"})
     return "" if made.returncode == 0 else runner.error_of(made)
+
+
+def require_passphrase(stack: str) -> None:
+    """Raise StateUnreadableError for a wrong passphrase before the engine writes its salt into a settings file without one.
+
+    With such a salt in the file, the engine rejects the right passphrase too.
+    """
+    if is_encrypted(stack):
+        return
+    try:
+        _, salt = secrets_provider_in(read_deployment(stack).document)
+    except (
+        ScriptError
+    ):  # without a state every passphrase is right; another command reports a state that cannot be read
+        return
+    if salt and is_passphrase_error(passphrase_problem(stack, salt)):
+        raise wrong_passphrase(stack)
 
 
 def _text(stack: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import ContractError, as_mapping, as_sequence, from_json
-from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.labels import PRODUCT, owner_of
 from gemma_serving.contracts.outputs import DETAILS_TYPE, StackOutputs
 from gemma_serving.contracts.parallel import each
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
@@ -73,9 +73,19 @@ class StackState:
         return {str(item.get("urn")): item for item in self.resources if not item.get("delete")}
 
     @property
+    def is_out_of_reach(self) -> bool:
+        """True if this machine can read no state, because it has no engine or no login to the backend."""
+        return not self.raw and (self.status == "no engine" or self.detail == runner.NOT_LOGGED_IN)
+
+    @property
+    def servers(self) -> Sequence[Item]:
+        """Its machine, service and requests for capacity, also those on which an operation was interrupted."""
+        return [item for item in (*self.resources, *self.pending) if item.get("type") in SERVER_TYPES]
+
+    @property
     def has_server(self) -> bool:
-        """True if the state has a machine, a service or a request for capacity, or an operation on one was interrupted."""
-        return any(item.get("type") in SERVER_TYPES for item in (*self.resources, *self.pending))
+        """True if it has one of `servers`."""
+        return bool(self.servers)
 
     @property
     def lacks_capacity(self) -> bool:
@@ -84,19 +94,30 @@ class StackState:
         return is_declared and not self.has_server and not self.outputs
 
     @property
+    def former_name(self) -> str:
+        """Name of the stack in the labels of its resources if `pulumi stack rename` changed it since; otherwise empty."""
+        owners = [
+            owner_of(labels=as_mapping(inputs.get("labels")), description=str(inputs.get("description") or ""))
+            for inputs in map(_inputs, self.resources)
+        ]
+        names = {owner.stack for owner in owners if owner is not None}
+        return "" if self.stack in names else min(names, default="")
+
+    @property
+    def rename(self) -> str:
+        """Sentence about a renamed stack, with the command that renames it back; empty if its resources have its name."""
+        former = self.former_name
+        return former and (
+            f"Stack {self.stack} was renamed: its resources have the name {former}. "
+            f"To rename it back, run `pulumi stack rename {former} --stack {self.stack}`."
+        )
+
+    @property
     def zones(self) -> Sequence[str]:
         """Zones in the state."""
         given = map(_inputs, (*self.resources, *self.pending))
         named = [zone for inputs in given for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
-
-    @property
-    def held_zones(self) -> Sequence[str]:
-        """Zones that contain a queued resource of the stack."""
-        outputs = (
-            as_mapping(item.get("outputs")) for item in self.resources if str(item.get("type")).startswith(_QUEUED)
-        )
-        return tuple(dict.fromkeys(str(item["zone"]) for item in outputs if item.get("zone")))
 
     @property
     def apis(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ from loadtest.measure import (
     requested_tokens,
     shape_text,
 )
-from loadtest.steady import judged, steady_output
+from loadtest.steady import judged, output_rates
 
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 """Names of the latencies as users read them, by their names in `--slo`."""
@@ -54,6 +54,8 @@ class MeasuredLoad:
     level: float
     results: tuple[_Result, ...]
     is_valid: bool
+    output_tok_per_s: float
+    """Mean of the repeats: in the steady windows if each load of the sweep has one, else of the whole points."""
 
     @property
     def text(self) -> str:
@@ -69,11 +71,6 @@ class MeasuredLoad:
     def key(self) -> str:
         """Key of the first repeat's point."""
         return str(self.results[0]["point"]["key"])
-
-    @property
-    def output_tok_per_s(self) -> float:
-        """Output tokens per second in the steady window, as the mean of the repeats."""
-        return statistics.fmean(map(steady_output, self.results))
 
 
 def objective_of(run: _Result) -> Objective | None:
@@ -92,14 +89,18 @@ def share_of(run: _Result) -> float:
 def loads_of(run: _Result, results: Sequence[_Result]) -> list[MeasuredLoad]:
     """Return the loads of a sweep, by shape and rising level. A load is valid if all its repeats are."""
     most = float(run.get("max_failed", 1.0))
-    groups: dict[tuple[Shape, float], list[_Result]] = {}
-    for result in map(judged, results):
+    groups: dict[tuple[Shape, float], list[tuple[_Result, float]]] = {}
+    for result, tok_per_s in zip(map(judged, results), output_rates(results), strict=True):
         point = result["point"]
         shape = Shape(mode=point["mode"], input_tokens=requested_tokens(point), output_tokens=point["output_tokens"])
-        groups.setdefault((shape, float(point["level"])), []).append(result)
+        groups.setdefault((shape, float(point["level"])), []).append((result, tok_per_s))
     found = [
         MeasuredLoad(
-            shape=shape, level=level, results=tuple(group), is_valid=all(_is_usable(each, most) for each in group)
+            shape=shape,
+            level=level,
+            results=tuple(result for result, _ in group),
+            is_valid=all(_is_usable(result, most) for result, _ in group),
+            output_tok_per_s=statistics.fmean(tok_per_s for _, tok_per_s in group),
         )
         for (shape, level), group in groups.items()
     ]

@@ -60,7 +60,7 @@ class SteadyWindow:
 
 
 def steady_window(records: Sequence[RequestRecord], point: Point) -> SteadyWindow | None:
-    """Return the steady part of a point, or None if the point is too short.
+    """Return the steady part of a point, or None if the point is too short: if its steady part is shorter than a median request.
 
     A closed loop is full when as many requests have finished as it has slots, which is the end of its first wave. An open loop is
     full after the time of its first responses. Both windows end when the last request is sent.
@@ -75,7 +75,8 @@ def steady_window(records: Sequence[RequestRecord], point: Point) -> SteadyWindo
         start_s = first[0].intended_s + statistics.median(record.end_s - record.intended_s for record in first)
     window = SteadyWindow(start_s=start_s, end_s=max(record.sent_s for record in records))
     inside = sum(window.holds(record.sent_s) for record in records)
-    return window if window.length_s > 0 and inside >= FEWEST_REQUESTS else None
+    request_s = statistics.median(record.end_s - record.sent_s for record in records)
+    return window if window.length_s >= request_s > 0 and inside >= FEWEST_REQUESTS else None
 
 
 def mean_in_flight(records: Sequence[RequestRecord], window: SteadyWindow) -> float:
@@ -184,10 +185,10 @@ def tail(result: Mapping[str, Any], latency: str) -> tuple[float, float] | None:
     return max(((share, float(value)) for share, value in found if value is not None), default=None)
 
 
-def steady_output(result: Mapping[str, Any]) -> float:
-    """Return a point's output tokens per second in its steady window, or in the whole point without one."""
-    steady = result.get("steady")
-    return float((steady or result)["output_throughput"])
+def output_rates(results: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the output tokens per second of points to compare: in their steady windows if each has one, else of the whole points."""
+    are_steady = all(result.get("steady") for result in results)
+    return [float((result["steady"] if are_steady else result)["output_throughput"]) for result in results]
 
 
 def saturation_figures(

@@ -26,7 +26,7 @@ from loadtest.progress import Reporter
 from loadtest.results import point_result
 from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
-from loadtest.steady import steady_output
+from loadtest.steady import output_rates
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
@@ -336,7 +336,7 @@ class _Saturation:
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
-        self._best: dict[tuple[object, ...], float] = {}
+        self._results: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
         self._flat: dict[tuple[object, ...], int] = {}
 
     @staticmethod
@@ -347,13 +347,15 @@ class _Saturation:
         return self._enabled and self._flat.get(self._series(point), 0) >= 2  # noqa: PLR2004 - twice in a row
 
     def learn(self, point: Point, result: Mapping[str, Any]) -> None:
-        series, speed = self._series(point), steady_output(result)
+        series = self._series(point)
+        results = self._results.setdefault(series, [])
+        results.append(result)
         if point.request_rate is not None:
             # The throughput of a short open loop is always below its rate, because the last responses come late.
             flat = bool(as_mapping(result.get("saturation")).get("over"))
         else:
-            flat = speed < self._best.get(series, 0.0) * SATURATED_GAIN
-        self._best[series] = max(speed, self._best.get(series, 0.0))
+            *earlier, speed = output_rates(results)
+            flat = speed < max(earlier, default=0.0) * SATURATED_GAIN
         self._flat[series] = self._flat.get(series, 0) + 1 if flat else 0
 
 

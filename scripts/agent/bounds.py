@@ -17,6 +17,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.question.types import CostPlan
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.stack.costs import at_most
 from gemma_serving.scripts.stack.frozen import FrozenProject, planned_cost
 
 _AGE: Final = camel_case("max_age")
@@ -121,4 +122,4 @@ def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackS
 
 
 def _most(what: str, cost: CostPlan) -> str:
-    return f"{what} costs ${cost.max_usd:,.2f} at most ({cost.max_usd_basis}); then Google deletes the TPU VM."
+    return f"{what} costs {at_most(cost)}; then Google deletes the TPU VM."

@@ -1,21 +1,18 @@
 """Spending limit per hour, from the states of all stacks in the backend."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from gemma_serving.cloud.prices import container_usd_per_hour, node_usd_per_hour
+from gemma_serving.cloud.prices import total
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.state import StackState, read
-from gemma_serving.engine.steps import CAPACITY_TYPES
-from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.costs import recorded_costs
 
 _READERS: Final = 4
 """Number of states read concurrently; each read starts an engine."""
@@ -91,46 +88,11 @@ def usd_per_hour_of(state: StackState) -> float | None:
             f"{_NOT_STARTED} stack {state.stack} is unknown: {state.detail} "
             f"If its state is broken, the user can run `gemma recover {state.stack}`."
         )
-    capacity = [item for item in (*state.resources, *state.pending) if item.get("type") in CAPACITY_TYPES]
-    rates = [_usd_per_hour(state, item) for item in capacity]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(rates):
+    servers = recorded_costs(state)
+    usd_per_hour = total(costs.most for costs in servers)
+    if usd_per_hour is None:
         raise CommandRefusedError(
             f"{_NOT_STARTED} stack {state.stack} is unknown; the price list does not have its hardware. "
             f"The user can run `gemma up {state.stack}` with prices in its settings, or tear it down."
         )
-    return sum(known) if known else None
-
-
-def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
-    """Return the price of a server with all its instances, from the stack's plan or the price list."""
-    inputs = as_mapping(item.get("inputs"))
-    scaling = as_mapping(as_mapping(inputs.get("template")).get("scaling"))
-    instances = scaling.get("maxInstanceCount") if item.get("type") == SERVICE_TYPE else 1
-    outputs = state.outputs
-    # The plan of a gateway has the price of its servers, which are in separate stacks.
-    is_server = outputs is not None and outputs.target != "gateway"
-    rate = usd_per_hour_in_use(state.stack, outputs) if outputs and is_server else _listed_usd_per_hour(item, inputs)
-    return rate * instances if rate is not None and isinstance(instances, int | float) else None
-
-
-def _listed_usd_per_hour(item: Mapping[str, object], inputs: Mapping[str, object]) -> float | None:
-    if item.get("type") == SERVICE_TYPE:
-        return container_usd_per_hour(inputs, str(inputs.get("location") or "")) or None
-    rates = [node_usd_per_hour(inputs, form, zone) for form, zone in _places(item, inputs)]
-    known = [rate for rate in rates if rate is not None]
-    return max(known) if known and len(known) == len(rates) else None
-
-
-def _places(item: Mapping[str, object], inputs: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the form of the capacity in use with each zone, or each form that may be requested with its zones if none was yet."""
-    outputs = as_mapping(item.get("outputs"))
-    zones = [
-        str(zone) for zone in (outputs.get("zone") or inputs.get("zone"), *as_sequence(inputs.get("zones"))) if zone
-    ]
-    in_use = outputs.get("provisioningModelInUse") or inputs.get("provisioningModel")
-    listed = [as_mapping(form) for form in as_sequence(inputs.get("forms"))]
-    for form in [{"provisioningModel": in_use or "standard"}] if in_use or not listed else listed:
-        own = form.get("zones")
-        for zone in zones if own is None else as_sequence(own):
-            yield str(form.get("provisioningModel")), str(zone)
+    return usd_per_hour if servers else None

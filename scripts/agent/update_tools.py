@@ -123,6 +123,7 @@ async def up(call: CommandCall) -> Answer:
                 f"{plan_id} is stale: the program, the settings of stack {stack}, the packages or the planned steps have changed. "
                 "Run preview again and review the new plan."
             )
+        await asyncio.to_thread(_require_ready, frozen, state)
         await asyncio.to_thread(require_bound, frozen, steps, state)
         with agent.spending.reserved(stack, usd_per_hour):
             del agent.shown[plan_id]
@@ -161,12 +162,25 @@ def _may_be_gone(state: StackState) -> bool:
     return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
 
 
+def _require_ready(frozen: FrozenProject, state: StackState) -> None:
+    """Raise CommandRefusedError with each check that stops `gemma up` too, and its fix."""
+    from gemma_serving.scripts.doctor import api  # noqa: PLC0415 - loads Google's packages
+
+    failed = [line for line in api.blocking_checks(frozen.stack, frozen.settings, state) if line.state == "failed"]
+    if failed:
+        reasons = api.report_entries(failed, width=api.WIDTH)
+        raise CommandRefusedError(
+            f"Project {frozen.settings.project} is not ready for stack {frozen.stack}. Nothing was changed.\n{reasons}"
+        )
+
+
 def _verdict(
     agent: AgentContext, frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState, usd_per_hour: float
 ) -> tuple[bool, str]:
     """Return whether `up` will run a plan, with the bound and the counted amounts, or the sentence with which it will refuse."""
     try:
         agent.require("up")
+        _require_ready(frozen, state)
         bound = require_bound(frozen, steps, state)
         agent.spending.require(frozen.stack, usd_per_hour)
     except CommandRefusedError as error:

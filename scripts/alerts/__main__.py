@@ -63,6 +63,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=AlertsOptions,
     run=_alerts,
+    needs="state",
     after_interrupt="Nothing was changed.",
     exit_codes={
         ExitCode.DONE: "no alert fires",

@@ -61,6 +61,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=BenchOptions,
     run=_bench,
+    needs="state",
     exit_codes={
         ExitCode.DONE: "every point is valid; with --allow-invalid, points may be invalid",
         ExitCode.FAILED: "a point is invalid, has no complete response or more failures than --max-failed, or the sweep ended early",

@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.engine.children import run_async
-from gemma_serving.engine.state import stack_outputs
+from gemma_serving.engine.state import read, stack_outputs
 from gemma_serving.scripts.bench.bench_options import BenchOptions
 from gemma_serving.scripts.bench.catalog import roofline_of
 from gemma_serving.scripts.bench.forecast import PlanForecast
 from gemma_serving.scripts.cli.command import last_command, print_progress
 from gemma_serving.scripts.stack.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from gemma_serving.scripts.stack.connection_errors import endpoint_of
+from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.deployed_plan import deployed_plan
-from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import Reporter
@@ -74,6 +74,13 @@ def _with_folder(options: BenchOptions) -> BenchOptions:
     return replace(options, report=replace(options.report, out=out))
 
 
+def _usd_per_hour(stack: str, outputs: StackOutputs) -> float | None:
+    """Return the price of what serves a stack: a slice, one instance, or a gateway with its servers; None if it is unknown."""
+    if outputs.target != "tpu":
+        return outputs.plan.cost.usd_per_hour
+    return next((costs.running for costs in recorded_costs(read(stack))), None)
+
+
 def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
     if outputs.target == "gateway":
         return None
@@ -122,7 +129,7 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 settings,
                 url=outputs.endpoint,
                 model=settings.model or outputs.served_model,
-                usd_per_hour=usd_per_hour_in_use(settings.stack, outputs)
+                usd_per_hour=_usd_per_hour(settings.stack, outputs)
                 if given_usd_per_hour is None
                 else given_usd_per_hour,
                 hosting=Hosting(

@@ -113,6 +113,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=CapacityOptions,
     run=_capacity,
+    needs="settings",
     after_interrupt="Nothing was changed.",
     exit_codes={
         ExitCode.DONE: "every location was read",

@@ -6,6 +6,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.cost.provisioning import PROVISIONING_MODELS
 from gemma_serving.scripts.capacity.places import ExistingRequest
+from gemma_serving.scripts.stack.costs import form_in_use
 from gemma_serving.scripts.status.api import serving
 
 
@@ -14,7 +15,7 @@ def recorded_answer(state: StackState) -> ExistingRequest | None:
     found = serving(state)
     if found is None or "/queuedResources/" not in str(found.outputs.get("name") or ""):
         return None
-    used = found.outputs.get("provisioningModelInUse") or found.inputs.get("provisioningModel")
+    used = form_in_use(found.inputs, found.outputs)
     history = [as_mapping(item) for item in as_sequence(found.outputs.get("stateHistory"))]
     at = str(history[-1].get("at") or "") if history else ""
     return ExistingRequest(

@@ -14,6 +14,7 @@ from gemma_serving.planning.units import age
 from gemma_serving.scripts.capacity.places import ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
 from gemma_serving.scripts.cli.check_result import State
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.scripts.stack.costs import rounded
 
 ORDER: Final = (
     "First the locations that offer the form and have quota, then the unknown ones, then the others. "
@@ -204,7 +205,7 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "provisioning_models": {model: _check_json(check) for model, check in place.models.items()},
         "quota": _quota_json(place.quota),
         "requests": [_request_json(one, now) for one in place.own],
-        "usd_per_hour": _rounded(place.usd_per_hour),
+        "usd_per_hour": rounded(place.usd_per_hour),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,
         "forms": [_form_json(form, now) for form in place.forms],
@@ -219,7 +220,7 @@ def _form_json(form: JudgedForm, now: datetime) -> dict[str, Any]:
         "not_requested": form.not_requested or None,
         "offered": _check_json(form.accepted),
         "quota": _quota_json(form.quota),
-        "usd_per_hour": _rounded(form.usd_per_hour),
+        "usd_per_hour": rounded(form.usd_per_hour),
         "price_is_assumed": form.price_is_assumed,
         "last_answer": None if last is None else _request_json(last, now),
     }
@@ -248,10 +249,6 @@ def _request_json(one: ExistingRequest, now: datetime) -> dict[str, Any]:
         "evidence": list(short.evidence) if short else [],
         "gone": one.is_recorded,
     }
-
-
-def _rounded(usd_per_hour: float | None) -> float | None:
-    return None if usd_per_hour is None else round(usd_per_hour, 4)
 
 
 def _check_json(check: LocationCheck) -> dict[str, str]:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import groupby
 from textwrap import wrap
-from typing import Any, Final, Generic, TextIO, TypeVar
+from typing import Any, Final, Generic, Literal, TextIO, TypeVar
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
@@ -64,6 +64,10 @@ class Command(Generic[T]):
     """Name in messages of a subcommand that `gemma` has as a command, such as `chat`. Default: the command's name."""
     exit_codes: Mapping[ExitCode, str] = field(default_factory=dict[ExitCode, str])
     """Meanings that are more exact than those of `ExitCode`, for docs/reference/commands.md."""
+    changes: bool = False
+    """True if it changes something: its stack is always named."""
+    needs: Literal["", "settings", "state"] = ""
+    """What its stack must have: a settings file, or a state. Without it the command is refused before its work loads."""
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
 

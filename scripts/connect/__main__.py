@@ -146,15 +146,8 @@ def _deployed(stack: str) -> "StackOutputs":
     found = read_served(of_deployment(stack, deployment), limit_s=_GOOGLE_LIMIT_S)
     if found.word == "ended":
         again = up_command(stack, is_gateway=outputs.target == "gateway")
-        raise CommandRefusedError(f"{found.why} {_to_serve_again(outputs, again)}")
+        raise CommandRefusedError(f"{found.why} To serve again, run `{again}`.")
     return outputs
-
-
-def _to_serve_again(outputs: "StackOutputs", command: str) -> str:
-    """Return the command that creates the server again, with its price. Capacity in an order of forms may come back in another form."""
-    if outputs.provisioning is not None:
-        return f"To serve again, run `{command}`, which first shows the price of each form of capacity."
-    return f"To serve again, for ${outputs.plan.cost.usd_per_hour:.2f}/h, run `{command}`."
 
 
 def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
@@ -259,6 +252,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=ConnectOptions,
     run=_connect,
+    needs="state",
     after_interrupt="The connection is closed. The server keeps running.",
     exit_codes={ExitCode.DONE: "done; with a command after `--`, the exit code is the command's"},
     subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat"),),

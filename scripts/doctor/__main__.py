@@ -40,15 +40,19 @@ class DoctorOptions:
 
 
 def _doctor(options: DoctorOptions) -> ExitCode:
+    from gemma_serving.engine.state import read
     from gemma_serving.scripts.doctor.checkup import run_checks
     from gemma_serving.scripts.doctor.rendering import report, width_of
     from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+    from gemma_serving.stacks.deployed.home_region import home_region
     from gemma_serving.stacks.loading import project_from_environment
 
     stack, project = options.stack, options.project
     gateway = gateway_settings(stack, project=project) if stack is not None else None
     settings = stack_settings(stack, project=project) if stack is not None and gateway is None else None
     found = settings or gateway
+    if settings is not None and stack is not None and project is None:
+        home_region(settings, stack, read(stack).by_urn)
     project = project or (found.project if found else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
@@ -79,10 +83,12 @@ COMMAND: Final = Command(
     help=__doc__,
     options=DoctorOptions,
     run=_doctor,
+    needs="settings",
     exit_codes={
         ExitCode.DONE: "all checks are ok. A hub or registry that this machine cannot reach is ignored, because the server reaches them "
         "from Google's network. Limits without a known guard are also ignored, because the stack can be deployed",
         ExitCode.FAILED: "a check is missing or unknown",
+        ExitCode.REFUSED: "the stack is deployed in another project than the settings name",
     },
 )
 

@@ -1,51 +1,55 @@
 """The checks that predict a refusal of `up`: each that fails stops the deployment before it changes anything."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.engine import runner
 from gemma_serving.engine.secrets_provider import can_write_salt
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.machine.hardware import machines_at_once
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor import capacity, model, passphrase, project
 from gemma_serving.scripts.doctor.checkup import run_checks
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.stacks.apis import apis_of
+from gemma_serving.stacks.extra_checkpoints import staging_command
 
 LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""
 
 
-def blocking_checks(
-    stack: str, settings: Settings, *, is_known: bool, has_server: Callable[[], bool]
-) -> Sequence[Diagnosis]:
+def blocking_checks(stack: str, settings: Settings, state: StackState) -> Sequence[Diagnosis]:
     """Return the checks that failed, and the unknown ones, which do not block.
 
-    `is_known`: the backend has a state. `has_server`: whether it has a server, whose quota and weights `up` does not need again.
+    `state`: it may be missing. `up` does not need the quota, the weights and the image of its server again.
     """
-    lines = run_checks(settings.project, stack, settings, choose=partial(_checks, is_known=is_known), limit_s=LIMIT_S)
+    lines = run_checks(settings.project, stack, settings, choose=partial(_checks, state=state), limit_s=LIMIT_S)
     needed = {f"API {api}" for api in (*project.FIRST_APIS, *apis_of(settings))}
     found = [line for line in lines if line.state != "passed"]
     found = [line for line in found if not line.check.startswith("API ") or line.check in needed]
     of_server = [line for line in found if _is_of_place(line) or line.check == "weights"]
-    if any(line.state == "failed" for line in of_server) and has_server():
+    if any(settings.image.digest in str(server) for server in state.servers):
+        of_server += [line for line in found if line.check == "image"]
+    if state.has_server:
         return [line for line in found if line not in of_server]
     usable = _has_usable_place(settings, of_server)
     return [line for line in found if not (_is_of_place(line) and line.state == "failed" and usable)]
 
 
-def _checks(checkup: Checkup, *, is_known: bool) -> Sequence[DoctorCheck]:
+def _checks(checkup: Checkup, *, state: StackState) -> Sequence[DoctorCheck]:
     settings = checkup.settings
     if settings is None:
         return ()
     apis = (check for check in project.checks(checkup) if check.name == "APIs")
-    file = () if is_known else (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),)
+    is_new = state.status == "missing"
+    file = (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),) if is_new else ()
+    used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
     weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
-    # Staged weights need no hub.
-    hub = (model.hub_check(checkup, settings),) if settings.weights == "hub" else ()
-    return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights, *hub]
+    from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
+    return [*passphrase.checks(checkup, state), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:
@@ -68,7 +72,21 @@ def _weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
         if fault is not None and not fault.is_known:
             yield unknown(fault.text)
         elif fault is not None and fault.blocks:
-            yield missing(fault.text.partition(" Run `")[0], f"gemma stage_model {stack}")
+            yield missing(fault.text.partition(" Run `")[0], staging_command(settings, stack))
+
+
+def _used(settings: Settings, stack: str) -> Iterator[Diagnosis]:
+    """Check that the stack has not used up a limit."""
+    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
+
+    recorder = stack_recorder(settings, stack)
+    match recorder.past_limits():
+        case Present(value=exceeded):
+            yield missing(exceeded, recorder.remedy)
+        case Unknown(why=why):
+            yield unknown(why)
+        case _:
+            pass
 
 
 def _has_usable_place(settings: Settings, lines: Sequence[Diagnosis]) -> bool:

@@ -16,6 +16,7 @@ from google.oauth2 import credentials as user
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.caller import caller_of, member_of
+from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.planning.settings.gateway_stack import GatewayStack
@@ -27,6 +28,7 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
 _LOGIN: Final = "gcloud auth application-default login"
+_TOKENS: Final = "https://oauth2.googleapis.com/"
 _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
 
@@ -59,8 +61,10 @@ def run_checks(
         gateway=gateway,
     )
     usable = DoctorCheck(name="quota project", run=partial(_quota_project, checkup))
-    found = concurrently([*chosen(checkup), usable], limit_s)
-    refused = [line for line in found if line.check == usable.name and line.state == "failed"]
+    found = _online(concurrently([*chosen(checkup), usable], limit_s))
+    refused = [line for line in found if line.check in {usable.name, login.check} and line.state == "failed"]
+    if any(line.check == login.check for line in refused):
+        return refused
     if not refused:
         return [login, *_of_enabled_apis(checkup, found)]
     if isinstance(credentials, user.Credentials):
@@ -98,6 +102,13 @@ def _progress(text: str) -> None:
         overwrite_line(text[: shutil.get_terminal_size().columns - 1])
 
 
+def _online(lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
+    """Return the results. Without a connection to Google, a login that gcloud cannot renew is unknown."""
+    lost = next((line.detail for line in lines if line.detail.startswith(NO_CONNECTION)), "")
+    is_login = [bool(lost) and line.check == machine.LOGIN and line.state == "failed" for line in lines]
+    return [unknown(lost, check=line.check) if is_lost else line for line, is_lost in zip(lines, is_login, strict=True)]
+
+
 def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
     """Return the results, each quota of an API that is off as unknown: its limit is only known after the API is on."""
     off = {
@@ -126,16 +137,17 @@ def _credentials(credentials: Credentials) -> Diagnosis:
         if has_login or not is_user:
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.RefreshError as error:
-        return missing(f"Google rejected them: {str(error.args[0]).splitlines()[0]}", _LOGIN)
+        rejected = RejectedLoginError(error)
+        return missing(rejected.problem, rejected.fix)
     except google.auth.exceptions.TransportError as error:
-        return unknown(f"cannot reach Google: {type(error).__name__}")
+        return unknown(str(NoConnectionError(_TOKENS, error)))
     if not is_user:
         return ok(member_of(credentials))
     return ok("user login" if has_login else "access token")
 
 
 def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
-    """Return a line if the caller cannot use the project as quota project. Google then rejects every call of this product.
+    """Return a line if Google rejects every call of this product: the login, or the project as quota project.
 
     Testing permissions requires no permission, so a denial can only be about the quota project.
     """
@@ -145,6 +157,8 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
     except google_api.GoogleListError as error:
         if error.reason == _NOT_USABLE:
             return [missing(str(error), checkup.grant("roles/serviceusage.serviceUsageConsumer"))]
+    except RejectedLoginError as error:
+        return [missing(error.problem, error.fix, check="credentials")]
     except ScriptError:
         pass  # the other checks report it, each for its API
     return []

@@ -14,9 +14,13 @@ from gemma_serving.engine import backend, runner
 from gemma_serving.engine.children import ended
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
+LOGIN: Final = "gcloud login"
+"""Name of the check that gcloud has a working login."""
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404
 _ANSWER_LIMIT_S: Final = 20.0
+_NO_NETWORK: Final = "Max retries exceeded"
+"""gcloud's words without a network (openshift/release#68528), beside which it advises a login."""
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
@@ -25,7 +29,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     purpose = _gcloud_purpose(checkup)
     if purpose:
         yield DoctorCheck(name="gcloud", run=partial(_gcloud, checkup, purpose))
-        yield DoctorCheck(name="gcloud login", run=partial(_gcloud_login, purpose))
+        yield DoctorCheck(name=LOGIN, run=partial(_gcloud_login, purpose))
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:
@@ -47,6 +51,9 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
         yield unknown("`gcloud auth print-access-token` did not finish")
     elif answer.returncode != 0:
         reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
+        if _NO_NETWORK in reason:
+            yield unknown("gcloud has no connection to Google")
+            return
         detail = f"no working gcloud login, which {purpose} needs ({reason.removeprefix('ERROR: ')})"
         yield missing(detail, "gcloud auth login")
     else:

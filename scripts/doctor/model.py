@@ -1,5 +1,6 @@
 """Checks of the model and image: staged weights, access to the checkpoint on the hub, secrets by reference, and the container image."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -28,11 +29,15 @@ from gemma_serving.contracts.staged_weights import (
 )
 from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
 from gemma_serving.planning.rules.security.pinned import COMMIT
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
+from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
+from gemma_serving.stacks.planned import to_deployment
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -63,8 +68,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
             fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
             run = partial(_secret_version, checkup, version, create=fix, add=fix)
             yield checkup.calling(kind.reference_key, *_SECRETS, run)
-    if settings.weights != "prefetched-image":
-        yield hub_check(checkup, settings)
+    yield from hub_checks(checkup, settings, before_staging=True)
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
         _, project, _, name, *_ = version.split("/")
@@ -73,19 +77,36 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         add = f"gcloud secrets versions add {name} --project={project} {end}"
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
-    yield DoctorCheck(name="image", run=partial(_image, settings), required=False)
+    yield image_check(settings)
 
 
-def hub_check(checkup: Checkup, settings: Settings) -> DoctorCheck:
-    """Return the check that the hub provides the model and its commit to the stack. It is unknown if the hub does not respond."""
-    return DoctorCheck(name="hub", run=partial(_hub, checkup, settings), required=False)
+def hub_checks(checkup: Checkup, settings: Settings, *, before_staging: bool = False) -> Iterator[DoctorCheck]:
+    """Yield a check for each repository that the server loads from the hub. It is unknown if the hub does not respond.
+
+    `before_staging`: also check the model whose weights `gemma stage_model` will copy from the hub.
+    """
+    files: list[LoadedRepository] = []
+    is_own = settings.architecture_file is not None and settings.model_revision is None
+    is_copied = settings.weights == "bucket" and settings.bucket.manifest_hash is None and not is_own
+    if settings.weights == "hub" or (before_staging and is_copied):
+        files.append(LoadedRepository(kind="model", name=settings.model, revision=settings.model_revision or ""))
+    with contextlib.suppress(PlanningError):  # `gemma plan` reports it
+        files += hub_files(resolve(to_deployment(settings, runner.project_folder())))
+    for file in files:
+        name = "hub" if file.kind == "model" else f"{file.kind} {file.name}"
+        yield DoctorCheck(name=name, run=partial(_hub, checkup, settings, file), required=False)
+
+
+def image_check(settings: Settings) -> DoctorCheck:
+    """Return the check that the registry has the image. It is unknown if the registry does not respond."""
+    return DoctorCheck(name="image", run=partial(_image, settings), required=False)
 
 
 def _weights(checkup: Checkup, settings: Settings, extra: ExtraCheckpoint | None) -> Iterator[Diagnosis]:
     """Check the staged copy of the model, or of a drafter or an adapter."""
     bucket = settings.bucket_name(checkup.stack)
     prefix = extra.folder if extra else settings.weights_prefix
-    fix = f"gemma stage_model {checkup.stack}"
+    fix = staging_command(settings, checkup.stack)
     if prefix is None:
         yield missing(f"{extra.kind} {extra.source} is not staged" if extra else "not staged", fix)
         return
@@ -148,12 +169,12 @@ def _unlisted_fault(settings: Settings, folder: str, stored: Mapping[str, Stored
     return ""
 
 
-def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
+def _hub(checkup: Checkup, settings: Settings, file: LoadedRepository) -> Iterator[Diagnosis]:
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
 
-    model, page = settings.model, f"https://huggingface.co/{settings.model}"
+    page = f"https://huggingface.co/{file.name}"
     try:
         token, origin = _token(checkup, settings)
     except ScriptError as error:
@@ -161,74 +182,75 @@ def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         return
     login = "hf auth login" if settings.weights == "bucket" else set_command(HF_TOKEN.key, checkup.stack)
     try:
-        HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(model, token=token or False)
+        HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(file.name, token=token or False)
     except GatedRepoError:
         if token:
             yield missing(
-                f"the token of {origin} cannot read {model} because its owner has not accepted the terms",
+                f"the token of {origin} cannot read {file.name} because its owner has not accepted the terms",
                 f"accept the terms at {page} with the account of that token",
             )
         else:
-            yield missing(f"{model} is gated, but no token is set", login)
+            yield missing(f"{file.name} is gated, but no token is set", login)
     except HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status == _UNAUTHORIZED and token:
             yield missing(f"the token of {origin} is invalid", login)
         elif status in {_UNAUTHORIZED, _NOT_FOUND}:
-            yield _no_model(checkup.stack, model, login)
+            yield _no_repository(checkup.stack, file, login)
         else:
             yield unknown(f"the hub returned HTTP {status}", required=False)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         yield unknown(f"cannot reach the hub from this machine ({type(error).__name__})", required=False)
     else:
-        yield ok(f"{model} is readable ({f'the token of {origin}' if token else 'no token needed'})")
-        yield _commit(checkup.stack, settings, token)
+        yield ok(f"{file.name} is readable ({f'the token of {origin}' if token else 'no token needed'})")
+        if file.kind == "model" or file.revision:
+            yield _commit(checkup.stack, settings, file, token)
 
 
-def _no_model(stack: str, model: str, login: str) -> Diagnosis:
+def _no_repository(stack: str, file: LoadedRepository, login: str) -> Diagnosis:
     """Return the result for an id that the hub does not show. `login` is the command that gives access to a private one."""
-    near = near_ids(model)
+    near = [one for one in near_ids(file.name) if file.kind != "adapter"]
     known = f"; closest existing ids: {', '.join(near)}" if near else ""
     # A misspelled id has one obvious fix. Another checkpoint of the catalog is the user's choice.
-    is_misspelt = bool(near) and find_checkpoint(model) is None
-    setting = _setting(stack, "model", near[0] if is_misspelt else "AN_ID_OF_THE_HUB")
+    is_misspelt = bool(near) and find_checkpoint(file.name) is None
+    setting = _setting(stack, file, "model", near[0] if is_misspelt else "AN_ID_OF_THE_HUB")
     fix = setting if is_misspelt else f"{setting}; or, if it is private: {login}"
-    return missing(f"{model} does not exist on the hub or is private{known}", fix)
+    return missing(f"{file.name} does not exist on the hub or is private{known}", fix)
 
 
-def _setting(stack: str, key: str, value: str) -> str:
-    """Return the line to write. `pulumi config set` needs a state, which a new stack does not have."""
-    return f"set gemma-serving:{key}: {value} in Pulumi.{stack}.yaml"
+def _setting(stack: str, file: LoadedRepository, key: str, value: str) -> str:
+    """Return the change to the file, `key` for the model. `pulumi config set` needs a state, which a new stack does not have."""
+    change = (
+        f"set gemma-serving:{key}: {value}" if file.kind == "model" else f"set {value} for the {file.kind} {file.name}"
+    )
+    return f"{change} in Pulumi.{stack}.yaml"
 
 
-def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
+def _commit(stack: str, settings: Settings, file: LoadedRepository, token: str | None) -> Diagnosis:
     """Check that the hub has the commit of the settings; without one, report the commit of its main branch and how to set it."""
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
-    model = settings.model
-    wanted = settings.model_revision
-    line = partial(Diagnosis, check="commit")
+    name, wanted = file.name, file.revision or None
+    line = partial(Diagnosis, check="commit" if file.kind == "model" else f"commit of {name}")
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
-        found = api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
+        found = api.model_info(name, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
     except RevisionNotFoundError:
-        newest = main_commit(model, token=token or False)
+        newest = main_commit(name, token=token or False)
         commit = newest.value if isinstance(newest, Present) else "A_COMMIT_OF_THE_MODEL"
-        fix = _setting(stack, "modelRevision", commit)
-        return line("failed", f"{model} has no commit {wanted}", f"{fix} (https://huggingface.co/{model}/commits/main)")
+        fix = _setting(stack, file, "modelRevision", commit)
+        return line("failed", f"{name} has no commit {wanted}", f"{fix} (https://huggingface.co/{name}/commits/main)")
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
-        return line(
-            "unknown", f"the hub did not return the commits of {model} ({type(error).__name__})", required=False
-        )
+        return line("unknown", f"the hub did not return the commits of {name} ({type(error).__name__})", required=False)
     if not found:
-        return line("unknown", f"the hub returned no commit of {model}", required=False)
+        return line("unknown", f"the hub returned no commit of {name}", required=False)
     if wanted is not None:
-        return line("passed", f"{model} has {wanted}")
+        return line("passed", f"{name} has {wanted}")
     setting = f"pulumi config set --stack {stack} gemma-serving:modelRevision {found}"
     loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
-    detail = f"modelRevision is not set: {loads} the main branch of {model}, now {found}; to pin it, run: {setting}"
+    detail = f"modelRevision is not set: {loads} the main branch of {name}, now {found}; to pin it, run: {setting}"
     return line("passed", detail)
 
 
@@ -285,6 +307,9 @@ def _image(settings: Settings) -> Iterator[Diagnosis]:
     if answer.ok:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
         yield ok(f"{name}{table}{f'; {left} Docker Hub pulls left for this address' if left else ''}")
+    elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND} and settings.docker_hub is not None:
+        detail = f"Docker Hub does not show {name} without the account of gemma-serving:dockerHub{table}"
+        yield unknown(detail, required=False)
     elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
         fix = "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
         yield missing(f"{name} does not exist on Docker Hub{table}", fix)

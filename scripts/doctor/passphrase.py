@@ -5,52 +5,60 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import backend, runner
-from gemma_serving.engine.deployment import is_passphrase_error
-from gemma_serving.engine.secrets_provider import passphrase_problem, uses_passphrase
+from gemma_serving.engine.deployment import is_passphrase_error, secrets_provider_in
+from gemma_serving.engine.secrets_provider import lacks_salt_of_secrets, passphrase_problem, salt_of, uses_passphrase
+from gemma_serving.engine.state import StackState, read
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
-def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
-    """Yield the check. It has no result if no backend is chosen, which another check reports."""
-    yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.stack))
+def checks(checkup: Checkup, state: StackState | None = None) -> Iterator[DoctorCheck]:
+    """Yield the check. It has no result if no backend is chosen, which another check reports. `state`: if it was read before."""
+    yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.stack, state))
 
 
-def _passphrase(stack: str) -> Iterator[Diagnosis]:
-    """Check that a passphrase is set and that it decrypts the stack's settings file."""
+def _passphrase(stack: str, state: StackState | None) -> Iterator[Diagnosis]:
+    """Check that a passphrase is set and that it decrypts the stack's state, then its settings file."""
     url = backend.chosen_url(runner.project_folder())
     given = next((name for name in _VARIABLES if name in os.environ), None)
     if not url:
         return
-    if not uses_passphrase(stack, url):
+    state = state or (read(stack) if stack else StackState(stack=stack, status="missing"))
+    provider, salt = secrets_provider_in(state.raw)
+    if provider not in {"", "passphrase"} or not (salt or uses_passphrase(stack, url)):
         yield ok("another secrets provider encrypts the stack's secrets")
     elif given is None:
         yield missing(f"neither {' nor '.join(_VARIABLES)} is set", f"export {_VARIABLES[1]}=FILE")
     else:
-        problem = passphrase_problem(stack)
-        if problem is None:
-            yield ok(f"{given} is set")
-        elif not problem:
-            yield ok(f"{given} decrypts Pulumi.{stack}.yaml")
-        elif is_passphrase_error(problem):
-            yield _wrong(stack, given)
-        else:
-            yield unknown(f"cannot check {given} with encryptionsalt in Pulumi.{stack}.yaml: {problem}")
+        yield _judged(state, salt, given)
 
 
-def _wrong(stack: str, given: str) -> Diagnosis:
-    detail = f"{given} is not the passphrase that wrote encryptionsalt in Pulumi.{stack}.yaml"
-    value = "FILE" if given.endswith("FILE") else "PASSPHRASE"
-    try:
-        is_absent = stack not in runner.listed_stacks()
-    except ScriptError:  # another check reports the backend
-        is_absent = False
-    if is_absent:
-        detail += (
-            f". The backend has no stack {stack}: if a trial on the local cloud wrote the line, delete it; "
-            "otherwise set the right passphrase"
-        )
-    return missing(detail, f"export {given}={value}")
+def _judged(state: StackState, salt: str, given: str) -> Diagnosis:
+    """Return whether the passphrase decrypts the state with this salt, or, without one, the settings file."""
+    stack, in_file = state.stack, salt_of(state.stack)
+    if not salt and not in_file:
+        return ok(f"{given} is set")
+    problem = passphrase_problem(stack, salt or in_file)
+    if problem and not is_passphrase_error(problem):
+        return unknown(f"cannot check {given} with its salt: {problem}")
+    if problem:
+        value = "FILE" if given.endswith("FILE") else "PASSPHRASE"
+        return missing(f"{given} {_wrong(state, salt)}", f"export {given}={value}")
+    if lacks_salt_of_secrets(stack):
+        fault = "has secrets without their encryptionsalt"
+    elif salt and in_file not in {"", salt} and is_passphrase_error(passphrase_problem(stack, in_file)):
+        fault = "has the encryptionsalt of another passphrase"
+    else:
+        return ok(f"{given} decrypts {'the state' if salt else f'Pulumi.{stack}.yaml'}")
+    return missing(f"{given} is right, but Pulumi.{stack}.yaml {fault}", refresh_command(stack))
+
+
+def _wrong(state: StackState, salt: str) -> str:
+    stack = state.stack
+    if salt:
+        return f"is not the passphrase of the state of stack {stack}"
+    absent = f". The backend has no stack {stack}: if a trial on the local cloud wrote the line, delete it; otherwise set the right passphrase"
+    return f"is not the passphrase that wrote encryptionsalt in Pulumi.{stack}.yaml{absent if state.status == 'missing' else ''}"

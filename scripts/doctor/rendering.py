@@ -14,6 +14,7 @@ WIDTH: Final = 80
 """Columns if the output is not a terminal."""
 _INDENT: Final = max(map(len, WORDS.values())) + 2
 _ENABLE: Final = re.compile(r"gcloud services enable (?P<apis>\S+) --project=(?P<project>\S+)")
+_QUOTA: Final = re.compile(r"--service=\S+ (?P<quota>--quota-id=\S+)")
 _SHARED: Final[Mapping[str, str]] = {
     "API ": "APIs are enabled",
     "permissions of ": "roles: all permissions are granted",
@@ -45,8 +46,15 @@ def report_entries(lines: Sequence[Diagnosis], *, width: int) -> str:
 
 
 def _commands(lines: Sequence[Diagnosis]) -> Sequence[str]:
-    """Return the commands and changes to make, each once. One command, the first, enables all APIs."""
-    fixes = list(dict.fromkeys(line.fix for line in lines if line.state != "passed" and line.fix))
+    """Return the commands and changes to make, each once. One command, the first, enables all APIs.
+
+    Of the requests for one quota in several zones only the first is returned: capacity in one zone is enough.
+    """
+    first: dict[str, str] = {}
+    for line in lines:
+        if line.state != "passed" and line.fix:
+            first.setdefault(_quota_of(line.fix), line.fix)
+    fixes = list(first.values())
     enabling = [found for found in map(_ENABLE.fullmatch, fixes) if found]
     if not enabling:
         return fixes
@@ -54,6 +62,12 @@ def _commands(lines: Sequence[Diagnosis]) -> Sequence[str]:
     together = f"gcloud services enable {apis} --project={enabling[0]['project']}"
     # First, because a grant needs the API of projects and most checks need some API.
     return [together, *(fix for fix in fixes if not _ENABLE.fullmatch(fix))]
+
+
+def _quota_of(fix: str) -> str:
+    """Return the quota that a command requests, or any other fix itself."""
+    found = _QUOTA.search(fix)
+    return found["quota"] if found else fix
 
 
 def _entries(state: State, lines: Sequence[Diagnosis], width: int) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.settings_files import no_settings_file, stack_of_file
+from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import did_you_mean, meant
 from gemma_serving.scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
 from gemma_serving.scripts.cli.lines import for_stream
@@ -30,9 +30,8 @@ from gemma_serving.scripts.gemma.catalog import (
     COMPLETE,
     ENTRIES,
     GROUPS,
-    NEEDS_SETTINGS,
-    NEEDS_STATE,
     SYNONYMS,
+    CommandEntry,
     command_rows,
     entry_of,
 )
@@ -83,23 +82,24 @@ def _run(words: Sequence[str]) -> int:
         raise CommandRefusedError(_unknown(word, rest))
     arguments = with_stack(call_of(entry, rest))
     stack = arguments[arguments.index("--stack") + 1 :][:1] if "--stack" in arguments else ()
-    if stack and not has_settings(stack[0]) and (refusal := _refusal(entry.name, stack[0])):
+    if stack and not has_settings(stack[0]) and (refusal := _refusal(entry, stack[0])):
         print_progress(entry.name, without_tokens(refusal))
         return int(ExitCode.REFUSED)
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
-def _refusal(name: str, stack: str) -> str:
-    """Return why a command cannot use a stack without a settings file, before the command's modules load; empty if it can."""
+def _refusal(entry: CommandEntry, stack: str) -> str:
+    """Return why a command cannot use a stack without a settings file, before its work loads; empty if it can."""
     from gemma_serving.engine import runner
 
     named = stack_of_file(stack)
     if has_settings(named):
-        return f"{stack} is the settings file of stack {named}. Run `gemma {name} {named}`."
-    if name in NEEDS_SETTINGS:
-        return no_settings_file(stack, runner.project_folder())
-    is_known = name not in NEEDS_STATE or stack.rpartition("/")[2] in runner.listed_stacks()
+        return f"{stack} is the settings file of stack {named}. Run `gemma {entry.name} {named}`."
+    needs = entry.whole().needs
+    if needs == "settings":
+        return runner.no_settings(stack)
+    is_known = needs != "state" or stack.rpartition("/")[2] in runner.listed_stacks()
     return "" if is_known else runner.no_such_stack(stack)
 
 

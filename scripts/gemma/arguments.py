@@ -11,7 +11,7 @@ from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import meant
 from gemma_serving.scripts.cli.command import Command, is_readable, print_progress
 from gemma_serving.scripts.cli.options import option_fields
-from gemma_serving.scripts.gemma.catalog import NEVER_GUESSED, CommandEntry
+from gemma_serving.scripts.gemma.catalog import CommandEntry
 
 
 class GemmaCall(NamedTuple):
@@ -62,7 +62,7 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
     if is_given or not (stack.is_required or "url" in fields):
         return words
-    if call.name in NEVER_GUESSED:
+    if call.command.changes:
         raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
     if not is_readable(call.command, [stack.flag, call.name, *own]):
         return words  # refused before the engine lists the stacks

@@ -46,15 +46,26 @@ def _entries(words: str) -> Sequence[CommandEntry]:
     return [_OTHERS.get(word) or CommandEntry(word, f"gemma_serving.scripts.{word}.__main__") for word in words.split()]
 
 
-GROUPS: Final[Mapping[str, Sequence[CommandEntry]]] = {
-    "Plan": _entries("plan new capacity doctor"),
-    "Deploy": _entries("save_token stage_model up"),
-    "Use": _entries("chat connect smoke bench"),
-    "Operate": _entries("status logs alerts agent"),
-    "Change": _entries("preview restart"),
-    "Recover and delete": _entries("recover teardown"),
+_ORDER: Final = {
+    "Plan": "plan new capacity doctor",
+    "Deploy": "save_token stage_model up",
+    "Use": "chat connect smoke bench",
+    "Operate": "status logs alerts agent",
+    "Change": "preview restart",
+    "Recover and delete": "recover teardown",
 }
+"""Commands by task. A folder of `scripts/` with a command that is not listed is under "Other"."""
 
+
+def grouped_commands() -> Mapping[str, Sequence[CommandEntry]]:
+    """Return the commands by task, from the folders of `scripts/`."""
+    listed = " ".join((*_ORDER.values(), "gemma")).split()
+    folders = sorted(path.parent.name for path in (_ROOT / "scripts").glob("*/__main__.py"))
+    groups = {**_ORDER, "Other": " ".join(name for name in folders if name not in listed)}
+    return {title: _entries(words) for title, words in groups.items() if words}
+
+
+GROUPS: Final = grouped_commands()
 ENTRIES: Final[Mapping[str, CommandEntry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
 _ANSWERS: Final = {
@@ -81,15 +92,6 @@ SYNONYMS: Final = {word: sentence for words, sentence in _ANSWERS.items() for wo
 
 COMPLETE: Final = "__complete"
 """A shell requests candidates with it. The words so far follow."""
-
-NEVER_GUESSED: Final = frozenset(["up", "teardown", "recover", "restart", "save_token", "stage_model", "new"])
-"""Commands that change something: their stack is always named."""
-
-NEEDS_SETTINGS: Final = frozenset(["up", "doctor", "stage_model", "capacity", "preview"])
-"""Commands whose stack has a settings file. Without it they are refused before their modules load."""
-
-NEEDS_STATE: Final = frozenset(["chat", "connect", "smoke", "bench", "status", "logs", "alerts", "restart"])
-"""Commands whose stack is in the engine's state."""
 
 
 def command_rows(entries: Sequence[CommandEntry], width: int = 0) -> Sequence[str]:

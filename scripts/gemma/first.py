@@ -8,15 +8,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import chosen_url
 from gemma_serving.engine.locks import stack_locks
-from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.arguments import ListedStack, known_stacks
 from gemma_serving.scripts.gemma.catalog import ENTRIES, command_rows
-from gemma_serving.scripts.stack.price_in_use import price_in_use
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
@@ -64,8 +61,9 @@ def _backend() -> str:
 
 
 def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
-    """Return what a stack serves with its price and time left, as of its last `up`."""
+    """Return what a stack serves with its cost and its end, as of its last `up`."""
     from gemma_serving.engine.state import read  # noqa: PLC0415 - only if a stack is deployed
+    from gemma_serving.scripts.stack.costs import recorded_costs  # noqa: PLC0415 - the same
     from gemma_serving.scripts.status.api import INCOMPLETE, after_locks, lock_sentence, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
@@ -78,16 +76,9 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     if serves.word == "ended":
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word not in {"deployed", "waiting"} or state.outputs is None:
-        return f"{serves.shown}: {serves.why}" if serves.why else serves.shown
-    return _price(stack.name, state.outputs, serves.word, now())
-
-
-def _price(stack: str, outputs: StackOutputs, word: str, now: datetime) -> str:
-    price = price_in_use(stack, outputs)
-    if outputs.target == "cloud-run":
-        return f"{price} for each instance that runs"
-    if word == "waiting":
-        return f"{price} from the moment its capacity arrives; it was {outputs.state}"
-    if not outputs.deadline:
-        return f"{price}, without an end"
-    return f"{price}, {duration((datetime.fromisoformat(outputs.deadline) - now).total_seconds())} left"
+        costs = recorded_costs(state, "unclear")
+        return " ".join(
+            [f"{serves.shown}: {serves.why}" if serves.why else serves.shown, *(one.sentence for one in costs)]
+        )
+    costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")
+    return " and ".join(one.text for one in costs)

@@ -140,7 +140,7 @@ def _say(text: str) -> None:
     print_progress("logs", text)
 
 
-COMMAND: Final = Command(name="logs", help=__doc__, options=LogsOptions, run=_logs)
+COMMAND: Final = Command(name="logs", help=__doc__, options=LogsOptions, run=_logs, needs="state")
 
 
 if __name__ == "__main__":

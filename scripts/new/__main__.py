@@ -136,8 +136,7 @@ def _new(options: NewOptions) -> ExitCode:
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
     planned = plan(deployment)
-    on_hub = settings.model_revision is not None
-    commands = list(_next(options, settings, provider, on_hub=on_hub))
+    commands = list(_next(options.name, settings, provider, path.parent))
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
@@ -351,34 +350,25 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
             return None, False
 
 
-def _next(options: NewOptions, settings: "Settings", provider: str, *, on_hub: bool) -> Iterator[str]:
-    """Yield the next commands. `on_hub`: the hub returned the model's commit, so no token is needed to read its page."""
+def _next(name: str, settings: "Settings", provider: str, root: Path) -> Iterator[str]:
+    """Yield the next commands. If the hub returned the model's commit, no token is needed to read its page."""
     from gemma_serving.scripts.stack.settings import NO_PROJECT
+    from gemma_serving.stacks.extra_checkpoints import staging_command
 
-    name = options.name
     if provider:
         yield f"pulumi stack init {name} --secrets-provider={provider}   # the key must exist: docs/ci.md"
     if settings.project == NO_PROJECT:
         yield f"export GOOGLE_CLOUD_PROJECT=YOUR_PROJECT   # or gcp:project in Pulumi.{name}.yaml"
     yield f"gemma doctor {name}"
-    if settings.weights == "hub" and not on_hub and not settings.has_secret("hfToken"):
+    if settings.weights == "hub" and settings.model_revision is None and not settings.has_secret("hfToken"):
         yield f"gemma save_token {name} hfToken   # only for a checkpoint that needs one"
     if settings.tpu is not None:
         yield f"gemma capacity {name}"
     if settings.weights == "bucket":
-        yield f"gemma stage_model {name}{'' if on_hub else _source(options.config)}"
+        command = staging_command(settings, name, root)
+        yield f"{command}   # or gs://BUCKET/FOLDER, with the weights" if command.endswith("FOLDER") else command
     yield f"gemma up {name}"
     yield f"gemma chat {name}"
-
-
-def _source(config: Path | None) -> str:
-    """Return the option with the folder of the user's own config.json; with a placeholder if it has no weights."""
-    if config is None:
-        return ""
-    folder = config if config.is_dir() else config.parent
-    if any(folder.glob("*.safetensors")):
-        return f" --from {folder}"
-    return " --from FOLDER   # or gs://BUCKET/FOLDER, with the weights"
 
 
 COMMAND: Final = Command(
@@ -386,6 +376,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=NewOptions,
     run=_new,
+    changes=True,
     exit_codes={ExitCode.REFUSED: "no deployment meets the limits, or an option is invalid"},
 )
 

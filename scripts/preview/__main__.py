@@ -156,6 +156,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=NoOptions,
     run=None,
+    needs="settings",
     subcommands=(
         Command(
             name="run",

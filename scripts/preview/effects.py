@@ -109,7 +109,7 @@ def removed_zones(before: StackDescription, after: StackDescription) -> Sequence
 def permission(after: StackDescription) -> str:
     """Return the sentence about what `up` needs to release capacity."""
     if not after.is_tpu:
-        return "`up` deletes it together with the resources of the old target."
+        return "`up` deletes the TPU VM and its capacity. Requests fail until the service is ready."
     if after.settings.get("tpu.allowReplaceActive") == "true":
         return "`tpu.allowReplaceActive` is true, so `up` does it without confirmation."
     return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."

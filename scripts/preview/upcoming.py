@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.collector import COLLECTOR_METADATA_KEY
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
@@ -14,13 +15,13 @@ from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import read_deployment, type_in
 from gemma_serving.engine.previewed import steps_in
-from gemma_serving.engine.state import outputs_in
+from gemma_serving.engine.state import of_deployment
 from gemma_serving.engine.steps import CAPACITY_TYPES, ResourceChange
 from gemma_serving.planning import Plan, plan
 from gemma_serving.planning.cost.capacity_order import order_lines
 from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
-from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate, planned_rate, recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.planned import to_deployment, today
 
@@ -40,8 +41,6 @@ class Upcoming:
 
     sentences: Sequence[str]
     """The effect, the headline first."""
-    price: str
-    """Price per hour as text."""
     cost: str
     """The price and everything that is billed besides it, as one sentence."""
     order: Sequence[str] = ()
@@ -57,20 +56,18 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     """
     folder = runner.project_folder()
     after = describe_stack(folder, stack, date=today())
-    now, usd_now = deployed_stack(stack)
+    now, costs = deployed_stack(stack)
     settings = stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder)
     planned = plan(to_deployment(settings, folder))
-    price = _price(planned, settings.cloud_run.max_instances if settings.cloud_run else None)
+    run = settings.cloud_run
+    rate = planned_rate(planned.cost, None if run is None else (run.min_instances, run.max_instances))
     requests = _requests_capacity(changes)
-    if usd_now is not None and not _makes_server(changes):
-        stays = now is not None and now.provisioning is not None and not requests
-        is_same = stays or price.endswith(f"${usd_now:.2f}/h")
-        price = f"${usd_now:.2f}/h, as now" if is_same else f"${usd_now:.2f}/h now, {price} after"
-    sentences = _sentences(after, changes, compiles=_compiles(preview))
+    if costs is not None and not _makes_server(changes):
+        keeps_capacity = not costs.is_service and run is None and not requests
+        rate = changed_rate(costs, rate, stays=keeps_capacity)
     return Upcoming(
-        sentences=[f"{headline(stack, changes)}.", *sentences],
-        price=price,
-        cost=_cost(planned, price),
+        sentences=[f"{headline(stack, changes)}.", *_sentences(after, changes, compiles=_compiles(preview))],
+        cost=_cost(planned, rate),
         order=tuple(order_lines(planned.cost.order)) if requests else (),
         endless_forms=planned.cost.endless_forms if requests or now is None else _endless_in_use(now, planned),
     )
@@ -95,20 +92,10 @@ def _endless_in_use(now: StackOutputs, planned: Plan) -> Sequence[str]:
     return () if now.deadline else (now.provisioning,)
 
 
-def _price(planned: Plan, instances: int | None) -> str:
-    """Return the maximum price per hour: of all instances of a service, or in the most expensive zone."""
-    cost = planned.cost
-    if not cost.is_known:
-        return "unknown price"
-    usd = f"${cost.most_usd_per_hour * (instances or 1):.2f}/h"
-    lowest = f"${cost.lowest_usd_per_hour:.2f}/h"
-    return usd if instances is None and usd == lowest else f"up to {usd}"
-
-
 def _cost(planned: Plan, price: str) -> str:
     """Return what is billed: per hour, at most, and per month, each amount once."""
     cost, running = planned.cost, planned.running
-    parts = [price, f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"] if cost.is_known else [price]
+    parts = [price, at_most(cost)] if cost.is_known else [price]
     if running.observability_usd_per_month:
         what = "alerts and metrics" if running.collects_metrics else "alerts"
         parts.append(f"up to ${running.observability_usd_per_month:.2f} per month for {what}")
@@ -180,21 +167,18 @@ def _keeps_server(change: ResourceChange) -> bool:
     )
 
 
-def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
-    """Return the outputs, and the maximum price in USD per hour with all instances; None for an unknown price.
+def deployed_stack(stack: str) -> tuple[StackOutputs | None, ServerCosts | None]:
+    """Return the outputs and the costs of a stack as of its last `up`; the outputs are None if another version of the project deployed it.
 
-    Both None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
+    Both None without a server. Raises ScriptError if the state cannot be read.
     """
     try:
-        resources = read_deployment(stack).resources
-        outputs = outputs_in(stack, resources)
+        state = of_deployment(stack, read_deployment(stack))
     except CommandRefusedError:
         return None, None
-    services = [one for one in resources if one.type == SERVICE_TYPE and not one.delete]
-    scaling = [as_mapping(as_mapping(one.inputs.get("template")).get("scaling")) for one in services]
-    instances = max((int(str(found.get("maxInstanceCount") or 1)) for found in scaling), default=1)
-    usd = usd_per_hour_in_use(stack, outputs)
-    return outputs, None if usd is None else round(usd * instances, 4)
+    is_waiting = state.outputs is not None and state.outputs.state in WITHOUT_MACHINE
+    costs = recorded_costs(state, "waiting" if is_waiting else "running")
+    return state.outputs, next(iter(costs), None)
 
 
 def _sentences(after: StackDescription, changes: Sequence[ResourceChange], *, compiles: bool | None) -> Iterator[str]:

@@ -91,6 +91,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=RecoverOptions,
     run=_recover,
+    changes=True,
     after_interrupt="The state is consistent. Run recover again to continue.",
     exit_codes={ExitCode.FAILED: "failed, or a resource with the same name has another owner"},
 )

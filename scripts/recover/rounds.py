@@ -28,7 +28,7 @@ from gemma_serving.engine.locks import end_dead_locks, past_dead_locks, stack_lo
 from gemma_serving.engine.previewed import declared, scratch_backend
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
-from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource
+from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource, without_unknown
 
 GROUPS: Final = {
     "owned": "To import",
@@ -150,7 +150,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
             break
         if chosen and not recovery.imported:
             confirm(chosen)
-        after = before.changed(pending=())
+        after = without_unknown(before.changed(pending=()))
         for each in chosen:
             if each.found is not None:
                 after = with_resource(after, each.resource, each.found.id, each.found.outputs, program)

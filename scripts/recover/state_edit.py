@@ -38,6 +38,17 @@ def is_complete(resource: ResourceState) -> bool:
     return not contains_text(resource.inputs, UNKNOWN)
 
 
+def without_unknown(deployment: StackDeployment) -> StackDeployment:
+    """Return the deployment without outputs that `up` did not learn, such as an endpoint after `pulumi up --target`. The next `up` writes them."""
+    resources = [
+        one.changed(outputs={key: value for key, value in one.outputs.items() if not contains_text(value, UNKNOWN)})
+        if contains_text(one.outputs, UNKNOWN)
+        else one
+        for one in deployment.resources
+    ]
+    return deployment.changed(resources=resources)
+
+
 def with_resource(
     deployment: StackDeployment,
     resource: ResourceState,

@@ -64,6 +64,8 @@ COMMAND: Final = Command(
     help=__doc__,
     options=RestartOptions,
     run=_restart,
+    changes=True,
+    needs="state",
     after_interrupt="A requested restart continues; see `gemma status`.",
 )
 

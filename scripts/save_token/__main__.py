@@ -69,10 +69,12 @@ def _save(options: SaveOptions) -> ExitCode:
     if options.secret is not None:
         _require_apis(stack_settings(stack))
     value = secrets.token_urlsafe(_GENERATED_BYTES) if options.generate else _checked(_read(kind), kind)
-    if stack not in runner.listed_stacks():
-        from gemma_serving.engine.secrets_provider import create_state  # loads YAML
+    from gemma_serving.engine.secrets_provider import create_state, require_passphrase  # loads YAML
 
+    if stack not in runner.listed_stacks():
         create_state(stack)
+    elif options.secret is None:
+        require_passphrase(stack)
     place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)
     if options.secret is None:
         _configure(stack, "set", "--secret", kind.key, stdin=value)
@@ -173,6 +175,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=SaveOptions,
     run=_save,
+    changes=True,
     after_interrupt="No partial value was saved. Run it again.",
 )
 

@@ -125,6 +125,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=SmokeOptions,
     run=_smoke,
+    needs="state",
     after_interrupt="No check ran.",
     exit_codes={
         ExitCode.DONE: "no check failed",

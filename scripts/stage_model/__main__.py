@@ -29,6 +29,8 @@ COMMAND: Final = Command(
     help=__doc__,
     options=StageOptions,
     run=_stage_model,
+    changes=True,
+    needs="settings",
     after_interrupt="Run the same command again to copy the missing parts.",
 )
 

@@ -42,15 +42,14 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
     if stack not in runner.listed_stacks():
         create_state(stack)
         say(f"created an empty state for stack {stack}")
-    with absolute_backend(), private_folder() as folder:
+    with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")
         for step in _creation_steps(frozen):
             say(f"creating {step.name} ({step.type})")
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         up = partial(runner.change, stack, "up", *_options(frozen), after_failure=after_failure)
         try:
-            with variable(STAGING_VARIABLE, stack):
-                past_dead_locks(stack, up, report=say)
+            past_dead_locks(stack, up, report=say)
         finally:
             for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
                 say(sentence)

@@ -31,7 +31,7 @@ from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has_bucket
 from gemma_serving.scripts.stage_model.staging_options import StageOptions
 from gemma_serving.stacks.apis import apis_of
-from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints
+from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
@@ -104,7 +104,7 @@ def _plan(
     elif origin is not None:
         source = sources.FolderSource(folder=Path(origin))
     else:
-        source = sources.hub(settings.model, options.revision or settings.model_revision)
+        source = _model_on_hub(options, settings)
     sources.require_checkpoint(source, ADAPTER_CONFIG if extra is not None and extra.kind == "adapter" else CONFIG)
     return CopyPlan(
         source=source,
@@ -113,6 +113,17 @@ def _plan(
         part_bytes=options.part_size_mib * _MIB,
         workers=options.parallel,
     )
+
+
+def _model_on_hub(options: StageOptions, settings: Settings) -> sources.HubSource:
+    """Return the model on the hub. Raises ScriptError, which names `--from` for the user's own model."""
+    try:
+        return sources.hub(settings.model, options.revision or settings.model_revision)
+    except ScriptError as error:
+        command = staging_command(settings, options.stack)
+        if "--from" not in command:
+            raise
+        raise ScriptError(f"{error} If the weights are in a folder, run `{command}`.") from None
 
 
 def _announce(name: str, files: Sequence[SourceFile]) -> None:

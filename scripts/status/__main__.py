@@ -99,6 +99,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=StatusOptions,
     run=_status,
+    needs="state",
     after_interrupt="Nothing was changed.",
     exit_codes={ExitCode.FAILED: "a source does not respond, or no server behind a gateway does"},
 )

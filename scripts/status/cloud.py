@@ -42,6 +42,7 @@ from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, S
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.units import duration
+from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.status.report import CloudFacts
 
 CAPACITY: Final = (QUEUED, INSTANCE)
@@ -109,6 +110,7 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: boo
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
         facts, owned = reader(api, found, stack)
+        facts = replace(facts, form=form_in_use(found.inputs, found.outputs) or None)
         return _with_cost(api, _with_shortage(api, facts, found, owned), owned) if owned and costs else facts
     except GoogleListError as error:
         raise ScriptError(f"Google returned an error: {error}") from None
@@ -140,7 +142,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
             case Unknown(cause="denied", why=why):
                 is_other_place = NO_SUCH_PLACE in why and name != names[0]
                 denied = denied if is_other_place else why
-            case Unknown(cause="no connection", why=why):
+            case Unknown(cause="no connection" | "no login", why=why):
                 raise ScriptError(why)
             case Unknown(why=why):
                 raise ScriptError(f"Google returned an error: {why}")
@@ -307,9 +309,9 @@ def _with_shortage(
         return replace(facts, shortage=read_shortage(caller, request, zones))
     if found.kind != INSTANCE or not facts.place:
         return facts
-    form = str(found.outputs.get("provisioningModelInUse") or found.inputs.get("provisioningModel") or "")
     accelerator = str(found.inputs.get("acceleratorType"))
-    return replace(facts, shortage=read_instance_shortage(caller, facts.state, accelerator, form, facts.place))
+    shortage = read_instance_shortage(caller, facts.state, accelerator, facts.form or "", facts.place)
+    return replace(facts, shortage=shortage)
 
 
 def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]) -> CloudFacts:
@@ -319,7 +321,9 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         since=spent.since,
         age_s=spent.age_s,
         usd=round(spent.usd, 4),
-        usd_per_hour=round(spent.usd_per_hour, 4),
+        usd_is_least=spent.is_least,
+        usd_per_hour=rounded(spent.usd_per_hour),
+        running_usd_per_hour=rounded(spent.running_usd_per_hour),
         limits=_limits(spent.limits),
         idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),

@@ -15,7 +15,6 @@ from gemma_serving.contracts.parallel import each, each_within
 from gemma_serving.engine import state as states
 from gemma_serving.engine.locks import StackLock, stack_locks
 from gemma_serving.engine.previewed import previewed
-from gemma_serving.engine.runner import NOT_LOGGED_IN
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, lost_buckets, serving
@@ -86,11 +85,11 @@ class _Known:
 def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
     """Return the status of the stacks.
 
-    Raises CommandRefusedError if the stack does not exist or is not deployed, and ScriptError if Pulumi is not logged in and the stacks are unknown.
+    Raises CommandRefusedError if the stack does not exist or is not deployed, and ScriptError if this machine can read no state.
     """
     found = [states.read(request.stack)] if request.stack else states.all_states()
-    if found and all(state.detail == NOT_LOGGED_IN for state in found):
-        raise ScriptError(NOT_LOGGED_IN)
+    if found and all(state.is_out_of_reach for state in found):
+        raise ScriptError(found[0].detail)
     if request.stack:
         if not found[0].lacks_capacity:
             states.require_deployed(found[0])

@@ -11,6 +11,7 @@ from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WA
 from gemma_serving.engine.locks import StackLock
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import duration
+from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 from gemma_serving.scripts.status.cloud import serving
 from gemma_serving.scripts.status.report import HEALTHY, CloudFacts, StackStatus
 from gemma_serving.scripts.status.serves import WAITING_STATES, up_command
@@ -125,6 +126,8 @@ def _commands(
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
     yield bool(locks), after_locks(status.stack, locks)
     yield state.status == "unreadable", "gemma recover {stack}"
+    has_server = status.deployed and cloud is not None and not cloud.has_ended
+    yield not has_server and is_unfinished(status.stack), "gemma teardown {stack}"
     yield state.status == "missing", "{up}"
     yield not status.deployed and not state.pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"

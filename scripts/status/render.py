@@ -1,5 +1,6 @@
 """The report as text: a table of all stacks within 80 columns, then details of each."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -13,6 +14,7 @@ from gemma_serving.contracts.guest_attributes import WITH_REASON, reason_of
 from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
 from gemma_serving.scripts.cli.tables import FittedTable
+from gemma_serving.scripts.stack.costs import cost_columns
 from gemma_serving.scripts.status.judge import document_that_serves, short_identity
 from gemma_serving.scripts.status.report import INCOMPLETE, CloudFacts, StackStatus, StatusReport
 from gemma_serving.scripts.status.serves import Stamp, run_end
@@ -55,8 +57,10 @@ class ReportView:
         yield shown
         width = options.max_width if console.is_terminal else None
         alone = len(self._report.stacks) == 1
+        times = Counter(item.why for status in self._shown for item in status.unanswered)
+        shared = [why for why, count in times.items() if count > 1]
         for status in self._shown:
-            found = _notes(status, self._stamp, now_s=self._report.at_s, alone=alone)
+            found = _notes(status, self._stamp, now_s=self._report.at_s, alone=alone, shared=shared)
             notes = [(key, words) for key, words in found if words]
             if notes:
                 lines = ["", *_wrapped("", _heading(status), width)]
@@ -64,6 +68,10 @@ class ReportView:
                     line for key, words in notes for line in _wrapped(f"  {key:<8} ", words, width, key == _COMMAND)
                 ]
                 yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
+        for why in shared:
+            stacks = [status.stack for status in self._shown if any(item.why == why for item in status.unanswered)]
+            lines = ["", *_wrapped("", f"Unknown for {', '.join(stacks)}: {why}", width)]
+            yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
     def _stamp(self, at_s: float) -> str:
         moment = datetime.fromtimestamp(at_s, UTC).astimezone(UTC if self._utc else None)
@@ -94,8 +102,7 @@ def _row(status: StackStatus, now_s: float) -> Sequence[str]:
         "" if left_s is None else _left(left_s),
         requests,
         "" if server is None or server.kv_use_share is None else f"{server.kv_use_share:.0%}",
-        "" if cloud.usd_per_hour is None else f"{cloud.usd_per_hour:.2f}",
-        "" if cloud.usd is None else f"{cloud.usd:.2f}",
+        *(("", "") if cloud.usd is None else cost_columns(cloud.usd_per_hour, cloud.usd, is_least=cloud.usd_is_least)),
     )
 
 
@@ -110,8 +117,13 @@ def _heading(status: StackStatus) -> str:
     return f"{status.stack}: {', '.join(part for part in parts if part)}".rstrip(": ")
 
 
-def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
-    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment."""
+def _notes(
+    status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool, shared: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment.
+
+    `shared`: causes of several failed reads, which are shown once below all stacks.
+    """
     cloud = status.cloud
     if not alone and cloud is None and status.serves.word == "not deployed" and not status.waits:
         return
@@ -132,7 +144,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "idle", _idle(cloud, stamp, now_s)
     yield from (("drift", difference) for difference in status.drift)
     yield "drift", "none (all resources compared)" if status.refreshed and not status.drift else ""
-    yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered)
+    yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered if item.why not in shared)
     yield "next", status.next_command
 
 
@@ -170,8 +182,8 @@ def _health(status: StackStatus) -> str:
 
 
 def _enforced(cloud: CloudFacts) -> str:
-    """Return what stops the stack automatically; empty without a price."""
-    if cloud.usd_per_hour is None:
+    """Return what stops the stack automatically; empty without a server."""
+    if cloud.usd is None:
         return ""
     ours = (
         f"{cloud.limits}, enforced only by a scheduled `gemma teardown --all --over-limit`"
@@ -180,8 +192,10 @@ def _enforced(cloud: CloudFacts) -> str:
     )
     if cloud.state in IN_QUEUE:
         google = "deletes the capacity request if it waits too long"
+    elif cloud.deadline:
+        google = "deletes this TPU VM at its run limit"
     else:
-        google = "deletes this TPU VM at its run limit" if cloud.deadline else "stops nothing automatically"
+        google = "may reclaim this TPU VM (spot)" if cloud.form == "spot" else "stops nothing automatically"
     return f"{ours}; Google {google}."
 
 

@@ -46,6 +46,8 @@ class CloudFacts:
     phase_detail: str | None = None
     deadline: str | None = None
     """RFC 3339: when Google deletes the TPU VM."""
+    form: str | None = None
+    """Form of the capacity, such as `spot`, which Google may reclaim."""
     run_end: Literal["planned", "early", "preempted"] | None = None
     """End of the run of a machine that is gone: as planned, before, or of spot capacity by Google without a planned end; None if unknown."""
     planned_end: str | None = None
@@ -72,7 +74,12 @@ class CloudFacts:
     """Seconds since `since`."""
     usd: float | None = None
     """Cost of the stack since then, including past TPU VMs."""
+    usd_is_least: bool = False
+    """True if a part of `usd` could not be read, so it is a lower bound."""
     usd_per_hour: float | None = None
+    """Rate now, of a service while it is idle."""
+    running_usd_per_hour: float | None = None
+    """Rate of the slice, or of one instance of the service, while it runs."""
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
     idle_since: str | None = None

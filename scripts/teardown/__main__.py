@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def _teardown(options: TeardownOptions) -> ExitCode:
     from gemma_serving.cloud import google_api
-    from gemma_serving.scripts.teardown.output import text_of
+    from gemma_serving.scripts.teardown.output import progress, text_of
     from gemma_serving.scripts.teardown.receipt import ReceiptError
     from gemma_serving.scripts.teardown.removal import Teardown, guard, read_inputs
 
@@ -36,7 +36,9 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     teardown = Teardown(options=options, known=found, api=google_api.connect(*found.projects))
     try:
         teardown.run()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            progress("deletions already in progress continue." if teardown.begun else "nothing was deleted.")
         if teardown.searches:
             _write_partial(teardown.receipt(), options)
         raise
@@ -71,13 +73,12 @@ COMMAND: Final = Command(
     help=__doc__,
     options=TeardownOptions,
     run=_teardown,
+    changes=True,
     exit_codes={
         ExitCode.DONE: "every list was read and no resource leaked",
         ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",
     },
-    after_interrupt=(
-        "Deletions already in progress continue. Run the same command again to delete the remaining resources."
-    ),
+    after_interrupt="Run the same command again to continue.",
 )
 
 

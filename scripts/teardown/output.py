@@ -2,20 +2,18 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from gemma_serving.cloud.capacity import ListedNode
-from gemma_serving.cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWORK
-from gemma_serving.cloud.prices import usd_per_hour, usd_so_far
+from gemma_serving.cloud.kinds import GRANT, KINDS, SUBNETWORK
 from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.simulated import is_simulated
-from gemma_serving.cloud.spending import SERVING
+from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console, paragraph
+from gemma_serving.scripts.stack.costs import found_rate, spent_sentence
 from gemma_serving.scripts.teardown.receipt import Receipt
 
 _MOST_PLACES: Final = 2
@@ -31,17 +29,13 @@ def ask(question: str, *, refusal: str, declined: str = "Cancelled. Nothing more
     confirm(question, without_terminal=refusal, declined=declined)
 
 
-def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
+def show(title: str, found: Sequence[FoundResource], spent: Sequence[StackSpending] = ()) -> None:
     """Print resources as in a dry run on stderr: kinds, places and cost."""
     if not found:
         return
     out = console(sys.stderr)
-    for line in (title, *_stacks(found), *_costs(found, now)):
+    for line in (title, *_stacks(found), *_costs(spent)):
         paragraph(out, line)
-    for item in found:
-        rate = usd_per_hour(item) if item.kind == SERVICE else None
-        if rate:
-            paragraph(out, f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle.")
 
 
 def text_of(receipt: Receipt) -> str:
@@ -101,7 +95,7 @@ def _searched(receipt: Receipt) -> str:
 def _would_delete(receipt: Receipt) -> str:
     """Return the result of a dry run: kinds, places and cost. `--json` lists names and commands."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
-    lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.leaked, receipt.started)]
+    lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.spent)]
     lines += [f"Retained: {item.text}" for item in receipt.retained]
     lines += [*receipt.unknown, *receipt.warnings, f"Searched: {_searched(receipt)}."]
     if receipt.leaked:
@@ -132,33 +126,8 @@ def _kinds(found: Sequence[FoundResource]) -> Iterator[str]:
     for noun, (_, items) in zip(nouns, groups, strict=True):
         places = sorted({item.location for item in items})
         facts = places if len(places) <= _MOST_PLACES else [f"{len(places)} locations"]
-        yield f"  {noun:<{width}}  {', '.join([*facts, *filter(None, [_rate(items)])])}"
+        yield f"  {noun:<{width}}  {', '.join([*facts, *filter(None, [found_rate(items)])])}"
 
 
-def _rate(items: Sequence[FoundResource]) -> str:
-    """Return the cost of one kind per hour; empty for kinds without one."""
-    if items[0].kind == SERVICE and all(usd_per_hour(item) is None for item in items):
-        return "no instance while idle"
-    if items[0].kind not in SERVING:
-        return ""
-    if any(map(_is_unpriced, items)):
-        return "price unknown"
-    rates = [rate for item in items if (rate := usd_per_hour(item)) is not None]
-    return f"${sum(rates):,.2f} per hour" if rates else ""
-
-
-def _costs(found: Sequence[FoundResource], now: datetime) -> Iterator[str]:
-    """Yield the cost of the VMs and services; "at least" without the price of one."""
-    if not any(item.kind in SERVING for item in found):
-        return
-    least = "at least " if any(map(_is_unpriced, found)) else ""
-    rate = sum(filter(None, map(usd_per_hour, found)))
-    so_far = sum(filter(None, (usd_so_far(item, now) for item in found)))
-    yield f"VMs and services at list prices: {least}${rate:,.2f} per hour; {least or 'at most '}${so_far:,.2f} so far."
-
-
-def _is_unpriced(item: FoundResource) -> bool:
-    """Return whether a VM has no known price. A request has the price of its VM."""
-    if item.kind == NODE and ListedNode(item.document).request:
-        return False
-    return item.kind in {QUEUED, NODE, INSTANCE} and usd_per_hour(item) is None
+def _costs(spent: Sequence[StackSpending]) -> Sequence[str]:
+    return [spent_sentence(spent)] if spent else []

@@ -1,14 +1,12 @@
-"""Pending creations of a state: wait until they become visible, and find the grants among them.
+"""What a state names in Google Cloud: its resources, its grants, and its pending creations, which may appear late.
 
 After a crash, one may appear late. The wait is over when it appears, its operation has finished, or `APPEAR_S` after the state was written.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.capacity import capacity_kind, capacity_names
@@ -23,15 +21,13 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
-from gemma_serving.engine.atomic_file import write_private
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.teardown.receipt import FOLDER
 
 APPEAR_S: Final = 120.0
 """Seconds after the last write in which a resource may appear. Assumed; the TPU provider allows 60 s."""
 OPERATION_LIMIT_S: Final = 1800.0
 _PAUSE_S: Final = 2.0
-_STORED_KEYS: Final = ("type", "urn", "inputs")
+_CAPACITY_OUTPUTS: Final = ("name", "nodeName", "renewalName")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
 
@@ -60,6 +56,19 @@ def pending_creations(state: StackState) -> Iterator[Expected]:
             # Types that are not in the table have no separate name, or labels that every search finds.
             with suppress(KeyError):
                 yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
+
+
+def stated_names(state: StackState) -> Iterator[str]:
+    """Yield the full names in Google Cloud of the resources in a state, and of the node of a queued resource."""
+    for item in state.resources:
+        inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
+        type_ = str(item.get("type"))
+        if type_ == CAPACITY_TYPE:
+            yield from (str(outputs[key]) for key in _CAPACITY_OUTPUTS if outputs.get(key))
+        elif type_ in BY_TYPE:
+            yield str(item.get("id"))
+            with suppress(KeyError):
+                yield BY_TYPE[type_].named(inputs)
 
 
 def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
@@ -170,39 +179,3 @@ def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
 
 def _is_running(operation: Item) -> bool:
     return operation.get("status") not in {None, "DONE"} or ("status" not in operation and not operation.get("done"))
-
-
-def remember(state: StackState) -> None:
-    """Store the pending creations until no resource is left: an import drops them."""
-    if not state.pending:
-        return
-    path = _path(state)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pending = [{key: item[key] for key in _STORED_KEYS if key in item} for item in state.pending]
-    write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
-
-
-def remembered(state: StackState) -> StackState:
-    """Return the state with the pending creations that an interrupted teardown stored."""
-    try:
-        noted = as_mapping(json.loads(_path(state).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return state
-    earlier = [as_mapping(item) for item in as_sequence(noted.get("pending"))]
-    known = {item.get("urn") for item in state.pending}
-    projects = [str(project) for project in as_sequence(noted.get("projects"))]
-    return replace(
-        state,
-        pending=(*state.pending, *(item for item in earlier if item.get("urn") not in known)),
-        written=state.written or str(noted.get("written") or ""),
-        projects=tuple(dict.fromkeys([*state.projects, *projects])),
-    )
-
-
-def forget(state: StackState) -> None:
-    """Delete the stored pending creations of a stack."""
-    _path(state).unlink(missing_ok=True)
-
-
-def _path(state: StackState) -> Path:
-    return FOLDER / f"{state.stack}-begun.json"

@@ -10,16 +10,17 @@ from typing import Final
 
 from gemma_serving.cloud.deletion import DeletedResource
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
-from gemma_serving.cloud.prices import usd_per_hour, usd_so_far
 from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.stack.costs import found_costs
+from gemma_serving.scripts.stack.unfinished_teardown import FOLDER
 
-FOLDER: Final = Path(".work") / "teardown"
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
 
 
@@ -71,6 +72,8 @@ class Receipt:
     searches: Sequence[Inventory]
     started: datetime
     elapsed_s: float
+    spent: Sequence[StackSpending] = ()
+    """Cost of each stack that the first search found, as in `gemma status`."""
     reasons: Sequence[str] = ()
     """Limits that the stack exceeded, each with its measured value."""
     interrupted: bool = False
@@ -88,10 +91,10 @@ class Receipt:
             "projects": list(self.projects),
             "destroyed": self.destroyed,
             "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],
-            "leaked": [resource_json(item, self.started) for item in self.leaked],
+            "leaked": [resource_json(item, self.started, self.spent) for item in self.leaked],
             "retained": [
                 {
-                    **resource_json(item.resource, self.started),
+                    **resource_json(item.resource, self.started, self.spent),
                     "size_gib": None if item.size_gib is None else round(item.size_gib, 3),
                     "usd_per_month": None if item.usd_per_month is None else round(item.usd_per_month, 2),
                 }
@@ -151,11 +154,9 @@ class Receipt:
         return target
 
 
-def resource_json(item: FoundResource, now: datetime) -> dict[str, object]:
+def resource_json(item: FoundResource, now: datetime, spent: Sequence[StackSpending]) -> dict[str, object]:
     """Return a found resource as JSON, with list prices."""
     age_s = item.age_s(now)
-    rate = usd_per_hour(item)
-    so_far = usd_so_far(item, now)
     return {
         "kind": item.kind,
         "name": item.name,
@@ -165,8 +166,7 @@ def resource_json(item: FoundResource, now: datetime) -> dict[str, object]:
         "location": item.location,
         "created": item.created,
         "age_s": None if age_s is None else round(age_s),
-        "usd_per_hour": None if rate is None else round(rate, 4),
-        "usd_so_far": None if so_far is None else round(so_far, 2),
+        **found_costs(item, spent),
     }
 
 

@@ -15,7 +15,8 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
 from gemma_serving.cloud.google_api import GoogleApi, connect
 from gemma_serving.cloud.kinds import BUCKET, order_of
-from gemma_serving.cloud.search import Scope
+from gemma_serving.cloud.prices import has_price
+from gemma_serving.cloud.search import Scope, in_project
 from gemma_serving.cloud.search import search as search_cloud
 from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
@@ -41,6 +42,7 @@ from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_loc
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
@@ -85,12 +87,15 @@ class Teardown:
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
+    spent: Sequence[StackSpending] = ()
     confirmed: set[str] = field(default_factory=set[str])
     deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
     retained: tuple[RetainedBucket, ...] = ()
     destroyed: int = 0
     state_left: tuple[Mapping[str, object], ...] = ()
     warnings: list[str] = field(default_factory=list[str])
+    begun: bool = False
+    """True from the first deletion."""
     done: bool = False
     _started_s: float = field(init=False)
 
@@ -100,17 +105,23 @@ class Teardown:
 
     def run(self) -> None:
         """Search, confirm, destroy, delete the remaining resources, and search again. Raises ScriptError."""
-        self.warnings += self.known.read_errors
+        renamed = [state.rename for state in self.known.states if state.rename]
+        self.warnings += [*self.known.read_errors, *renamed]
         self.search()
         self._require_known_stack()
         self._require_no_guests()
+        if any(map(has_price, self.leaked)):
+            self.spent = spending(self.api, self.leaked, GOOGLE_CLOCK.now())
         if not self.options.dry_run:
-            show("Found in Google Cloud:", self.leaked, GOOGLE_CLOCK.now())
+            show("Found in Google Cloud:", self.leaked, self.spent)
+            for sentence in renamed:
+                progress(sentence)
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
+            self.begun = True
             for state in self.known.states:
-                self._with_file(pending.remember, state)
+                self._with_file(unfinished_teardown.remember, state)
                 self._destroy(state)
             now = partial(datetime.now, UTC)
             pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
@@ -118,7 +129,7 @@ class Teardown:
             for state in self.known.states:
                 self._update_state(state)
                 if self._is_proven():
-                    self._with_file(pending.forget, state)
+                    self._with_file(lambda ended: unfinished_teardown.forget(ended.stack), state)
         self.done = True
 
     def _with_file(self, change: Callable[[StackState], None], state: StackState) -> None:
@@ -169,6 +180,7 @@ class Teardown:
             searches=self.searches,
             started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
             elapsed_s=elapsed_s,
+            spent=self.spent,
             interrupted=not self.done,
             dry_run=self.options.dry_run,
         )
@@ -185,12 +197,12 @@ class Teardown:
         return Scope(
             projects=self.known.projects,
             stack=self.options.stack,
-            stacks=[state.stack for state in self.known.states],
+            stacks=[name for state in self.known.states for name in (state.stack, state.former_name) if name],
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
             kept=[item.resource.name for item in self.retained],
             apis=self._apis(),
-            held=[zone for state in self.known.states for zone in state.held_zones],
+            stated=frozenset(in_project(name) for state in self.known.states for name in pending.stated_names(state)),
         )
 
     def _apis(self) -> frozenset[str] | None:
@@ -258,7 +270,7 @@ class Teardown:
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
-            show("Found since:", more, GOOGLE_CLOCK.now())
+            show("Found since:", more)
             refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             ask(f"Delete {resource_counts(more)} too?", refusal=refusal)
 
@@ -427,8 +439,9 @@ def read_inputs(options: TeardownOptions) -> TeardownInputs:
             settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
+    read_errors = list(dict.fromkeys(read_errors))
     # A gateway's network goes after the TPU VMs in it.
-    found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
+    found = sorted(map(unfinished_teardown.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
     projects += filter(None, [project_from_environment()])
@@ -489,7 +502,7 @@ def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, 
                 "idle_after_s": item.limits.idle_after_s,
                 "age_s": round(item.age_s),
                 "usd": round(item.usd, 2),
-                "usd_per_hour": round(item.usd_per_hour, 2),
+                "usd_per_hour": None if item.usd_per_hour is None else round(item.usd_per_hour, 2),
                 "idle": item.idle,
                 "idle_s": None if item.idle_s is None else round(item.idle_s),
                 "exceeded": list(item.exceeded),

@@ -3,9 +3,10 @@
   gemma up tpu-v6e1
   gemma up tpu-v6e1 --yes
 
-First it runs the checks of `gemma doctor` that a deployment needs: APIs, quotas, weights, the hub's model and commit, passphrase. If one fails, it
-prints a list and stops. Before anything changes, it prints the effect on the server, the duration and the cost. Ctrl-C during the deployment keeps the
-created resources and prints their cost. A stack without a state gets one. `pulumi up --stack STACK` deploys the same.
+First it runs the checks of `gemma doctor` that a deployment needs: APIs, quotas, weights, the image, what the server loads from the hub, passphrase,
+and limits that are used up. If one fails, it prints a list and stops. Before anything changes, it prints the effect on the server, the duration and the
+cost. Ctrl-C during the deployment keeps the created resources and prints their cost. A stack without a state gets one. `pulumi up --stack STACK` deploys
+the same.
 """
 
 import sys
@@ -41,6 +42,8 @@ COMMAND: Final = Command(
     help=__doc__,
     options=UpOptions,
     run=_up,
+    changes=True,
+    needs="settings",
     after_interrupt="No resource was changed.",
 )
 

@@ -6,34 +6,34 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.cloud.guard import limits_line
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
-from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.children import interruptible
+from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
 from gemma_serving.engine.previewed import diagnostics, previewed
-from gemma_serving.engine.state import SERVER_TYPES, read, stack_outputs
+from gemma_serving.engine.state import SERVER_TYPES, of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
-from gemma_serving.scripts.stack.price_in_use import usd_per_hour_in_use
+from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.status.api import read_served
+from gemma_serving.scripts.up.starting import dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
@@ -46,15 +46,14 @@ _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
-_FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
 def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     settings = stack_settings(stack)
-    serves = read_served(read(stack), limit_s=_GOOGLE_LIMIT_S)
+    state = read(stack)
+    serves = read_served(state, limit_s=_GOOGLE_LIMIT_S)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
-    used = _require_within_limits(settings, stack) if serves.may_be_gone else ""
     if serves.word == "unknown":
         print_progress("up", serves.why)
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
@@ -66,11 +65,13 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
         coming = upcoming(stack, document, changes) if changes else None
     messages = diagnostics(document, "info")
     shown = [
+        *(dropped_settings(stack) if state.has_server else ()),
         *program_messages(stack, messages, warnings),
-        *filter(None, [serves.why if serves.word == "ended" else "", used]),
+        *([serves.why] if serves.word == "ended" else []),
     ]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
+        write_outputs(stack, known=[*messages, *warnings])
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     limits = limits_line(settings.limits, settings.project, coming.endless_forms)
@@ -86,39 +87,30 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     try:
         done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
     except KeyboardInterrupt:
-        kept = f"interrupted. The created resources stay, including capacity and its request, and cost {coming.price}."
-        print_progress(
-            "up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it."
-        )
+        print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    print_result("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
+    print_result("\n".join([done, *next_lines(stack)]))
     return ExitCode.DONE
 
 
-def _require_within_limits(settings: Settings, stack: str) -> str:
-    """Return a line if the use of the limits is unknown. Raises CommandRefusedError if nothing runs and a limit is exceeded."""
-    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
-
-    match stack_recorder(settings, stack).past_limits():
-        case Present(value=refusal):
-            raise CommandRefusedError(refusal)
-        case Unknown(why=why):
-            return f"Limits: {why}."
-        case _:
-            return ""
+def _exists_after_interrupt(stack: str) -> str:
+    """Return what the stack has and what it costs. A second interrupt leaves both unknown."""
+    try:
+        with interruptible():  # the engine starts again
+            return exists_now(stack)
+    except KeyboardInterrupt:
+        return f"What exists and what it costs is unknown: `gemma status {stack}` shows it."
 
 
 def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
-    """Return the program's messages: other programs' warnings, the plan, then one line for all findings and notes."""
-    findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
+    """Return the program's messages: the warnings, the plan, then one line for what `gemma plan` shows."""
     notes = [found["what"] for text in messages if (found := _NOTES.fullmatch(text.strip()))]
-    is_shown = bool(findings) or any(_ACCEPTED in note for note in notes)
-    counts = ", ".join([*([f"warnings {' and '.join(findings)}"] if findings else []), *notes])
+    is_shown = any(_ACCEPTED in note for note in notes)
     plan = [text for text in messages if not _NOTES.fullmatch(text.strip()) and not text.startswith(_PRICES)]
     return [
-        *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
+        *_lines(f"Warning: {text}" for text in warnings if text.strip()),
         *_lines(plan),
-        *([notes_line(stack, counts, is_shown_by_plan=is_shown)] if counts else []),
+        *([notes_line(stack, ", ".join(notes), is_shown_by_plan=is_shown)] if notes else []),
     ]
 
 
@@ -154,6 +146,11 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
+
+
+def write_outputs(stack: str, *, known: Sequence[str]) -> None:
+    """Write the outputs of a stack without changes: settings can change them alone, and `gemma recover` restores none. Raises ScriptError."""
+    engine_up(stack, [], steps=0, known=known)
 
 
 def _shown_reason(errors: Sequence[str], first: str) -> str:
@@ -221,8 +218,13 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
         yield show
 
 
-def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
-    """Return the server's location, its price, the end of its run, and the commands to use and to delete it."""
+def next_lines(stack: str) -> Sequence[str]:
+    """Return the server's location, its price, the end of its run, and the commands to use and to delete it.
+
+    Raises CommandRefusedError if the stack has no outputs.
+    """
+    deployment = read_deployment(stack)
+    outputs = outputs_in(stack, deployment.resources)
     if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",
@@ -231,7 +233,7 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
     return [
         where,
-        _running_cost(outputs, usd_per_hour_in_use(stack, outputs)),
+        *(costs.sentence for costs in recorded_costs(of_deployment(stack, deployment))),
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",
@@ -240,16 +242,5 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     ]
 
 
-def _running_cost(outputs: StackOutputs, usd_per_hour: float | None) -> str:
-    """Return the price per hour, and until when it is billed, as a sentence."""
-    price = "The price is unknown. It is billed" if usd_per_hour is None else f"Costs ${usd_per_hour:.2f}/h"
-    if outputs.target == "cloud-run":
-        return f"{price} for each instance that runs."
-    if not outputs.deadline:
-        return f"{price} until {'Google reclaims it or ' if outputs.provisioning == 'spot' else ''}you delete it."
-    end = datetime.fromisoformat(outputs.deadline).astimezone()
-    return f"{price} until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the TPU VM."
-
-
-def _lines(messages: Sequence[str]) -> Sequence[str]:
+def _lines(messages: Iterable[str]) -> Sequence[str]:
     return [line for message in messages for line in message.splitlines() if line.strip()]

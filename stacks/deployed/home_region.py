@@ -24,11 +24,14 @@ class _Place(NamedTuple):
 
 
 def home_region(settings: Settings, stack: str, resources: Resources) -> str:
-    """Return the home region. Raises CommandRefusedError if the settings move the service or the bucket with weights."""
+    """Return the home region. Raises CommandRefusedError if the settings move the service, the bucket with weights or the TPU VM.
+
+    A TPU VM is moved by another project only; the provider judges its zone.
+    """
     service = _place(resources, SERVICE_TYPE, "vllm") if settings.cloud_run is not None else None
     own_bucket = settings.weights == "bucket" and settings.bucket.existing is None
     bucket = _place(resources, BUCKET_TYPE, "models") if own_bucket else None
-    held = {"service": service, "bucket with the weights": bucket}
+    held = {"service": service, "bucket with the weights": bucket, "TPU VM": _other_project(settings, resources)}
     moved = {noun: place for noun, place in held.items() if place is not None and not _stays(settings, place)}
     if moved:
         raise CommandRefusedError(_refusal(settings, stack, moved))
@@ -46,6 +49,13 @@ def _place(resources: Resources, type_: str, name: str) -> _Place | None:
         if item.get("type") == type_ and urn.rpartition("::")[2] == name and outputs.get("location"):
             return _Place(project=str(outputs.get("project")), region=str(outputs["location"]).lower())
     return None
+
+
+def _other_project(settings: Settings, resources: Resources) -> _Place | None:
+    """Return the place of the TPU VM or its request if it is in another project than the settings name."""
+    machines = (as_mapping(each) for each in resources.values() if as_mapping(each).get("type") == CAPACITY_TYPE)
+    projects = (str(as_mapping(each.get("inputs")).get("project") or settings.project) for each in machines)
+    return next((_Place(project=project, region="") for project in projects if project != settings.project), None)
 
 
 def _stays(settings: Settings, place: _Place) -> bool:

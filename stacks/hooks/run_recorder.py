@@ -73,12 +73,12 @@ class StackRuns:
         return any(one.started_s is not None and one.stopped_s is None for one in self.seen)
 
     def spent(self, stack: str, limits: StackLimits) -> StackSpending | None:
-        """Return the use of the limits if nothing runs now but something ran before; None otherwise.
+        """Return the use of the limits, also of limits that are not deployed yet; None if nothing has started.
 
         The cost of a service is in Cloud Monitoring, so only its age counts here.
         """
         first_s = self.first_start_s
-        if first_s is None or self.is_running:
+        if first_s is None:
             return None
         micros = self.record.spent_micros + sum(use.micros for use in self.record.uses(self.seen, self.now_s))
         return StackSpending(
@@ -140,7 +140,7 @@ class RunRecorder:
         return Present(found[1])
 
     def past_limits(self) -> Answer[str]:
-        """Return why the stack must not start again, as sentences, if nothing runs and it has used up a limit."""
+        """Return which limits the stack has used up, and the consequence, as a sentence without its full stop."""
         try:
             found = self._runs() if self.has_limits else None
         except (GoogleCallError, RecordError) as error:
@@ -148,9 +148,10 @@ class RunRecorder:
         return self._past(None if found is None else found[1])
 
     def note_first(self) -> Answer[str]:
-        """Record what this `up` may delete, and return `past_limits`. Raises CommandRefusedError if the stack has limits."""
+        """Record what this `up` may delete, and return `past_limits` if nothing runs. Raises CommandRefusedError if the stack has limits."""
         try:
-            return self._past(self.note())
+            runs = self.note()
+            return Absent() if runs is not None and runs.is_running else self._past(runs)
         except (GoogleCallError, RecordError) as error:
             text = (
                 f"First start and cost of stack {self.stack} could not be recorded in the description of {self.account} "
@@ -189,10 +190,15 @@ class RunRecorder:
         spent = runs.spent(self.stack, self.limits)
         if spent is None or not spent.exceeded:
             return Absent()
-        return Present(
-            f"Stack {self.stack} exceeds {' and '.join(spent.exceeded)}, so its server is not created again. "
-            f"Raise the limit in Pulumi.{self.stack}.yaml, or run `gemma teardown {self.stack}`, after which age and cost count from zero. "
-            f"Then run `gemma up {self.stack}`."
+        then = "the next run of a guard deletes its server" if runs.is_running else "its server is not created again"
+        return Present(f"Stack {self.stack} exceeds {' and '.join(spent.exceeded)}, so {then}")
+
+    @property
+    def remedy(self) -> str:
+        """What to do about limits that the stack has used up, without a full stop."""
+        return (
+            f"raise the limit in Pulumi.{self.stack}.yaml, or run `gemma teardown {self.stack}`, after which age and cost "
+            "count from zero"
         )
 
     def _limit_names(self) -> str:
@@ -275,7 +281,8 @@ def keep_runs(context: Context) -> None:
     starts: list[pulumi.ResourceHook] = []
     if not pulumi.runtime.is_dry_run():
         match recorder.note_first():
-            case Present(value=refusal):
+            case Present(value=exceeded):
+                refusal = f"{exceeded}: {recorder.remedy}. Then run `gemma up {recorder.stack}`."
                 starts = [pulumi.ResourceHook("within-limits", _refusing(refusal))]
             case _:
                 pass

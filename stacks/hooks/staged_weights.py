@@ -33,7 +33,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
 from gemma_serving.stacks.deployed.home_region import Resources
-from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
+from gemma_serving.stacks.extra_checkpoints import extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import doctor_hint
 
 LIMIT_S: Final = 10.0
@@ -79,6 +79,7 @@ def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]
         bucket=settings.bucket_name(stack),
         prefix=settings.weights_prefix,
         stack=stack,
+        command=staging_command(settings, stack),
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
     )
@@ -106,6 +107,8 @@ class StagedWeights:
     prefix: str
     """Empty if the weights are at the top level of the bucket."""
     stack: str
+    command: str
+    """Command that stages the weights."""
     existing: bool
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
@@ -127,7 +130,7 @@ class StagedWeights:
 
     async def fault(self) -> Unproved | None:
         """Return the fault of the folder, or that it cannot be checked."""
-        remedy = f"Run `gemma stage_model {self.stack}`, then `gemma up {self.stack}`."
+        remedy = f"Run `{self.command}`, then `gemma up {self.stack}`."
         stored: Mapping[str, StoredFile] = {}
         manifest: object = None
         try:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from authors.planning_tables import local_cloud_catalog, provider_machines
 from gemma_serving.planning.data.prices import PRICES
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS
@@ -22,12 +24,28 @@ def test_the_provider_has_the_planners_machine_types_and_quotas():
     assert (Path(__file__).parents[2] / PROVIDER).read_text() == provider_machines()
 
 
-def test_every_list_of_gpus_has_those_of_the_planner():
-    names = set(CLOUD_RUN_GPUS.values())
-    assert {
-        *next(field.annotations[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu")
-    } == names
-    assert set(Run().gpu_drivers) == set(Run().gpu_regions) == names
-    assert names <= set(packaged("localcloud.vllm", "boots.json")["cards"])
-    skus = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}
-    assert {key for key in PRICES if key.startswith("cloud_run_")} <= skus
+GPUS = set(CLOUD_RUN_GPUS.values())
+SCENARIO = "packages/localcloud/world/scenario.py"
+LISTS = {
+    "gemma_serving/planning/settings/cloud_run.py": next(
+        field.annotations[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu"
+    ),
+    f"{SCENARIO} gpu_drivers": Run().gpu_drivers,
+    f"{SCENARIO} gpu_regions": Run().gpu_regions,
+}
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_every_list_of_gpus_has_those_of_the_planner(path):
+    assert sorted(LISTS[path]) == sorted(GPUS), f"{path} has other GPUs than machines.json"
+
+
+def test_every_gpu_of_the_planner_has_a_simulated_speed():
+    lacking = sorted(GPUS - set(packaged("localcloud.vllm", "boots.json")["cards"]))
+    assert not lacking, f"packages/localcloud/vllm/data/boots.json has no {lacking} in `cards`"
+
+
+def test_every_price_of_cloud_run_has_a_sku():
+    known = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}
+    lacking = sorted(key for key in PRICES if key.startswith("cloud_run_") and key not in known)
+    assert not lacking, f"packages/localcloud/services/data/skus.json has no SKU of {lacking}"

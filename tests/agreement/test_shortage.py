@@ -1,29 +1,20 @@
-"""The provider's table and the product's `status` call the same words and the same quotas quota, stock or unknown."""
+"""The local cloud's words about capacity, which have their own sources, are read by the one module that judges quota or stock."""
 
 import pytest
 
-from gcp_tpu_provider.machines import GENERATIONS, chip_quota
-from gcp_tpu_provider.refusals import QUOTA, STOCK, UNKNOWN, kind
-from gcp_tpu_provider.tests.test_quota_or_stock import WORDS
-from gemma_serving.cloud.quotas import tpu_quota
-from gemma_serving.cloud.shortage import cause_of
-from gemma_serving.planning.machine.hardware import ACCELERATORS, api_accelerator_type
+from gcp_tpu_provider.refusals import QUOTA, STOCK, UNKNOWN, kind, region_without_quota
+from localcloud.services import capacity_words
+
+WORDS = [
+    (capacity_words.over_quota("TPUV6EPerProjectPerZoneForTPUAPI", 0, "us-east5-a"), QUOTA, None),
+    (capacity_words.instance_over_quota("TPUS_PER_TPU_FAMILY", 0, "us-east5"), QUOTA, "us-east5"),
+    (capacity_words.zone_is_empty("us-east5-a"), STOCK, None),
+    (capacity_words.instance_without_stock("projects/p/zones/us-east5-a"), STOCK, None),
+    (capacity_words.EXPIRED, UNKNOWN, None),
+]
 
 
-@pytest.mark.parametrize(("words", "cause"), [pair for pair in WORDS if pair[1] in {QUOTA, STOCK, UNKNOWN}])
-def test_both_read_googles_words_alike(words, cause):
+@pytest.mark.parametrize(("words", "cause", "region"), WORDS)
+def test_the_words_of_the_local_cloud_are_read_as_they_are_meant(words, cause, region):
     assert kind(words) == cause
-    assert cause_of(words) == cause
-
-
-@pytest.mark.parametrize("form", ["flex-start", "spot", "standard"])
-def test_both_read_the_same_quota_of_each_form(form):
-    names = {api_accelerator_type(one.name) for one in ACCELERATORS.values() if one.is_tpu}
-    compared = 0
-    for name in sorted(name for name in names if name.rpartition("-")[0] in GENERATIONS):
-        ours, theirs = tpu_quota(name, form), chip_quota(name, preemptible=form != "standard")
-        assert (ours is None) == (theirs is None)
-        if ours is not None and theirs is not None:
-            assert (ours.metric, ours.quota_id) == (theirs.metric, theirs.id)
-            compared += 1
-    assert compared > 3
+    assert region_without_quota(words) == region

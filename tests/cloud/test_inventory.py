@@ -106,7 +106,7 @@ def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it
     with open_world() as world:
         gone = {"places": {"tpu": ["us-nowhere1-a"]}}
         assert search(world.api, scope(**gone)).unknown == ()
-        held = search(world.api, scope(**gone, held=["us-nowhere1-a"]))
+        held = search(world.api, scope(**gone, stated=frozenset({"locations/us-nowhere1-a/queuedResources/q"})))
     (sentence,) = held.unknown
     assert "(TPU queued resource, TPU node)" in sentence
     assert "us-nowhere1-a" in sentence
@@ -120,6 +120,17 @@ def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
         found = search(google_api.connect(), Scope(projects=[PROJECT], stack=None))
         assert any("requires a quota project" in sentence for sentence in found.unknown)
         assert NOT_ENABLED not in {call.outcome for call in found.calls}
+
+
+def test_a_login_that_google_rejects_is_one_sentence_of_all_projects_with_its_command(monkeypatch):
+    with open_world():
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
+        (sentence,) = search(
+            google_api.connect(PROJECT), Scope(projects=[PROJECT, "other-project"], stack=None)
+        ).unknown
+    assert f"in project {PROJECT}, other-project (" in sentence
+    assert sentence.count("GOOGLE_OAUTH_ACCESS_TOKEN") == 2
+    assert sentence.endswith("Run `unset GOOGLE_OAUTH_ACCESS_TOKEN`, then the same command again.")
 
 
 def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypatch):

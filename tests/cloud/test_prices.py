@@ -1,11 +1,11 @@
-"""What found resources cost so far is an upper bound at list prices, and unknown where use decides."""
+"""What found resources cost per hour at list prices: now, and while they run. An unknown price is not zero."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gemma_serving.cloud.kinds import by_name
-from gemma_serving.cloud.prices import usd_per_hour, usd_so_far
+from gemma_serving.cloud.prices import running_usd_per_hour, usd_per_hour
 from gemma_serving.cloud.search import resource_of
 from localcloud.tests.google_bodies import google_body
 from tests.cloud.populated import owner
@@ -50,12 +50,24 @@ def service(least, **limits):
         (queued("ACTIVE", "v4-8"), None),
         (service(1), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
         (service(2, memory="32768Mi", cpu="8000m"), 2 * 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
-        (service(0), None),
+        (service(0), 0.0),
     ],
 )
 def test_list_prices(item, usd):
     assert usd_per_hour(item) == (None if usd is None else pytest.approx(usd))
-    assert usd_so_far(item, NOW) == (None if usd is None else pytest.approx(3 * usd))
+
+
+@pytest.mark.parametrize(
+    ("item", "usd"),
+    [
+        (queued("WAITING_FOR_RESOURCES", provisioningModel="FLEX_START"), 4 * 1.35),
+        (queued("WAITING_FOR_RESOURCES", "v4-8"), None),
+        (service(0), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
+        (service(2), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
+    ],
+)
+def test_the_price_while_it_runs_is_that_of_a_slice_or_of_one_instance(item, usd):
+    assert running_usd_per_hour(item) == (None if usd is None else pytest.approx(usd))
 
 
 def test_the_node_of_a_queued_resource_is_paid_with_it():

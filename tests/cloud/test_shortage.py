@@ -8,7 +8,7 @@ from gemma_serving.cloud import offers, shortage
 from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.quotas import limits_in, tpu_quota
-from gemma_serving.cloud.shortage import OtherRequest, QuotaRead, cause_of, read_shortage
+from gemma_serving.cloud.shortage import OtherRequest, QuotaRead, read_shortage
 from localcloud.tests.google_bodies import google_answer
 
 PROJECT = "p"
@@ -268,4 +268,3 @@ def test_a_limit_by_region_of_a_quota_by_zone_is_listed_beside_it():
     assert limits_in(listed, PREEMPTIBLE, A) == {A: 64, "us-east5": 0}
     assert limits_in(listed, PREEMPTIBLE, "europe-west4-a") == {"europe-west4-a": None, "europe-west4": None}
     assert limits_in([limit(us_east5_a=64)], PREEMPTIBLE, A) == {A: 64}
-    assert cause_of(NO_QUOTA) == "quota"

@@ -15,7 +15,7 @@ import yaml
 
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.staging.sources import FolderSource
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
 from gemma_serving.engine import runner
@@ -23,7 +23,7 @@ from gemma_serving.engine.deployment import ResourceState
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stage_model import __main__ as stage_model
-from gemma_serving.scripts.stage_model import bucket_creation, housekeeping
+from gemma_serving.scripts.stage_model import bucket_creation, housekeeping, staging
 from tests.cloud.conftest import PROJECT
 from tests.safetensors_files import safetensors
 
@@ -318,6 +318,21 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
     assert own.read_text().endswith("\nencryptionsalt: v1:abc\n")
     assert "The engine added encryptionsalt to Pulumi.mine.yaml. Keep the line" in capsys.readouterr().err
     assert [each[0] for each in ran.ran] == ["preview"]
+
+
+def test_an_own_model_that_the_hub_does_not_show_is_answered_with_its_folder(file, monkeypatch, capsys):
+    def hidden(*_):
+        raise ScriptError("The Hugging Face Hub rejected it with HTTP 404.")
+
+    monkeypatch.setattr(staging.sources, "hub", hidden)
+    assert stage() == ExitCode.FAILED
+    assert capsys.readouterr().err.endswith("HTTP 404.\n")
+    lines = [line for line in file.read_text().splitlines() if "modelRevision" not in line]
+    file.write_text("\n".join([*lines, "  gemma-serving:modelConfig: models/sql", ""]))
+    assert stage() == ExitCode.FAILED
+    assert capsys.readouterr().err.endswith(
+        "If the weights are in a folder, run `gemma stage_model mine --from FOLDER`.\n"
+    )
 
 
 @pytest.mark.usefixtures("own")

@@ -142,7 +142,7 @@ def test_an_answer_that_was_lost_is_no_second_writer(staging_world, checkpoint, 
         (exceptions.TransportError("no network"), "Cloud Storage cannot be reached (TransportError). Run this again."),
         (
             exceptions.RefreshError("invalid_grant: expired", {}),
-            "Google rejected the credentials (RefreshError). Run `gcloud auth application-default login`.",
+            "Google rejected your login (invalid_grant: expired). Run `gcloud auth application-default login`, then the same command again.",
         ),
         (
             RetryError("120 s exceeded", ServiceUnavailable("busy", response=SimpleNamespace(status_code=503))),

@@ -55,6 +55,26 @@ def test_another_model_or_image_compiles(kind, inputs, other):
     assert change.compiles
 
 
+def test_two_long_images_are_shown_from_where_they_differ():
+    first, second = (f"us-docker.pkg.dev/project/repository/vllm@sha256:{digit * 64}" for digit in "12")
+    (value,) = server_change(SERVICE_TYPE, service(image=first), service(image=second)).values
+    before, after = value.text().removeprefix("image: ").split(" -> ")
+    assert before.startswith("…ository/vllm@sha256:111")
+    assert after.startswith("…ository/vllm@sha256:222")
+
+
+def test_a_variable_from_a_secret_is_named_by_its_source_and_version():
+    def with_key(version):
+        inputs = service()
+        source = {"secretKeyRef": {"secret": "key", "version": version}}
+        return inputs["template"]["containers"][0]["envs"].append({"name": "KEY", "valueSource": source}) or inputs
+
+    (added,) = server_change(SERVICE_TYPE, service(), with_key(object())).values
+    assert added.text() == "KEY: not set -> Secret Manager, a new version"
+    (rotated,) = server_change(SERVICE_TYPE, with_key("1"), with_key("2")).values
+    assert rotated.text() == "KEY: Secret Manager, version 1 -> Secret Manager, version 2"
+
+
 def test_a_flag_of_the_http_server_a_rotated_key_and_an_image_of_another_registry_compile_nothing():
     before = machine("--served-model-name=a", image="us/i@sha256:1", HF_HOME="/a")
     after = machine(

@@ -45,7 +45,7 @@ def test_the_wait_is_shown_in_a_second_terminal_too_and_an_interrupt_keeps_the_r
             assert second.interrupt() == 130
             assert "Traceback" not in second.text
         assert shown.interrupt() == 130, shown.text
-        assert "and cost $1.35/h. Run `gemma up" in " ".join(shown.text.split())
+        assert "Costs nothing until its capacity is ACTIVE, then $1.35/h." in " ".join(shown.text.split())
     assert len(workspace.resources(OTHER, CAPACITY)) == 1
     workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", OTHER)
 

@@ -82,7 +82,10 @@ def test_a_tpu_stack_comes_up_by_one_word_in_a_terminal_and_goes(new_project):
         assert "Traceback" not in found
         assert not re.search(r"\d+m\d\ds  ", shown.text), "the two lines of the wait are still on the screen"
     told = new_project.run(sys.executable, "-c", GEMMA).out
-    assert re.search(rf"\(Google was not queried\):\n  {TPU}  \$1\.35/h, \d.* left\nNext: gemma status\n", told), told
+    assert re.search(
+        rf"\(Google was not queried\):\n  {TPU}  \$1\.35/h until \d.*, when Google deletes the VM\nNext: gemma status\n",
+        told,
+    ), told
     assert new_project.served_length(TPU) > 0
     new_project.assert_no_changes(TPU, "--refresh")
 

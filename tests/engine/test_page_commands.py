@@ -38,7 +38,7 @@ NOT_RUN = {
     "gemma plan --model google/gemma-4-31B-it --accelerator v6e-4 --compile all --json": COMPILER,
     "gemma connect tpu-v6e1 -- python my_program.py": READERS_FILE,
     "gemma connect tpu-v6e1 -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl": READERS_FILE,
-    "gemma chat tpu-v6e1-e4b --image photo.jpg 'Describe this picture.'": READERS_FILE,
+    "gemma chat tpu-v6e1 --image photo.jpg 'Describe this picture.'": READERS_FILE,
     "gemma plan --config Llama-8B/config.json --accelerator 'RTX PRO 6000' --json": READERS_FILE,
     "gemma new sql --model my-org/gemma-4-E4B-sql --config models/sql --accelerator L4": OWN_MODEL,
     "gemma stage_model sql --from ./checkpoint": OWN_MODEL,

@@ -12,6 +12,7 @@ import pytest
 
 from gemma_serving.cloud.kinds import POLICIES
 from gemma_serving.contracts.run_record import RUNS_WORD
+from gemma_serving.engine.deployment import UNKNOWN
 from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, LIMIT_S, PROJECT, until
 
 TPU, RUN = "tpu-v6e1", "l4-qat"
@@ -68,9 +69,11 @@ def recovered(workspace, stack, *, expect=0):
     return workspace.script("recover", "--stack", stack, "--yes", "--json", expect=expect).json
 
 
-def assert_goes_on(workspace, stack):
-    workspace.up(stack)
+def assert_answers(workspace, stack):
+    """Deploy with the command that `recover` names, and ask the model."""
+    workspace.script("up", "--stack", stack, "--yes")
     workspace.assert_no_changes(stack, "--refresh")
+    assert workspace.run(sys.executable, "-m", "scripts.gemma", "chat", stack, "Say hello.").out.strip()
 
 
 def assert_comes_back_whole(workspace, stack, before, state_was):
@@ -78,7 +81,7 @@ def assert_comes_back_whole(workspace, stack, before, state_was):
     assert recovered(workspace, stack)["state_was"] == state_was
     missing = before.keys() - ids(workspace, stack).keys()
     assert all(urn.split("::")[2].rpartition("$")[2] in REPEATABLE for urn in missing), "made again by the next up"
-    assert_goes_on(workspace, stack)
+    assert_answers(workspace, stack)
     assert ids(workspace, stack) == before
 
 
@@ -129,7 +132,7 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
     for backup in report["backups"]:
         assert stat.S_IMODE(Path(backup).stat().st_mode) == 0o600
         assert HF_CANARY not in Path(backup).read_text()
-    assert_goes_on(workspace, TPU)
+    assert_answers(workspace, TPU)
     # The engine may have begun a resource and died before it asked Google.
     found = ids(workspace, TPU)
     assert begun <= found.keys()
@@ -187,7 +190,8 @@ def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
     assert "Cloud Run service" in {each["kind"] for each in recovered(workspace, RUN)["imported"]}
-    assert_goes_on(workspace, RUN)
+    assert [one["urn"] for one in workspace.resources(RUN) if UNKNOWN in json.dumps(one)] == []
+    assert_answers(workspace, RUN)
 
 
 def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):

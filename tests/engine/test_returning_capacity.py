@@ -117,7 +117,7 @@ def test_a_dry_flex_start_in_all_zones_ends_in_spot_with_the_price_of_spot(works
     workspace.assert_no_changes(STACK, "--refresh")
     status = workspace.script("status", "--stack", STACK, "--json").json
     assert status["stacks"][0]["cloud"]["usd_per_hour"] == pytest.approx(1.4033, abs=1e-4)
-    assert "$1.40 per hour" in workspace.script("teardown", "--stack", STACK, "--dry-run", expect=1).out
+    assert "$1.40/h" in workspace.script("teardown", "--stack", STACK, "--dry-run", expect=1).out
 
 
 def test_a_reorder_is_an_update_in_place_that_never_touches_the_node(workspace, deployed):
@@ -168,7 +168,7 @@ def test_the_next_up_deletes_the_dead_request_first_and_goes_through_the_order_a
     assert changes(workspace) == [("DELETE", HOME), ("POST", HOME), ("DELETE", HOME), ("POST", AWAY)]
     assert requested(workspace)[before:] == [(HOME, "FLEX_START"), (AWAY, "FLEX_START")]
     assert form_in_use(workspace) == "flex-start"
-    assert re.search(r"Costs \$1\.35/h until .*, when Google deletes the TPU VM\.", said), said
+    assert re.search(r"Costs \$1\.35/h until .*, when Google deletes the VM\.", said), said
     (found,) = queued(workspace)
     assert (dead.split("/")[3], found.split("/")[3]) == (HOME, AWAY)
 

@@ -177,6 +177,19 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     assert all(old != new for old, new in zip(container, running_container(workspace), strict=True))
 
 
+def test_what_would_release_the_capacity_is_refused(workspace, deployed):
+    before, (queued,) = capacity(workspace), workspace.resources(STACK, CAPACITY)
+    refused = workspace.up(STACK, "--replace", queued["urn"], expect=FAILURE)
+    assert "is ACTIVE, and no change of its inputs replaces it. It was not deleted." in refused.text
+    assert {*before} == {*capacity(workspace)}
+    restore = workspace.edit(STACK)
+    workspace.configure(STACK, **{"tpu.maxRunDuration": "8h"})
+    said = workspace.script("up", "--stack", STACK, "--yes", expect=2).err
+    assert "up: `tpu.maxRunDuration` changes from 4h to 8h, which replaces" in said
+    restore()
+    workspace.assert_no_changes(STACK)
+
+
 def test_a_member_with_the_custom_role_connects_and_another_person_does_not(workspace, deployed, monkeypatch):
     for name in ("LOCALCLOUD_URL", "GOOGLE_OAUTH_ACCESS_TOKEN"):
         monkeypatch.setenv(name, workspace.environment[name])
@@ -209,7 +222,15 @@ def test_the_token_is_found_nowhere_in_clear(workspace, deployed):
 
 
 def test_teardown_leaves_nothing_of_ours_and_everything_of_others(workspace, deployed):
-    workspace.teardown(STACK)
+    """The stack is renamed first: `up` refuses to replace it, and the list of the teardown has what the state names."""
+    renamed = f"{STACK}-new"
+    workspace.pulumi("stack", "rename", renamed, "--stack", STACK)
+    refused = workspace.script("up", "--stack", renamed, "--yes", expect=2)
+    listed = workspace.script("teardown", "--stack", renamed, "--dry-run", expect=1)
+    for text in (refused.err, listed.out):
+        assert f"`pulumi stack rename {STACK} --stack {renamed}`" in text
+    assert re.search(r"TPU queued resource +us-\S+, \$5\.40 per hour", listed.out), listed.out
+    workspace.teardown(renamed)
     assert capacity(workspace) == {}
     assert workspace.made("/secrets/theirs")
     assert workspace.made("gemma-tpu-v6e4") == []

@@ -73,6 +73,9 @@ def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch,
     monkeypatch.setenv("PATH", "")
     with pytest.raises(CommandRefusedError, match=r"^Pulumi.mine.yaml not found. Stacks with a settings file: "):
         runner.require_stacks(["mine"])
+    monkeypatch.setattr(runner, "query", lambda _: '[{"name": "mine"}]')
+    with pytest.raises(CommandRefusedError, match=r"mine exists\. .*`pulumi config refresh --stack mine --force`\.$"):
+        runner.require_stacks(["mine"])
 
 
 @pytest.mark.parametrize(
@@ -153,6 +156,18 @@ def test_a_change_repeats_the_messages_and_outputs_at_its_end_only_if_it_failed(
     assert capsys.readouterr().err == (lines if code else " +  a:b:C d created\n")
 
 
+def test_a_destruction_that_failed_names_no_recovery(monkeypatch, tmp_path):
+    """A teardown searches for resources that are missing from the state, and its proof follows."""
+    program = tmp_path / "pulumi"
+    program.write_text("#!/bin/sh\necho 'error: Error 500: Internal'\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
+    for verb, hint in (("destroy", False), ("refresh", True)):
+        with pytest.raises(PulumiFailedError) as failed:
+            runner.change("x", verb, after_failure="")
+        assert ("gemma recover x" in str(failed.value)) == hint
+
+
 def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
     def said(*messages):
         return {"diagnostics": [{"severity": "error", "message": f"{text}\n"} for text in messages]}
@@ -183,6 +198,7 @@ def test_a_long_reason_ends_after_a_sentence_or_a_word(text, end):
         ("error: 2 errors occurred:\n    1) saving stack config\n    2) open a: read-only\n", "saving stack config: open a: read-only"),
         ("  error: 1 error occurred:\n  \t* The server failed: no\n\nerror: update failed", "The server failed: no"),
         ("error: 2 errors occurred:\n", "2 errors occurred:"),
+        ("error: `maxRunDurationS` changes.", "`tpu.maxRunDuration` changes."),
         ("error: `zones` changes. Set `allowReplaceActive` to true.", "`tpu.zones` changes. Set `tpu.allowReplaceActive` to true."),
     ],
 )  # fmt: skip

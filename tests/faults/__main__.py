@@ -60,9 +60,9 @@ def copied(target: Path) -> Path:
     """Copy the checkout's tracked files, with their uncommitted changes."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
     return target
 
 

@@ -208,14 +208,14 @@ def test_a_parser_that_a_plugin_registers_is_not_judged():
 
 @pytest.mark.parametrize("extra", [("--lora-modules", "a=org/adapter"), ("--tokenizer=org/tokenizer",)])
 def test_adapters_and_tokenizers_of_the_hub_need_a_way_there_too(extra):
-    finding = the(plan(in_a_network(extra_args=("--enable-lora", *extra))), "NET03")
+    asked = replace(in_a_network(extra_args=("--enable-lora", *extra)), accept_findings=("WRK09",))
+    finding = the(plan(asked), "NET03")
     assert extra[-1].rpartition("=")[2] in finding.message
     assert [remedy.changes for remedy in finding.remedies] == [
         {"tpu.existing_network": None},
         {"vllm.extra_args": ("--enable-lora",)},
     ]
-    hub = replace(in_a_network(extra_args=("--enable-lora", *extra)), weights_mode="hub")
-    assert found(plan(hub), "NET03") is None, "the subnet has Cloud NAT for the weights"
+    assert found(plan(replace(asked, weights_mode="hub")), "NET03") is None, "the subnet has Cloud NAT for the weights"
 
 
 def test_a_4_bit_model_on_a_tpu_is_offered_as_its_shipped_stack_serves_it():
@@ -255,7 +255,7 @@ def test_each_limit_of_a_probe_is_named_with_its_value(change: dict[str, int], l
 @pytest.mark.parametrize(("seconds", "allowed"), [(0, 600), (599, 600), (7 * 86_400 + 1, 7 * 86_400)])
 @pytest.mark.parametrize("provisioning", ["flex-start", "spot"])
 def test_a_run_duration_outside_the_range_is_moved_to_its_end(seconds: int, allowed: int, provisioning: str):
-    bad = on_tpu(max_run_duration_s=seconds, provisioning=(provisioning,))
+    bad = replace(on_tpu(max_run_duration_s=seconds, provisioning=(provisioning,)), accept_findings=("TPU08",))
     assert change_of(the(plan(bad), "TPU02"), "tpu.max_run_duration_s") == allowed
 
 

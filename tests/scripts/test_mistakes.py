@@ -173,7 +173,7 @@ FILES = (
         typed(
             PLAN_X,
             "Pulumi.x.yaml has no settings",
-            "Run `gemma new x --model 12B --force` to write them, or set",
+            "Set gemma-serving:target and gemma-serving:model below config:. If the stack",
         ),
     ),
     (

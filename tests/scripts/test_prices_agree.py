@@ -71,8 +71,12 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
         found = deployed(settings, one.place)
         first = found[0]
         assert prices.usd_per_hour(first) == pytest.approx(one.usd_per_hour)
-        assert resource_json(first, NOW)["usd_per_hour"] == pytest.approx(one.usd_per_hour, abs=1e-4)
         (spent,) = spending(None, found, NOW)
+        shown = resource_json(first, NOW, [spent])
+        assert (shown["usd_per_hour"], shown["usd_so_far"]) == (
+            pytest.approx(one.usd_per_hour, abs=1e-4),
+            pytest.approx(3 * one.usd_per_hour, abs=1e-2),
+        )
         assert spent.usd_per_hour == pytest.approx(one.usd_per_hour)
         assert spent.usd == pytest.approx(3 * one.usd_per_hour)
         assert one.usd_per_hour <= planned.cost.usd_per_hour

@@ -33,11 +33,20 @@ class Engine:
 
     def __init__(self):
         self.calls = []
-        self.code = 0
+        self.code, self.error = 0, "error: incorrect passphrase\n"
 
     def run(self, *arguments, stdin=None, **_):
+        if arguments[0] != "config":
+            return self.of_stack(arguments)
         self.calls.append((arguments, stdin))
-        return subprocess.CompletedProcess(arguments, self.code, "", "error: incorrect passphrase\n")
+        return subprocess.CompletedProcess(arguments, self.code, "", self.error)
+
+    def of_stack(self, arguments):
+        """A state with a salt, which is not that of the passphrase if `config` fails."""
+        secrets = {"secrets_providers": {"type": "passphrase", "state": {"salt": "v1:state"}}}
+        code = self.code if arguments[1] == "init" else 0
+        state = json.dumps({"version": 3, "deployment": secrets})
+        return subprocess.CompletedProcess(arguments, code, state, self.error)
 
 
 @pytest.fixture
@@ -110,7 +119,13 @@ def test_an_unknown_secret_and_an_engine_that_refuses_are_one_sentence(monkeypat
     pulumi.code = 255
     code, said = save(monkeypatch, capsys, TOKEN, "hfToken")
     assert code == 1
-    assert said.err.splitlines() == ["save_token: `pulumi config set` failed: incorrect passphrase"]
+    assert said.err.startswith(
+        "save_token: The state of stack tpu-v6e4 cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE"
+    )
+    assert pulumi.calls == [], "the engine would write the salt of the wrong one"
+    pulumi.error = "error: the disk is full\n"
+    code, said = save(monkeypatch, capsys, TOKEN, "hfToken")
+    assert said.err.splitlines() == ["save_token: `pulumi config set` failed: the disk is full"]
 
 
 def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, capsys, pulumi, cloud):

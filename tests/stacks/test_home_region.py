@@ -123,3 +123,11 @@ def test_a_region_change_stops_the_program_before_anything_is_declared(
 
     recorder, _ = declare(program)
     assert recorder.declared == []
+
+
+def test_a_tpu_stack_of_another_project_is_refused_before_its_node_would_be_replaced():
+    with pytest.raises(
+        CommandRefusedError, match=r'^project "other-one": stack x is deployed in project my-project.*its TPU VM'
+    ):
+        home_region(from_file(settings_file("tpu-v6e1", ROOT), project="other-one"), "x", deployed(machine=None))
+    assert home_region(settings("tpu-v6e1"), "x", deployed(machine=None))

@@ -390,12 +390,21 @@ def test_a_file_that_is_not_yaml_is_one_sentence_with_its_line(tmp_path, text, s
 
 
 @pytest.mark.parametrize("text", ["", "config: {}\n", "config:\n  gcp:project: p\n", "# nothing\n"])
-def test_a_file_without_settings_names_the_command_that_writes_them(tmp_path, monkeypatch, text):
+def test_a_file_without_settings_names_the_command_that_writes_those_of_a_deployed_stack(tmp_path, monkeypatch, text):
     (tmp_path / "Pulumi.x.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     for read in (lambda: from_file(tmp_path / "Pulumi.x.yaml"), lambda: from_pulumi({}, frozenset(), stack="x")):
-        with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml has no settings of this project\. Run `gemma new x "):
+        with pytest.raises(
+            SettingsError,
+            match=r"^Pulumi.x.yaml has no settings of this project\. .* `pulumi config refresh --stack x ",
+        ):
             read()
+
+
+def test_keys_beside_config_are_named_and_the_file_is_not_overwritten(tmp_path):
+    (tmp_path / "Pulumi.x.yaml").write_text("config:\ngemma-serving:target: tpu\ngemma-serving:model: m\n")
+    with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml: gemma-serving:target is not below config:\. Indent each"):
+        from_file(tmp_path / "Pulumi.x.yaml")
 
 
 def test_a_stack_whose_file_was_deleted_is_told_so_by_the_program(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import NamingError
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from gemma_serving.planning.machine.hardware import image_of
 from gemma_serving.stacks import tpu
 from gemma_serving.stacks.loading import SettingsError
@@ -182,6 +183,14 @@ def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, d
             assert ("HF_TOKEN" in servers_text(recorder)) is is_needed
             assert ("token" in grants) is is_needed
             assert bool(recorder.all("routerNat:RouterNat")) is is_needed, "and it needs a way there"
+
+
+def test_an_adapter_without_a_staged_copy_stops_up_but_not_the_command_that_stages_it(configured, declare, monkeypatch):
+    configured("l4-12b-qat", vllm__lora={"adapters": {"sql": "gs://a1/sql"}})
+    with pytest.raises(CommandRefusedError, match=r"(?s)blocked by WRK08.*gemma stage_model"):
+        declare(run)
+    monkeypatch.setenv(STAGING_VARIABLE, "x")
+    declare(run)
 
 
 def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(configured, declare, subtests):

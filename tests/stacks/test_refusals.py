@@ -1,7 +1,4 @@
-"""Every rejection of a settings file, of `--set` and of a component, word for word: `refusals.golden.txt` changes only where a message gets better.
-
-To accept new texts, run `GOLDEN=write pytest tests/stacks/test_refusals.py` and read the difference.
-"""
+"""Every rejection of a settings file, of `--set` and of a component, word for word: `refusals.golden.txt` changes only where a message gets better."""
 
 import copy
 import json
@@ -26,6 +23,7 @@ from tests.components import test_invalid_arguments as invalid
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("refusals.golden.txt")
+REMEDY = "If the change is meant: UPDATE_GOLDEN=1 make test TESTS=tests/stacks/test_refusals.py, then read the difference of the golden file"
 DIGEST = f"sha256:{'a' * 64}"
 GATEWAY = {
     "target": "gateway",
@@ -349,9 +347,9 @@ def test_a_rejection_changes_only_on_purpose(tmp_path):
     said = "".join(
         f"{case}\n    {text.replace(chr(10), chr(10) + '    ') or 'accepted'}\n" for case, text in texts.items()
     )
-    if os.environ.get("GOLDEN") == "write":
+    if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(said, encoding="utf-8")
-    assert said == GOLDEN.read_text(encoding="utf-8")
+    assert said == GOLDEN.read_text(encoding="utf-8"), REMEDY
 
 
 def test_no_rejection_names_the_parser():

@@ -67,7 +67,9 @@ def bucket(cloud):
 
 
 def weights(*, existing):
-    return StagedWeights(project=PROJECT, bucket=BUCKET, prefix=FOLDER, stack="x", existing=existing)
+    return StagedWeights(
+        project=PROJECT, bucket=BUCKET, prefix=FOLDER, stack="x", command="gemma stage_model x", existing=existing
+    )
 
 
 def proof(*, existing=False):

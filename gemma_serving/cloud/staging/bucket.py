@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from gemma_serving.cloud import google_api
-from gemma_serving.cloud.google_session import open_session
+from gemma_serving.cloud.google_session import RejectedLoginError, open_session
 from gemma_serving.contracts.errors import ScriptError
 
 MOST_SOURCES: Final = 32
@@ -218,9 +218,7 @@ def storage_errors(bucket: str) -> Generator[None]:
         why = type(cause).__name__ if status is None else f"HTTP {status}"
         raise ScriptError(f"Cloud Storage cannot be reached ({why}). Run this again.") from None
     except GoogleAuthError as error:
-        raise ScriptError(
-            f"Google rejected the credentials ({type(error).__name__}). Run `gcloud auth application-default login`."
-        ) from None
+        raise RejectedLoginError(error) from None
     except GoogleAPIError as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise ScriptError(f"Cloud Storage rejected the call: {said}") from None

@@ -23,7 +23,7 @@ HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 class LoadedRepository(Struct, frozen=True, kw_only=True):
     """A repository on the hub."""
 
-    kind: Literal["drafter", "tokenizer", "adapter"]
+    kind: Literal["model", "drafter", "tokenizer", "adapter"]
     name: str
     revision: str
     """Its revision; empty for the main branch. vLLM always loads the main branch of an adapter."""

@@ -15,9 +15,8 @@ from gcp_tpu_provider.compute_request import (
     MODELS,
     REQUEST_KEY,
 )
-from gcp_tpu_provider.forms import IN_AN_ORDER
 from gcp_tpu_provider.machines import GENERATIONS, MACHINE_TYPES, outside_generation
-from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB, Property, Schema, fields_of
+from gcp_tpu_provider.properties import Property, Schema, fields_of
 from gcp_tpu_provider.properties import inputs as known_inputs
 
 MAX_FLEX_START_S = 604_800
@@ -51,7 +50,6 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
 INSTANCE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-LIMITS_S = ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS", "renewBeforeS")
 TYPE_WORDS = {
     "string": "a string",
     "integer": "a whole number",
@@ -148,13 +146,14 @@ def _field_defaults(schema: Schema) -> dict[str, Any]:
 
 
 def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]) -> Iterator[InputError]:
-    """Check names and types of the properties of the resource, or of the fields of an object."""
+    """Check names, types and limits of the properties of the resource, or of the fields of an object."""
     for name in values:
         if name not in known:
             yield InputError(f"{prefix}{name}", f"`{prefix}{name}` is unknown. Known names: {', '.join(known)}.")
     for name, item in known.items():
         if name in values:
-            yield from _type(f"{prefix}{name}", values[name], item.schema)
+            mistakes = list(_type(f"{prefix}{name}", values[name], item.schema))
+            yield from mistakes or _limits(f"{prefix}{name}", values[name], item)
         elif item.required:
             yield InputError(
                 f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description.partition(' One of ')[0]}"
@@ -184,6 +183,15 @@ def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[InputError]:
     elif kind == "object":
         for key, item in cast("dict[str, Any]", value).items():
             yield from _type(key_path(path, key), item, schema["additionalProperties"])
+
+
+def _limits(path: str, value: wire.Value, item: Property) -> Iterator[InputError]:
+    """Check a value of the right type against its list of allowed values, or its minimum."""
+    if item.choices and value not in {*item.choices, wire.UNKNOWN}:
+        yield InputError(path, f"`{path}` is {_show(value)}, but must be one of {', '.join(item.choices)}.")
+    if item.least is not None and isinstance(value, int) and value < item.least:
+        unit = "GB" if item.name.endswith("Gb") else "seconds"
+        yield InputError(path, f"`{path}` is {value}, but must be at least {item.least} ({unit}).")
 
 
 def key_path(path: str, key: str) -> str:
@@ -229,15 +237,6 @@ def _generation(inputs: wire.Properties) -> Iterator[InputError]:
         )
 
 
-def _choices(inputs: wire.Properties) -> Iterator[InputError]:
-    for item in known_inputs().values():
-        value = _known(inputs, item.name)
-        if item.choices and value is not None and value not in item.choices:
-            yield InputError(
-                item.name, f"`{item.name}` is {_show(value)}, but must be one of {', '.join(item.choices)}."
-            )
-
-
 def _project(inputs: wire.Properties) -> Iterator[InputError]:
     if "project" not in inputs:
         yield InputError("project", "`project` is missing. Set it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
@@ -279,16 +278,8 @@ def _forms(inputs: wire.Properties) -> Iterator[InputError]:
     is_known = not {None, wire.UNKNOWN} & set(zones)
     for index, form in enumerate(forms):
         path, model = f"forms[{index}]", form["provisioningModel"]
-        if model not in {*IN_AN_ORDER, wire.UNKNOWN}:
-            yield InputError(
-                f"{path}.provisioningModel",
-                f"`{path}.provisioningModel` is {_show(model)}, but must be one of {', '.join(IN_AN_ORDER)}.",
-            )
-        elif model in models[:index]:
+        if model in models[:index]:
             yield InputError(path, f"`forms` lists {model} more than once. Remove the duplicate.")
-        wait_s = form.get("waitS")
-        if isinstance(wait_s, int) and wait_s <= 0:
-            yield InputError(f"{path}.waitS", f"`{path}.waitS` is {wait_s}, but must be above 0 (seconds).")
         for zone in cast("list[str]", _known(form, "zones") or []):
             if is_known and zone not in {*zones, wire.UNKNOWN}:
                 yield InputError(f"{path}.zones", f"`{path}.zones` names {zone}, which `zones` does not list.")
@@ -319,23 +310,6 @@ def _renewal(inputs: wire.Properties) -> Iterator[InputError]:
         yield InputError(
             "renewBeforeS",
             f"`renewBeforeS` is {before_s}, but must be less than `maxRunDurationS`, which is {run_s} (seconds).",
-        )
-
-
-def _positive(inputs: wire.Properties) -> Iterator[InputError]:
-    ready = cast("wire.Properties", _known(inputs, "ready") or {})
-    values = {name: inputs.get(name) for name in LIMITS_S}
-    for path, value in {**values, "ready.timeoutS": ready.get("timeoutS")}.items():
-        if isinstance(value, int) and value <= 0:
-            yield InputError(path, f"`{path}` is {value}, but must be above 0 (seconds).")
-
-
-def _boot_disk(inputs: wire.Properties) -> Iterator[InputError]:
-    size = _known(inputs, "bootDiskSizeGb")
-    if isinstance(size, int) and size < MIN_BOOT_DISK_GB:
-        yield InputError(
-            "bootDiskSizeGb",
-            f"`bootDiskSizeGb` is {size}, but must be at least {MIN_BOOT_DISK_GB} (GB), Google's default.",
         )
 
 
@@ -392,16 +366,6 @@ def _description(inputs: wire.Properties) -> Iterator[InputError]:
         yield InputError(
             "description", f"`description` has {length} characters, but at most {MAX_DESCRIPTION} are allowed."
         )
-
-
-def _data_disks(inputs: wire.Properties) -> Iterator[InputError]:
-    for index, disk in enumerate(cast("list[dict[str, str]]", _known(inputs, "dataDisks") or [])):
-        mode = disk.get("mode", "read-write")
-        if mode not in {"read-write", "read-only", wire.UNKNOWN}:
-            yield InputError(
-                f"dataDisks[{index}].mode",
-                f"`dataDisks[{index}].mode` is {_show(mode)}, but must be read-write or read-only.",
-            )
 
 
 def _ready(inputs: wire.Properties) -> Iterator[InputError]:
@@ -499,19 +463,15 @@ def _secrets(inputs: wire.Properties) -> Iterator[InputError]:
 RULES: tuple[Callable[[wire.Properties], Iterator[InputError]], ...] = (
     _generation,
     _patterns,
-    _choices,
     _project,
     _zones,
     _forms,
     _run_duration,
-    _positive,
     _renewal,
-    _boot_disk,
     _reservation,
     _labels,
     _metadata,
     _description,
-    _data_disks,
     _ready,
     _compute_engine,
     _instance,

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.check import key_path
 from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.properties import DEAD_STATE, Property, inputs
 from gcp_tpu_provider.renewal import GONE, due
@@ -44,9 +45,8 @@ def diff(
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
     desired = cast("wire.Properties", wire.reveal(dict(news)))
-    successor = bool(state.get("renewalName")) and state.get("renewalState") not in GONE
-    dead = is_dead(state) and not successor  # a successor takes over in place
-    active = not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
+    dead = is_dead(state) and not _has_successor(state)  # a successor takes over in place
+    active = is_active(state)
     changes = [
         change for item in _compared(olds, desired) for change in _property(item, state, olds, desired, lenient=active)
     ]
@@ -84,6 +84,16 @@ def is_dead(state: Mapping[str, Any]) -> bool:
     """Return whether the queued resource, as last observed, can never serve again."""
     node = state.get("nodeState")
     return state.get("state") in GONE or (state.get("state") == ACTIVE and (node == MISSING or node in DEAD_NODE))
+
+
+def is_active(state: Mapping[str, Any]) -> bool:
+    """Return whether capacity is ACTIVE, as last observed: of the queued resource or of its successor."""
+    dead = is_dead(state) and not _has_successor(state)
+    return not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
+
+
+def _has_successor(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("renewalName")) and state.get("renewalState") not in GONE
 
 
 def _unfinished(
@@ -170,16 +180,20 @@ def _refusal(
     state: wire.Properties, olds: Mapping[str, Any], desired: Mapping[str, Any], change: PropertyChange
 ) -> str:
     name = change.path.partition(".")[0].partition("[")[0]
+    fix = "Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
+    if name == "queuedResourceId":  # often part of it is the stack's name
+        fix = "Revert the change. If the stack was renamed, rename it back with `pulumi stack rename`."
     return (
-        f"`{change.path}` changes from {_show(olds.get(name))} to {_show(desired.get(name))}, which replaces "
-        f"{state.get('name')} while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
-        "Revert the change or set `allowReplaceActive` to true."
+        f"`{change.path}` changes from {_show(name, olds.get(name))} to {_show(name, desired.get(name))}, which replaces "
+        f"{state.get('name')} while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. {fix}"
     )
 
 
-def _show(value: wire.Value) -> str:
+def _show(name: str, value: wire.Value) -> str:
     if value is None:
         return "nothing"
     if wire.has_secret(value):
         return "a secret"
+    if name.endswith("S") and isinstance(value, int):  # the unit of a duration
+        return readable(value)
     return "an unknown value" if wire.has_unknown(value) else str(value)[:120]

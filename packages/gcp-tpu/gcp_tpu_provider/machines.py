@@ -58,10 +58,7 @@ def quota_of(accelerator_type: str) -> InstanceQuota | None:
 def chip_quota(accelerator_type: str, *, preemptible: bool) -> ChipQuota | None:
     """Return the quota for queued resources with an accelerator type; None if it is unknown."""
     found = _facts()["chip_quotas"].get(accelerator_type.rpartition("-")[0])
-    if found is None:
-        return None
-    suffix, kind = ("-preemptible", "Preemptible") if preemptible else ("", "")
-    return ChipQuota(f"{found['metric']}{suffix}", f"{found['id']}{kind}PerProjectPerZoneForTPUAPI")
+    return None if found is None else ChipQuota(**found["preemptible" if preemptible else "on_demand"])
 
 
 def outside_generation(accelerator_type: str) -> OutsideGeneration | None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from gcp_tpu_provider import TOKEN
 from gcp_tpu_provider.compute_request import CLOUD_SCOPE, CLOUD_TPU, COMPUTE_ENGINE
+from gcp_tpu_provider.forms import IN_AN_ORDER
 from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 
 ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "words", "zones"]
@@ -29,7 +30,16 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioningModel": tuple(PROVISIONING_MODELS),
     "api": (CLOUD_TPU, COMPUTE_ENGINE),
     "waitFor": ("accepted", "active", "ready"),
+    "DataDisk.mode": ("read-write", "read-only"),
+    "CapacityForm.provisioningModel": IN_AN_ORDER,
 }
+_LEAST: Final[Mapping[str, int]] = {
+    "bootDiskSizeGb": MIN_BOOT_DISK_GB,
+    **dict.fromkeys(("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS", "renewBeforeS"), 1),
+    "Ready.timeoutS": 1,
+    "CapacityForm.waitS": 1,
+}
+"""Minimum values, in the unit that the name ends with."""
 _LISTS: Final = {"scopes": [CLOUD_SCOPE]}
 """Defaults that are lists, because Pulumi's schema has defaults of plain types only."""
 
@@ -42,6 +52,8 @@ class Property:
     schema: Schema
     change: ChangeEffect
     required: bool
+    owner: str = ""
+    """Object type of a field, such as `DataDisk`; empty for a property of the resource."""
 
     @property
     def description(self) -> str:
@@ -55,8 +67,17 @@ class Property:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Allowed values; empty if the schema does not list them."""
-        return _CHOICES.get(self.name, ())
+        """Allowed values; empty if there is no list of them."""
+        return _CHOICES.get(self._key, ())
+
+    @property
+    def least(self) -> int | None:
+        """Minimum value; None without one."""
+        return _LEAST.get(self._key)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 @cache
@@ -70,13 +91,14 @@ def _parsed() -> Mapping[str, Any]:
     return json.loads(package_schema())
 
 
-def _properties(described: Mapping[str, Schema], required: list[str]) -> Mapping[str, Property]:
+def _properties(described: Mapping[str, Schema], required: list[str], owner: str = "") -> Mapping[str, Property]:
     return {
         name: Property(
             name=name,
             schema=schema,
             change="replace" if schema.get("replaceOnChanges") else _EFFECTS.get(name, "policy"),
             required=name in required,
+            owner=owner,
         )
         for name, schema in described.items()
     }
@@ -99,9 +121,10 @@ def outputs() -> Mapping[str, Property]:
 @cache
 def object_types() -> Mapping[str, tuple[str, Mapping[str, Property]]]:
     """Return the description and the fields of each object type by its short name."""
+    kinds = {token.rpartition(":")[2]: kind for token, kind in _parsed()["types"].items()}
     return {
-        token.rpartition(":")[2]: (kind["description"], _properties(kind["properties"], kind["required"]))
-        for token, kind in _parsed()["types"].items()
+        name: (kind["description"], _properties(kind["properties"], kind["required"], name))
+        for name, kind in kinds.items()
     }
 
 

@@ -47,16 +47,18 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 }
 """Patterns of Google's messages, from public logs of 2021 to 2026.
 
-- quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z."; in a failed queued
-  resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R", and the provider's sentence
+- quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z." (marin-community/marin#3200);
+  in a failed queued resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R"
+  (marin-community/marin#87); "Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region R." (Compute Engine); and the provider's sentence
   about a quota that it read. "Quota exceeded for quota metric 'Create requests' and limit ..." is about calls per minute, not about chips;
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
-- stock: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
-  "Insufficient reserved capacity.", "does not have enough resources available to fulfill the request" (Compute Engine);
+- stock: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered" (skypilot-org/skypilot),
+  "Insufficient reserved capacity." (skypilot-org/skypilot#4579), "does not have enough resources available to fulfill the request" (Compute Engine);
 - not tried: the provider's sentence.
 """
+_REGION = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
 ADVICE: Mapping[str, str] = {
     QUOTA: "request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_OFFERED: "remove the zone from `zones`, or choose another accelerator or provisioning model",
@@ -85,6 +87,12 @@ def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
     if found or quota is None or quota.enough is None:
         return found or UNKNOWN
     return STOCK if quota.enough else QUOTA
+
+
+def region_without_quota(answer: str) -> str | None:
+    """Return the region whose quota does not suffice according to Google's words; None if they name none."""
+    found = _REGION.search(answer) if kind(answer) == QUOTA else None
+    return None if found is None else found["region"]
 
 
 def is_temporary(error: GoogleError) -> bool:

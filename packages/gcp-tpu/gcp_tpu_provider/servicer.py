@@ -19,7 +19,7 @@ from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.check import check
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff, with_end
+from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff, is_active, with_end
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.machine_warnings import deadline_warning, machine_report
@@ -38,6 +38,12 @@ TIMED_OUT = "The operation exceeded the custom timeout of this resource."
 KEPT = "The request is kept in the state. Run `pulumi up` to continue, or `pulumi destroy` to delete it."
 OUTPUTS_KEPT = "Stack outputs that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
 """The engine prints a minus because a program with a failed resource registers no outputs. Its state keeps the previous ones."""
+
+NOT_REPLACED = (
+    "{name} is ACTIVE, and no change of its inputs replaces it. It was not deleted. Run `pulumi up` without `--replace` "
+    "(after `pulumi state taint`: `pulumi state untaint`), or set `allowReplaceActive` to true to delete its capacity."
+)
+"""The engine compares no inputs for `--replace`, a tainted resource and another provider, so Diff cannot refuse."""
 
 
 async def fail(context: Context, message: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
@@ -71,6 +77,10 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     pacing: Pacing = field(default_factory=Pacing)
     engine_log: EngineLog = field(default_factory=EngineLog)
     project: str = ""
+    _unasked: dict[str, wire.Properties] = field(default_factory=dict[str, wire.Properties])
+    """Inputs, by URN, that were checked without a state and before a comparison: a creation, or a replacement that no change causes."""
+    _kept: dict[str, str] = field(default_factory=dict[str, str])
+    """Creation times, by URN, of the queued resources that this engine run has compared or created; empty for one that a change replaces."""
     _running: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
     # --- the provider ---
@@ -124,7 +134,9 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     async def Configure(
         self, request: provider_pb2.ConfigureRequest, context: Context
     ) -> provider_pb2.ConfigureResponse:
-        """Store the default project."""
+        """Store the default project. An engine run begins: an attached provider forgets the one before."""
+        self._unasked.clear()
+        self._kept.clear()
         project = wire.reveal(wire.read(request.args).get("project")) or ""
         self.project = "" if project == wire.UNKNOWN else str(project)
         return provider_pb2.ConfigureResponse(
@@ -171,6 +183,8 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         if not failures and (unreachable := await unreachable_override(_path_of(checked.inputs))) is not None:
             # Fail in the preview, before the dependencies of the resource are created.
             failures.append(provider_pb2.CheckFailure(property="", reason=unreachable))
+        if not olds and request.urn not in self._kept:
+            self._unasked[request.urn] = checked.inputs
         return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
 
     async def Diff(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
@@ -185,7 +199,9 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         # The existing resource belongs to the API in its name; the inputs may name the other one.
         node = str(wire.reveal(outputs.get("nodeName")) or "")
         api = capacity_api(COMPUTE_ENGINE if is_instance(node) else CLOUD_TPU, self.transport)
-        report = await machine_report(api, outputs, news, replaces=any(change.replaces for change in changes))
+        replaces = any(change.replaces for change in changes)
+        self._keep(request.urn, {} if replaces else outputs)
+        report = await machine_report(api, outputs, news, replaces=replaces)
         for sentence in filter(None, (warning, *report.warnings)):
             await self.engine_log.warn(request.urn, sentence)
         return _diff_response(with_end(changes) if report.has_ended else changes)
@@ -202,6 +218,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         outputs = operation.outputs(inputs)
         if message:
             await fail_partially(context, operation.desired.resource_id, outputs, request.properties, message)
+        self._keep(request.urn, outputs)
         return provider_pb2.CreateResponse(id=operation.desired.resource_id, properties=wire.write(outputs))
 
     async def Update(self, request: provider_pb2.UpdateRequest, context: Context) -> provider_pb2.UpdateResponse:
@@ -245,8 +262,14 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         )
 
     async def Delete(self, request: provider_pb2.DeleteRequest, context: Context) -> empty_pb2.Empty:
-        """Delete the resource and wait until it is gone."""
+        """Delete the resource and wait until it is gone. An older entry of one that this run keeps is not deleted in Google Cloud."""
         state = wire.read(request.properties)
+        created = wire.reveal(state.get("createTime"))
+        if created and self._kept.get(request.urn) == created:
+            return empty_pb2.Empty()
+        asked = wire.reveal(self._unasked.get(request.urn, {"allowReplaceActive": True}).get("allowReplaceActive"))
+        if is_active(state) and not asked:
+            await fail(context, NOT_REPLACED.format(name=state.get("name")))
         message = await self._run(
             lifecycle.delete(self._operation(request.urn, state, state), request.id, state), request.timeout
         )
@@ -255,6 +278,9 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         return empty_pb2.Empty()
 
     # --- running operations ---
+
+    def _keep(self, urn: str, outputs: wire.Properties) -> None:
+        self._kept[urn] = str(wire.reveal(outputs.get("createTime")) or "")
 
     async def _google_now(self, outputs: wire.Properties, inputs: wire.Properties) -> datetime:
         """Return Google's time if a renewal depends on it, or this machine's time if Google does not respond."""

@@ -104,6 +104,13 @@ def waves(concurrency, count, ttft_s=0.1, e2e_s=1.0):
     return found
 
 
+def test_a_window_that_is_shorter_than_a_request_is_no_window():
+    """Two waves of four: the second is sent within a millisecond of the first one's end."""
+    records = [record(n, n // 4 * 1.001 + n % 4 * 0.0003, 0.1, 1.0) for n in range(8)]
+    assert steady_window(records, point(concurrency=4)) is None
+    assert steady_window([*records, record(8, 2.002, 0.1, 1.0)], point(concurrency=4)) is not None
+
+
 def test_what_a_point_is_judged_by_comes_from_the_steady_window(subtests):
     """The first wave is 90 ms, a tenth of the requests in the window 40 ms, the others 10 ms."""
     limits = Objective(ttft_s=0.02)

@@ -83,6 +83,13 @@ CASES = [
 """Name, run.json, results and sentence."""
 
 
+def test_loads_are_compared_over_the_same_part_of_their_points():
+    """The window of 1 user is the only one, and is faster than its whole point."""
+    one, four = planted(1, 4, rate=100.0)
+    best = sweep_verdict({}, [one | {"steady": {"start_s": 0.0, "end_s": 9.0, "output_throughput": 900.0}}, four]).best
+    assert (best.level, best.output_tok_per_s) == (4, 400.0)
+
+
 def test_the_sentence_has_the_load_the_price_the_miss_and_the_plan(subtests):
     for name, run, results, sentence in CASES:
         with subtests.test(name):

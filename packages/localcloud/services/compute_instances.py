@@ -15,6 +15,7 @@ from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.call import Call, Handler, without_nulls
 from localcloud.rest.errors import CloudError
 from localcloud.services import instance_requests, networks, tpu_stock
+from localcloud.services.capacity_words import instance_over_quota, instance_without_stock
 from localcloud.services.checks import check_labels, require_act_as
 from localcloud.services.compute import ComputeCollection
 from localcloud.services.compute_operations import link_to
@@ -391,7 +392,7 @@ class _Instances(ComputeCollection):
         if (preemptible and used[True] + chips <= own) or used[False] + beyond + chips <= facts.family_quota_chips:
             return ""
         limit = own if preemptible else facts.family_quota_chips
-        return f"Quota '{instance_requests.quota_name(wanted.model, wanted.accelerator)}' exceeded.  Limit: {limit:.1f} in region {region}."
+        return instance_over_quota(instance_requests.quota_name(wanted.model, wanted.accelerator), limit, region)
 
     def _interface(self, project: str, zone: str, body: JsonObject, used: list[str]) -> JsonObject:
         """Return the fields of an instance that have its network interface and the interface's address."""
@@ -489,8 +490,7 @@ def _operation_name(instance: str, operation: JsonObject) -> str:
 
 
 def _no_stock(name: str) -> str:
-    zone = "/".join(name.split("/")[:4])
-    return f"The zone '{zone}' does not have enough resources available to fulfill the request.  Try a different zone, or try again later."
+    return instance_without_stock("/".join(name.split("/")[:4]))
 
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)

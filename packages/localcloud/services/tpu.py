@@ -10,7 +10,7 @@ from typing import Any
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks, tpu_nodes, tpu_queue, tpu_requests, tpu_stock
+from localcloud.services import capacity_words, networks, tpu_nodes, tpu_queue, tpu_requests, tpu_stock
 from localcloud.services.checks import require_act_as
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
 from localcloud.services.tpu_nodes import Nodes, metadata_of, operation_metadata
@@ -360,8 +360,7 @@ class Queue(ApiService):
             return None
         accelerator = accelerator_of(next(iter(document["_nodes"].values())))
         quota = tpu_requests.quota_name(accelerator, preemptible=wants_preemptible)
-        # The message of Google's 429 for nodes (public logs, 2025 and 2026). A queued resource fails with it (marin-community/marin#87).
-        return {"code": 8, "message": f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."}
+        return {"code": 8, "message": capacity_words.over_quota(quota, limit, zone)}
 
     def _stock(self, name: str, document: JsonObject) -> Stock:
         return tpu_stock.stock_of(self._cloud, name.split("/")[3], model_of(document))
@@ -386,15 +385,10 @@ class Queue(ApiService):
         return tpu_stock.has_capacity(self._cloud, name.split("/")[3], model_of(document), wanted, waits=waits)
 
     def _stockout(self, name: str, document: JsonObject) -> JsonObject | None:
-        """Return the google.rpc.Status of a zone that lets no request of this model wait.
-
-        The message of a node without capacity (public logs of 2021 to 2026, for example in skypilot-org/skypilot). That a queued resource fails with
-        it is assumed.
-        """
+        """Return the google.rpc.Status of a zone that lets no request of this model wait."""
         if self._stock(name, document).dry == "waits":
             return None
-        offered = "you can try in another zone where Cloud TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions)"
-        return {"code": 8, "message": f'There is no more capacity in the zone "{name.split("/")[3]}"; {offered}'}
+        return {"code": 8, "message": capacity_words.zone_is_empty(name.split("/")[3])}
 
     # Storing and showing
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from localcloud.json_values import JsonObject
+from localcloud.services.capacity_words import EXPIRED
 from localcloud.world.scenario import TpuDurations
 
 
@@ -80,12 +81,6 @@ class Conditions:
     life_s: float
 
 
-_TOO_LATE: JsonObject = {
-    "code": 4,
-    "message": "The queued resource could not be provisioned within its validity: there was no capacity before its valid-until time.",
-}
-
-
 def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return per state
     """Return the record after at most one transition, and its effects. Without a due transition, the record is unchanged and the list is empty."""
     lengths = {
@@ -137,7 +132,9 @@ def _wait(queued: Queued, conditions: Conditions, due_s: float) -> tuple[Queued,
     if conditions.stockout is not None and conditions.now_s >= due_s and (end_s is None or due_s < end_s):
         return replace(queued, state=QueuedResourceState.FAILED, since_s=due_s, error=conditions.stockout), []
     if end_s is not None and conditions.now_s >= end_s:
-        return replace(queued, state=QueuedResourceState.FAILED, since_s=end_s, error=_TOO_LATE), []
+        return replace(
+            queued, state=QueuedResourceState.FAILED, since_s=end_s, error={"code": 4, "message": EXPIRED}
+        ), []
     return queued, []
 
 

@@ -1,6 +1,7 @@
 """LoRA adapters of the command line, loaded as in vLLM, with the messages of a real vLLM 0.32.0 that was started so.
 
-Sources: entrypoints/openai/models/serving.py, lora/peft_helper.py.
+Sources: entrypoints/openai/models/serving.py, lora/peft_helper.py. The message of a JAX model, which has no LoRA, was read, not recorded:
+lora_model_runner_mixin.py calls the `lora_manager` that get_flax_model does not set (tpu-inference b8692ff, models/common/model_loader.py).
 """
 
 import json
@@ -38,8 +39,11 @@ def adapters_of(words: Sequence[str]) -> tuple[ServedAdapter, ...]:
     return tuple(found)
 
 
-def load(arguments: Arguments, environment: RuntimeEnvironment) -> EngineStartError | None:
-    """Return the error of the first adapter that vLLM cannot load after the engine's start, or None."""
+def load(arguments: Arguments, environment: RuntimeEnvironment, *, is_jax: bool = False) -> EngineStartError | None:
+    """Return the error of the first adapter that vLLM cannot load after the engine's start, or None.
+
+    `is_jax`: a JAX model serves on a TPU.
+    """
     for adapter in adapters_of(arguments.lora_modules):
         if not arguments.enable_lora:
             return _failed_call("LoRA is not enabled. Use --enable-lora to enable LoRA.")
@@ -51,6 +55,8 @@ def load(arguments: Arguments, environment: RuntimeEnvironment) -> EngineStartEr
             )
         if rank > arguments.max_lora_rank:
             return _failed_call(f"LoRA rank {rank} is greater than max_lora_rank {arguments.max_lora_rank}.")
+        if is_jax:
+            return _failed_call("'NoneType' object has no attribute 'add_adapter'")
     return None
 
 

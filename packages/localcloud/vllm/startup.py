@@ -27,6 +27,7 @@ from localcloud.vllm.weights import LateError, Weights, find_weights
 _TPU_SMALLEST_BATCH: Final = 16
 _TPU_BATCH: Final = 1024  # vLLM's default on v6e
 _COMPILE_TINY_S: Final = 1.0
+_IN_TORCH_ON_TPU: Final = "12B"  # the size that vLLM serves in PyTorch there; of the others it has JAX models
 
 
 _CUDA_OF: Final = {535: 12_020, 580: 13_000}
@@ -127,7 +128,8 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         return Start(steps=(step,), capacity=None, model=None, card=card)
     steps = _Startup(arguments, environment, card, weights, planned).steps()
     # vLLM loads adapters when the engine is up.
-    refused = None if steps[-1].error else adapters.load(arguments, environment)
+    is_jax = card.kind == "tpu" and loaded.size != _IN_TORCH_ON_TPU
+    refused = None if steps[-1].error else adapters.load(arguments, environment, is_jax=is_jax)
     if refused is not None:
         steps = (*steps, StartupStep(at_s=steps[-1].at_s, error=refused))
     return Start(steps=steps, capacity=None if steps[-1].error else planned, model=loaded, card=card)

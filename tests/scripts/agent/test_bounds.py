@@ -59,7 +59,7 @@ def refusal(frozen, *steps, state=MISSING):
 def test_the_file_of_each_shipped_tpu_stack_bounds_its_first_run(world, stack):
     bound = require_bound(shipped(stack), [step("create")], MISSING)
     usd = "21.60" if stack.startswith("tpu-v6e4") else "5.40"
-    assert bound == f"This run costs ${usd} at most (one run of 4 h); then Google deletes the TPU VM."
+    assert bound == f"This run costs at most ${usd} for one run of 4 h; then Google deletes the TPU VM."
 
 
 def test_nine_tpu_stacks_are_shipped():
@@ -80,7 +80,7 @@ def begun():
 def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     frozen = shipped(TPU)
     assert require_bound(frozen, [step("update"), step("create", "other")], MISSING) == (
-        "This plan starts no new run. The current run costs $21.60 at most (one run of 4 h); then Google deletes the TPU VM."
+        "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
     )
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
     assert refusal(frozen, step("replace")) == f"{second}the plan replaces the current one. {UNLIMITED}"
@@ -88,7 +88,7 @@ def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
     assert refusal(frozen) == f"{second}the first one is over. {UNLIMITED}"
     limited = require_bound(shipped(TPU, max_usd=50), [step("create")], MISSING)
-    assert limited == "Each run costs $21.60 at most (one run of 4 h); then Google deletes the TPU VM. maxUsd is $50."
+    assert limited == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
 
 
 def test_a_record_that_cannot_be_read_is_not_a_first_run(begun):

@@ -22,6 +22,7 @@ from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
 from gemma_serving.scripts.agent.context import ERROR_NOTE
 from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
 from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from tests.scripts.agent.conftest import (
     CANARY,
     PREVIEW,
@@ -272,6 +273,22 @@ def test_a_preview_has_one_verdict_and_up_keeps_to_it(bench_of, audit, commands,
     seen = previewed(agent, audit)
     assert (seen["allowed"], seen["budget"]) == (False, "No maxUsd.")
     assert "up" not in [argv[1] for argv in commands.run]
+
+
+def test_what_stops_gemma_up_stops_the_assistant_with_the_fix(bench_of, audit, commands, monkeypatch):
+    agent = bench_of("up")
+    plan_id = previewed(agent, audit)["plan_id"]
+    blocked = [
+        missing("does not exist on Docker Hub", "set gemma-serving:image", check="image"),
+        unknown("", check="hub"),
+    ]
+    monkeypatch.setattr("gemma_serving.scripts.doctor.api.blocking_checks", lambda *_: blocked)
+    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id})).content[0].text
+    assert refused.startswith(
+        f"Project my-project is not ready for stack {STACK}. Nothing was changed.\nmissing  image: does not"
+    )
+    assert refused.endswith("Fix, in this order:\n  set gemma-serving:image")
+    assert (previewed(agent, audit)["allowed"], "up" in [argv[1] for argv in commands.run]) == (False, False)
 
 
 def refuse(*_):

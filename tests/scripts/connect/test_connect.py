@@ -393,7 +393,7 @@ def test_mistakes_are_one_sentence(words, said, capsys):
 
 
 @pytest.mark.parametrize(("words", "target"), [(["chat", "Hi."], "tpu"), ([], "tpu"), ([], "gateway")])
-def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(words, target, capsys, monkeypatch):
+def test_a_server_that_ended_is_one_sentence_with_the_command(words, target, capsys, monkeypatch):
     why = "Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC."
     outputs = from_json(StackOutputs, sample_outputs(target=target, auth="none"))
     document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
@@ -405,20 +405,7 @@ def test_a_server_that_ended_is_one_sentence_with_its_price_and_the_command(word
     assert main([*words[:1], "--stack", "x", *words[1:]]) == 2
     again = "gemma up x --refresh" if target == "gateway" else "gemma up x"
     name = "chat" if words else "connect"
-    assert capsys.readouterr().err == f"{name}: {why} To serve again, for $1.42/h, run `{again}`.\n"
-
-
-def test_a_server_that_ended_in_an_order_of_forms_has_no_price_yet(capsys, monkeypatch):
-    raw = sample_outputs(target="tpu", auth="none", provisioning="spot")
-    document = deployment_of("x", {"version": 3, "deployment": {"resources": []}})
-    monkeypatch.setattr("gemma_serving.engine.deployment.read_deployment", lambda _stack: document)
-    monkeypatch.setattr("gemma_serving.engine.state.outputs_in", lambda *_: from_json(StackOutputs, raw))
-    monkeypatch.setattr(
-        "gemma_serving.scripts.status.api.read_served", lambda *_, **__: ServesNow(word="ended", why="It ended.")
-    )
-    assert main(["--stack", "x"]) == 2
-    again = "To serve again, run `gemma up x`, which first shows the price of each form of capacity."
-    assert capsys.readouterr().err == f"connect: It ended. {again}\n"
+    assert capsys.readouterr().err == f"{name}: {why} To serve again, run `{again}`.\n"
 
 
 # --- chat --------------------------------------------------------------------------------------------------------------------------

@@ -21,9 +21,13 @@ from google.oauth2 import service_account
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner
+from gemma_serving.engine import state as state_module
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
 from gemma_serving.scripts.cli.command import run_command
@@ -32,8 +36,9 @@ from gemma_serving.scripts.doctor import capacity, checkup, limits, machine, mod
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.scripts.doctor.blocking import blocking_checks
 from gemma_serving.scripts.doctor.checkup import concurrently
-from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck
+from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
@@ -89,6 +94,7 @@ class Internet:
         self.status = {"hub": (200, ""), "image": (200, "")}
         self.head = {name: one.commit for name, one in CHECKPOINTS.items()}
         self.seen_tokens = []
+        self.absent = ""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -98,6 +104,8 @@ class Internet:
                 outer.seen_tokens.append(self.headers.get("Authorization"))
                 name, _, commit = self.path.removeprefix("/api/models/").partition("/revision/")
                 head = outer.head.get(name)
+                if outer.absent and name.startswith(outer.absent):
+                    return self.answer(404, "RepoNotFound", b"{}")
                 is_known = commit in {"", head, getattr(CHECKPOINTS.get(name), "commit", "")}
                 if outer.status["hub"][0] == 200 and not is_known:
                     return self.answer(404, "RevisionNotFound", b"{}")
@@ -135,21 +143,31 @@ class Engine:
 
     def __init__(self):
         self.logged_in = True
-        self.stacks, self.refusal = (), ""
+        self.stacks, self.refusal, self.secrets = (), "", {}
+        self.wrong_salts = ()
         self.backends = []
         self.error = "error: PULUMI_ACCESS_TOKEN must be set"
 
     def run(self, *arguments, **options):
+        code, out, error = self.answer(arguments, options)
+        return subprocess.CompletedProcess(arguments, code, out, error)
+
+    def answer(self, arguments, options):
         if arguments[0] == "config":
-            return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
+            return 0, f"{CANARY}\n", ""
         if arguments[:2] == ("stack", "init"):
             self.backends.append(options["variables"]["PULUMI_BACKEND_URL"])
-            return subprocess.CompletedProcess(arguments, 255 if self.refusal else 0, "", self.refusal)
-        if not self.logged_in:
-            return subprocess.CompletedProcess(arguments, 255, "", self.error)
+            (file,) = Path(arguments[-1]).glob("Pulumi.*.yaml")
+            is_wrong = any(salt in file.read_text() for salt in self.wrong_salts)
+            refusal = WRONG if is_wrong else self.refusal
+            return 255 if refusal else 0, "", refusal
+        if not self.logged_in or (arguments[:2] == ("stack", "export") and arguments[-1] not in self.stacks):
+            return 255, "", self.error if not self.logged_in else f"error: no stack named '{arguments[-1]}' found"
+        if arguments[:2] == ("stack", "export"):
+            return 0, json.dumps({"version": 3, "deployment": {"secrets_providers": self.secrets}}), ""
         if arguments[0] == "stack":
-            return subprocess.CompletedProcess(arguments, 0, json.dumps([{"name": name} for name in self.stacks]), "")
-        return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
+            return 0, json.dumps([{"name": name} for name in self.stacks]), ""
+        return 0, '{"user": "me", "url": "file:///state"}', ""
 
 
 class World:
@@ -370,6 +388,7 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(model, "REGISTRY", world.internet.url)
         monkeypatch.setattr(model, "TOKENS", f"{world.internet.url}/token")
         monkeypatch.setattr(runner, "run", world.engine.run)
+        monkeypatch.setattr(RunRecorder, "past_limits", lambda _: Absent())
         monkeypatch.setattr(oauth, "new_private_key", KEY_OF_ALL)
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"
@@ -413,6 +432,35 @@ def test_people_get_a_table_and_the_commands_in_order(world, capsys):
     )
     assert "missing  not enabled; 2 checks: API artifactregistry, run\n" in printed
     assert printed.startswith(f"Project {PROJECT}, stack l4-qat: ")
+
+
+def test_one_zone_s_quota_is_requested_because_one_is_enough(world, capsys):
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("gcloud beta quotas preferences create") == 1
+    assert "--dimensions=zone=us-east5-a " in printed
+
+
+def test_without_a_connection_gcloud_is_not_told_to_log_in_again():
+    lost = unknown("No connection to run.googleapis.com (ConnectionError). Check it.", check="APIs")
+    refused = missing("no working gcloud login", "gcloud auth login", check="gcloud login")
+    assert checkup._online([refused]) == [refused]
+    assert checkup._online([lost, refused])[1] == unknown(lost.detail, check="gcloud login")
+
+
+def test_a_stack_that_is_deployed_in_another_project_is_refused_with_both(world, monkeypatch, capsys):
+    item = {
+        "urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_TYPE}::capacity",
+        "type": CAPACITY_TYPE,
+        "outputs": {"project": "their-own"},
+    }
+    monkeypatch.setattr(state_module, "read", lambda stack: StackState(stack=stack, status="read", resources=(item,)))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+    assert run_command(COMMAND, ["--stack", "tpu-v6e4"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f'doctor: project "{PROJECT}": stack tpu-v6e4 is deployed in project their-own')
+    assert "use project their-own (gcp:project or GOOGLE_CLOUD_PROJECT)" in error
 
 
 def test_a_quota_that_another_service_uses_up_is_judged_as_capacity_judges_it(world, capsys):
@@ -722,6 +770,14 @@ def test_gcloud_and_its_alpha_component(world):
     assert world.state("gcloud", "tpu-v6e4") == "unknown"
 
 
+def test_gcloud_without_a_network_is_not_advised_to_log_in(world):
+    world.gcloud("core")
+    said = "ERROR: (gcloud.auth.print-access-token) There was a problem refreshing your current auth tokens: Max retries exceeded"
+    (world.folder / "bin" / "gcloud").write_text(f"#!/bin/sh\necho '{said} with url: /token' >&2\nexit 1\n")
+    line = world.line("gcloud login", "tpu-v6e4")
+    assert (line["status"], line["fix"]) == ("unknown", "")
+
+
 def test_no_credentials_are_missing(world):
     world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
@@ -737,6 +793,13 @@ def test_credentials_that_google_refuses_are_missing(world):
 
     asyncio.run_coroutine_threadsafe(forget(), world.cloud.loop).result(10)
     assert world.state("credentials") == "missing"
+
+
+def test_a_token_that_google_refuses_is_the_only_line(world):
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
+    _, report = world.doctor("tpu-v6e4")
+    (line,) = report["checks"]
+    assert (line["check"], line["status"], line["fix"]) == ("credentials", "missing", "unset GOOGLE_OAUTH_ACCESS_TOKEN")
 
 
 def test_credentials_cannot_be_told_when_google_cannot_be_reached(world):
@@ -819,6 +882,39 @@ def test_the_engine_checks_the_passphrase_with_the_salt_of_the_settings_file_bef
     world.environment.delenv("PULUMI_BACKEND_URL")
     world.environment.setenv("PULUMI_HOME", str(world.folder))
     assert [line for line in world.doctor("l4-qat")[1]["checks"] if line["check"] == "Pulumi passphrase"] == []
+
+
+def test_the_passphrase_is_judged_by_the_state_and_then_by_the_file(world):
+    secret, salt = "  gemma-serving:hfToken: { secure: v1:abc }\n", "encryptionsalt: v1:file\n"
+    world.engine.stacks = ("l4-qat",)
+    world.engine.secrets = {"type": "passphrase", "state": {"salt": "v1:state"}}
+    right = "PULUMI_CONFIG_PASSPHRASE is right, but Pulumi.l4-qat.yaml "
+    for name, wrong_salts, text, expected in (
+        (
+            "the state's",
+            ("v1:state",),
+            "",
+            "PULUMI_CONFIG_PASSPHRASE is not the passphrase of the state of stack l4-qat",
+        ),
+        (
+            "and the file's own",
+            ("v1:state",),
+            salt,
+            "PULUMI_CONFIG_PASSPHRASE is not the passphrase of the state of stack l4-qat",
+        ),
+        ("no salt, no secret", (), "", "PULUMI_CONFIG_PASSPHRASE decrypts the state"),
+        ("another salt of it", (), salt, "PULUMI_CONFIG_PASSPHRASE decrypts the state"),
+        ("a salt of another", ("v1:file",), salt, f"{right}has the encryptionsalt of another passphrase"),
+        ("secrets alone", (), secret, f"{right}has secrets without their encryptionsalt"),
+    ):
+        world.engine.wrong_salts = wrong_salts
+        world.write("l4-qat", ("config:\n", f"config:\n{text}" if text == secret else f"{text}config:\n"))
+        line = world.line("Pulumi passphrase", "l4-qat")
+        assert line["detail"] == expected, name
+        fix = "pulumi config refresh --stack l4-qat --force" if "is right" in expected else ""
+        assert line["fix"] == (fix or ("" if line["status"] == "ok" else "export PULUMI_CONFIG_PASSPHRASE=PASSPHRASE"))
+    world.engine.secrets = {"type": "cloud", "state": {"url": "gcpkms://projects/p"}}
+    assert world.state("Pulumi passphrase", "l4-qat") == "ok"
 
 
 STATE = "my-pulumi-state"
@@ -1215,10 +1311,13 @@ def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):
 # --- what stops `gemma up` ------------------------------------------------------------------------------------------------------
 
 
-def blocked(world, stack, *, is_known=False, has_server=False):
+def blocked(world, stack, *, is_known=False, has_server=False, image=""):
     """Return the checks that stop `up`, and those that could not be checked."""
     settings = stack_settings(stack, project=PROJECT)
-    lines = blocking_checks(stack, settings, is_known=is_known, has_server=lambda: has_server)
+    server = {"type": CAPACITY_TYPE, "inputs": {"image": image}}
+    resources = (server,) if has_server else ()
+    state = StackState(stack=stack, status="read" if is_known else "missing", resources=resources)
+    lines = blocking_checks(stack, settings, state)
     states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
     assert len(lines) == sum(map(len, states.values()))
     return states["failed"], states["unknown"]
@@ -1280,6 +1379,55 @@ def test_a_commit_that_the_hub_does_not_have_blocks_and_a_hub_that_does_not_answ
     assert blocked(world, "tpu-v6e4") == (["hub"], [])
     world.internet.status["hub"] = (503, "")
     assert blocked(world, "tpu-v6e4") == ([], ["hub"]), model
+
+
+def test_an_image_or_an_adapter_that_does_not_exist_blocks_and_a_silent_registry_does_not(world):
+    world.internet.status["image"] = (404, "")
+    assert blocked(world, "tpu-v6e4") == (["image"], [])
+    world.internet.status["image"] = (429, "")
+    assert blocked(world, "tpu-v6e4") == ([], ["image"])
+    world.internet.status["image"] = (200, "")
+    lora = "lora: { adapters: { sql: my-org/nope } }"
+    world.write("tpu-v6e4", ("    maxModelLen:", f"    {lora}\n    maxModelLen:"))
+    assert blocked(world, "tpu-v6e4") == ([], [])
+    world.internet.absent = "my-org/nope"
+    assert blocked(world, "tpu-v6e4") == (["adapter my-org/nope"], [])
+    line = world.line("adapter my-org/nope", "tpu-v6e4")
+    assert line["detail"] == "my-org/nope does not exist on the hub or is private"
+    assert line["fix"].startswith("set AN_ID_OF_THE_HUB for the adapter my-org/nope in Pulumi.tpu-v6e4.yaml; or, if it")
+
+
+def test_an_image_that_serves_and_left_the_registry_does_not_stop_a_change(world):
+    world.internet.status["image"] = (404, "")
+    assert blocked(world, "tpu-v6e4", is_known=True, has_server=True) == (["image"], [])
+    digest = stack_settings("tpu-v6e4", project=PROJECT).image.digest
+    assert blocked(world, "tpu-v6e4", is_known=True, has_server=True, image=f"vllm@{digest}") == ([], [])
+
+
+def test_a_limit_that_is_used_up_blocks_and_an_unknown_use_does_not(world, monkeypatch):
+    for answer, expected in (
+        (Present("Stack tpu-v6e4 exceeds maxAge 10 min (age 40 min)"), (["limits"], [])),
+        (Unknown("the use of maxAge is unknown"), ([], ["limits"])),
+        (Absent(), ([], [])),
+    ):
+        monkeypatch.setattr(RunRecorder, "past_limits", lambda _, answer=answer: answer)
+        assert blocked(world, "tpu-v6e4", is_known=True, has_server=True) == expected
+        assert blocked(world, "tpu-v6e4", is_known=True) == ([], []), "nothing was started"
+
+
+def test_a_private_image_that_the_account_of_docker_hub_pulls_does_not_block(world):
+    account = f"{{username: someone, tokenSecret: projects/{PROJECT}/secrets/docker-hub/versions/1}}"
+    world.write("tpu-v6e4", ("config:\n", f"config:\n  gemma-serving:dockerHub: {account}\n"))
+    world.internet.status["image"] = (401, "")
+    assert blocked(world, "tpu-v6e4") == ([], ["image"])
+
+
+def test_the_user_s_own_weights_are_staged_from_a_folder_and_the_hub_is_not_asked(world):
+    commit = "  gemma-serving:modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00\n"
+    world.write("l4-qat", (commit, "  gemma-serving:modelConfig: own\n"))
+    assert world.line("weights", "l4-qat")["fix"] == "gemma stage_model l4-qat --from FOLDER"
+    _, report = world.doctor("l4-qat")
+    assert not [line for line in report["checks"] if line["check"] == "hub"]
 
 
 def test_a_wrong_passphrase_and_a_read_only_settings_file_block(world, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.locks import StackLock
 from gemma_serving.engine.state import STACK_TYPE
@@ -40,7 +40,8 @@ def engine(monkeypatch):
             raise found
         urn = f"urn:pulumi:{words[-1]}::p::{{}}::s"
         stack = {"type": STACK_TYPE, "urn": urn.format(STACK_TYPE), "outputs": found}
-        server = {"type": CAPACITY_TYPE, "urn": urn.format(CAPACITY_TYPE), "outputs": {"state": "ACTIVE"}}
+        kind = SERVICE_TYPE if found.get("target") == "cloud-run" else CAPACITY_TYPE
+        server = {"type": kind, "urn": urn.format(kind), "outputs": {"state": "ACTIVE"}}
         rest = {"type": "gcp:compute/network:Network", "urn": urn.format("gcp:compute/network:Network")}
         has_server = "target" in found
         return json.dumps({"version": 3, "deployment": {"resources": [stack, server if has_server else rest]}})
@@ -61,19 +62,13 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
     engine["run"] = sample_outputs()
     engine["half"] = {"other": 1}
     engine["never"] = None
-    plan = {**sample_outputs()["plan"], "accelerator": "v6e-1"}
-    spot = {"provisioning": "spot", "location": "us-east5-a", "plan": plan}
-    engine["tpu-v6e4-31b"] = sample_outputs(**TPU | spot)
-    engine["tpu-v6e4-turbo"] = sample_outputs(**TPU | spot | {"location": "southamerica-west1-a"})
-    text = told()
+    text, end = told(), (NOW + timedelta(hours=3)).astimezone()
     for line in (
-        "  tpu-v6e4-31b    $1.40/h, without an end",
-        "  tpu-v6e4-turbo  price unknown, without an end",
-        "  tpu-v6e1        $1.42/h, 3 h left",
-        "  waits           $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
-        "  ended           Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
-        "  run             $1.42/h for each instance that runs",
-        "  half            incomplete: The state has only 1 other resource.",
+        f"  tpu-v6e1  $1.42/h until {end:%Y-%m-%d %H:%M} {end.tzname()}, when Google deletes the VM",
+        "  waits     nothing until its capacity is ACTIVE, then $1.42/h",
+        "  ended     Nothing serves since the planned end of the run at 2026-01-01 00:00 UTC. Run `gemma up ended`.",
+        "  run       $1.42/h for each instance that runs, $0.00/h while idle",
+        "  half      incomplete: The state has only 1 other resource.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.outputs import DETAILS_TYPE
 from gemma_serving.engine import steps as engine_changes
-from gemma_serving.engine.deployment import ResourceState
+from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.engine.steps import ResourceChange
 from gemma_serving.scripts.preview import upcoming as deployed
 from gemma_serving.scripts.preview.comment import _lines
 from gemma_serving.scripts.preview.effects import effect_of
 from gemma_serving.scripts.preview.plans import describe_checkout
 from gemma_serving.scripts.preview.upcoming import SERVICE_TYPE, deployed_stack, effect_of_changes, headline
+from tests.scripts.status.planted import stack_resource
 
 CANARY = "hf_canary0123456789abcdef"
 ROOT = Path(__file__).resolve().parents[3]
@@ -168,26 +168,22 @@ def test_the_headline_says_what_becomes_of_the_server(name):
     )
 
 
-def states(usd, instances, outputs):
-    found = [{"type": DETAILS_TYPE, "urn": "u", "outputs": {"plan": {"cost": {"usdPerHour": usd}}}}] if outputs else []
-    scaling = {"template": {"scaling": {"maxInstanceCount": instances}}}
-    return [ResourceState(raw) for raw in (*found, {"type": SERVICE_TYPE, "urn": "v", "inputs": scaling})]
+def test_the_price_now_is_that_of_the_deployed_stack_while_idle_and_with_all_instances(monkeypatch):
+    for least, most in ((0, 3), (1, 1)):
+        scaling = {"template": {"scaling": {"minInstanceCount": least, "maxInstanceCount": most}}}
+        found = {"type": SERVICE_TYPE, "urn": "v", "inputs": scaling}
+        document = {"version": 3, "deployment": {"resources": [stack_resource(), found]}}
+        monkeypatch.setattr(deployed, "read_deployment", lambda _stack, it=document: deployment_of("dev", it))
+        outputs, costs = deployed_stack("dev")
+        assert (outputs.model, costs.now, costs.most) == ("google/gemma-4-E2B-it", least * 1.42, most * 1.42)
 
 
-def test_the_price_now_is_that_of_the_deployed_stack_with_all_instances(monkeypatch):
-    def outputs_in(_stack, resources):
-        if len(resources) == 1:
-            raise CommandRefusedError("not deployed")
-        usd = resources[0].outputs["plan"]["cost"]["usdPerHour"]
-        return type(
-            "O", (), {"provisioning": None, "plan": type("P", (), {"cost": type("C", (), {"usd_per_hour": usd})})}
-        )
+def test_a_stack_without_a_state_has_no_price(monkeypatch):
+    def missing(_stack):
+        raise CommandRefusedError("no stack")
 
-    monkeypatch.setattr(deployed, "outputs_in", outputs_in)
-    for instances, outputs, expected in ((3, True, 4.0035), (1, True, 1.3345), (3, False, None)):
-        found = type("D", (), {"resources": states(1.3345, instances, outputs)})
-        monkeypatch.setattr(deployed, "read_deployment", lambda _stack, found=found: found)
-        assert deployed_stack("dev")[1] == expected
+    monkeypatch.setattr(deployed, "read_deployment", missing)
+    assert deployed_stack("dev") == (None, None)
 
 
 def test_a_machine_whose_collector_alone_changes_keeps_its_server():

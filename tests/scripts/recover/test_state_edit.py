@@ -10,7 +10,7 @@ from gemma_serving.cloud.kinds import POLICIES
 from gemma_serving.engine import previewed
 from gemma_serving.engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from gemma_serving.scripts.recover.lookup import KINDS
-from gemma_serving.scripts.recover.state_edit import REDACTED, candidates, is_complete, with_resource
+from gemma_serving.scripts.recover.state_edit import REDACTED, candidates, is_complete, with_resource, without_unknown
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]
@@ -56,6 +56,15 @@ def test_every_class_that_the_program_uses_can_be_looked_up():
     }
     assert len(types) > 18
     assert types <= {*KINDS, *REPEATABLE}
+
+
+def test_an_output_that_is_the_engines_marker_of_an_unknown_value_is_no_value():
+    """`stage_model` deploys only the bucket, so the engine writes markers as the stack's outputs."""
+    stack = ResourceState(
+        {"urn": "u", "type": "pulumi:pulumi:Stack", "outputs": {"a": "b", "endpoint": UNKNOWN, "c": [UNKNOWN]}}
+    )
+    (found,) = without_unknown(empty("l4-qat").changed(resources=[stack])).resources
+    assert found.outputs == {"a": "b"}
 
 
 @pytest.mark.parametrize("stack", STACKS)

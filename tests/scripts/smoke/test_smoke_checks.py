@@ -1,6 +1,7 @@
 import asyncio
 import re
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -9,7 +10,7 @@ from aiohttp import web
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
 from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features
-from gemma_serving.scripts.smoke.checks import CHECKS, _run_one, run_smoke
+from gemma_serving.scripts.smoke.checks import CHECKS, PLAN_CHECK, _run_one, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
 from gemma_serving.scripts.smoke.render import summary, to_json, to_junit
 from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
@@ -18,6 +19,9 @@ from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metri
 from loadtest.client.openai import OpenAIClient
 from localcloud.tests.running.running_server import server as vllm_server
 from tests.scripts.sample_outputs import sample_outputs
+from tests.scripts.smoke.test_features import FEATURES
+
+PAGE = Path(__file__).parents[3] / "docs" / "smoke.md"
 
 
 def planned_memory(blocks):
@@ -348,6 +352,36 @@ def test_answers_are_judged_by_what_they_should_be(check, message, verdict, word
     outcome = asyncio.run(answering(says(message))(check))
     assert outcome.state == verdict, outcome
     assert words in outcome.detail
+
+
+EVERY_FEATURE = replace(
+    TARGET, stack="s", thresholds=replace(TARGET.thresholds, startup_budget_s=0.5), features=FEATURES
+)
+WRONG_OPTIONS = f'{CACHE_CONFIG[0]}{{block_size="1",cache_dtype="auto",num_gpu_blocks="1"}} 1\n'
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_no_check_passes_on_a_server_that_fails_each_request(check):
+    async def fault(request):
+        if request.path == "/metrics":
+            return web.Response(text=WRONG_OPTIONS)
+        return web.json_response({"error": {"message": "planted"}}, status=500)
+
+    async def use(context):
+        context.target, context.max_model_len = EVERY_FEATURE, 2048
+        return await _run_one(check, context)
+
+    outcome = asyncio.run(answering([("*", "/{path:.*}", fault)])(use)).outcome
+    assert outcome.state in {"failed", "unknown"}, (
+        f"{check.name} is {outcome.state} on a planted fault: a skipped check needs its feature in EVERY_FEATURE, "
+        "a passed one does not read the response"
+    )
+
+
+def test_the_page_has_a_row_for_each_check():
+    table = PAGE.read_text().partition("| check | passes if |\n")[2].partition("\n\n")[0]
+    rows = [name for line in table.splitlines()[1:] for name in line.split("|")[1].strip().split(", ")]
+    assert rows == [check.name for check in (*CHECKS, PLAN_CHECK)], f"the table of {PAGE} has the checks in their order"
 
 
 def test_a_prompt_over_the_limit_that_is_not_refused_fails():

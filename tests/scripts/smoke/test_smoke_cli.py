@@ -12,6 +12,7 @@ import pytest
 
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke.__main__ import COMMAND, _progress
+from gemma_serving.scripts.smoke.checks import CHECKS
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +44,7 @@ def test_stdout_has_only_json_and_junit_is_written(url, tmp_path, capsys):
     assert report["model"] == "timed", "the first that the server lists"
     assert report["passed"] is True
     assert report["simulated"] == "timed"
-    assert len(report["checks"]) == 27
+    assert len(report["checks"]) == len(CHECKS)
     assert "<testsuites>" in junit.read_text()
 
 

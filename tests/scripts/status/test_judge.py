@@ -9,6 +9,7 @@ import pytest
 
 from gemma_serving.engine.locks import StackLock
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.unfinished_teardown import forget, remember
 from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.report import CloudFacts, ServesNow, StackStatus
 from tests.scripts.status.planted import queued, state
@@ -26,6 +27,25 @@ EMPTY = StackState(stack="x", status="read")
 
 def service(google, phase=None):
     return replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state=google, phase=phase))
+
+
+@pytest.mark.parametrize(
+    ("status", "kept", "command"),
+    [
+        (NOTHING, EMPTY, "gemma teardown x"),
+        (NOTHING, replace(EMPTY, status="missing"), "gemma teardown x"),
+        (replace(DEPLOYED, deployed=False), EMPTY, "gemma teardown x"),
+        (DEPLOYED, EMPTY, "gemma connect x"),
+    ],
+)
+def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
+    monkeypatch, tmp_path, status, kept, command
+):
+    monkeypatch.chdir(tmp_path)
+    remember(EMPTY)
+    assert next_command(status, kept, ()) == command
+    forget("x")
+    assert next_command(NOTHING, EMPTY, ()) == "gemma up x"
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,24 @@ class TestTheCommand:
             assert "the gateway has no service" in front.waits[0]
 
 
+def test_a_missing_engine_is_one_sentence_of_all_stacks(monkeypatch):
+    absent = "The Pulumi CLI is not installed. Run `make setup`."
+    found = [StackState(stack=stack, status="no engine", detail=absent) for stack in ("one", "two")]
+    monkeypatch.setattr(collect.states, "all_states", lambda: found)
+    with pytest.raises(ScriptError) as raised:
+        collect.collect(StatusRequest())
+    assert str(raised.value) == absent
+
+
+def test_one_cause_of_several_reads_is_shown_once_below_the_stacks():
+    why = "Google rejected your login (expired). Run `gcloud auth application-default login`, then the same command again."
+    reads = tuple(UnansweredSource(source=source, why=why) for source in ("google", "buckets"))
+    stacks = [replace(READY, stack=stack, unanswered=reads) for stack in ("one", "two")]
+    shown = drawn(replace(REPORT, stacks=tuple(stacks)), 80, terminal=False)
+    assert shown.count("rejected your login") == 1
+    assert shown.splitlines()[-1] == f"Unknown for one, two: {why}"
+
+
 def test_one_unreadable_state_leaves_the_others_shown(monkeypatch):
     found = [
         StackState(stack="one", status="unreadable", detail=NOT_LOGGED_IN),

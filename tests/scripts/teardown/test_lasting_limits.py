@@ -89,12 +89,14 @@ def test_nothing_starts_again_past_a_limit_and_a_server_that_runs_is_not_stopped
     assert isinstance(recorder().past_limits(), Unknown)  # no account, as before the first `up` or after a teardown
     begin(world)
     hours(world, 3)
-    assert recorder().past_limits() == Absent()
+    running = recorder().runs().value.spent("x", StackLimits(max_age_s=600, max_usd=1))
+    assert running.exceeded == ["maxAge 10 min (age 3 h)", "maxUsd 1 (cost $16.20)"]
+    exceeds = "Stack x exceeds maxUsd 8 (cost $16.20), so"
+    assert recorder().note_first() == Absent()
+    assert recorder().past_limits() == Present(f"{exceeds} the next run of a guard deletes its server")
     delete(world, "gemma-x")
-    assert recorder().past_limits() == Present(
-        "Stack x exceeds maxUsd 8 (cost $16.20), so its server is not created again. Raise the limit in Pulumi.x.yaml, or run "
-        "`gemma teardown x`, after which age and cost count from zero. Then run `gemma up x`."
-    )
+    assert recorder().past_limits() == recorder().note_first()
+    assert recorder().past_limits() == Present(f"{exceeds} its server is not created again")
     assert recorder(limits=StackLimits(max_usd=30, max_age_s=6 * 3600)).past_limits() == Absent()
     hours(world, 4)
     match recorder(limits=StackLimits(max_usd=60, max_age_s=6 * 3600)).past_limits():

@@ -14,8 +14,10 @@ import pytest
 from gemma_serving.cloud import search as searching
 from gemma_serving.cloud.kinds import KINDS
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 from gemma_serving.scripts.teardown.__main__ import COMMAND
 from gemma_serving.scripts.teardown.removal import Teardown, read_inputs
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
@@ -54,12 +56,43 @@ def test_the_question_has_the_list_of_the_dry_run_with_the_cost_and_only_yes_del
     desk.answer("no")
     code, report, said = desk.run()
     assert (code, report) == (ExitCode.REFUSED, None)
-    assert "us-east5-a, $5.40 per hour" in said
-    assert "VMs and services at list prices: " in said
+    assert "us-east5-a, $5.40/h" in said
+    assert "At list prices: " in said
     assert f"Delete stack {STACK}: 14 resources and 1 IAM grant in Google Cloud? (yes/no) " in said
     assert desk.world.resources() == before
     desk.answer("yes")
     assert desk.run()[0] == ExitCode.DONE
+
+
+def test_after_a_rename_the_list_has_what_the_state_names_and_nothing_else_of_the_former_stack(desk):
+    former, zone = owner("before"), "us-east5-a"
+    desk.world.queued("gemma-before", former.labels)
+    desk.world.secret("gemma-before-key", former.labels)
+    desk.world.secret("gemma-before-later", former.labels)
+    place = f"projects/{PROJECT}/locations/{zone}"
+    outputs = {"name": f"{place}/queuedResources/gemma-before", "nodeName": f"{place}/nodes/gemma-before-node"}
+    inputs = {"project": PROJECT, "queuedResourceId": "gemma-before", "zones": [zone], "labels": former.labels}
+    secret = {"project": PROJECT, "secretId": "gemma-before-key", "labels": former.labels}
+    resources = [
+        {"urn": "u1", "type": CAPACITY_TYPE, "id": "q", "inputs": inputs, "outputs": outputs},
+        {
+            "urn": "u2",
+            "type": "gcp:secretmanager/secret:Secret",
+            "id": f"projects/{PROJECT}/secrets/gemma-before-key",
+            "inputs": secret,
+        },
+    ]
+    desk.state({"manifest": {"time": "2026-11-01T00:00:00Z"}, "resources": resources})
+    code, report, _ = desk.run("--dry-run")
+    assert code == ExitCode.FAILED
+    assert {item["kind"] for item in report["leaked"]} == {"TPU queued resource", "TPU node", "secret"}
+    assert sum(item["usd_per_hour"] or 0 for item in report["leaked"]) > 0
+    assert f"`pulumi stack rename before --stack {STACK}`" in " ".join(report["warnings"])
+    desk.answer("yes")
+    code, _, said = desk.run()
+    assert f"Delete stack {STACK}: 3 resources in Google Cloud?" in said
+    assert "its resources have the name before" in said
+    assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"gemma-before-later"}
 
 
 def test_a_dry_run_changes_nothing(desk):
@@ -493,5 +526,28 @@ def test_an_interrupt_leaves_a_receipt_of_what_was_done(desk, tmp_path):
     path = tmp_path / "receipt.json"
     code, _, said = desk.run("--yes", "--receipt", str(path))
     assert code == ExitCode.INTERRUPTED
-    assert "Run the same command again" in said
+    assert said.endswith(
+        "teardown: deletions already in progress continue.\n"
+        f"teardown: partial receipt: {path}\n"
+        "teardown: interrupted. Run the same command again to continue.\n"
+    )
     assert json.loads(path.read_text())["interrupted"] is True
+    assert is_unfinished(STACK)
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_an_interrupt_before_the_first_deletion_says_that_nothing_was_deleted(desk, words):
+    desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    at = "removal.retained_bucket" if words else "output.confirm"
+    if words:
+        desk.world.bucket(f"{PROJECT}-gemma-x-models", {**owner(STACK).labels, "gemma-serving-retained": "true"})
+    desk.monkeypatch.setattr(f"gemma_serving.scripts.teardown.{at}", interrupted)
+    code, _, said = desk.run(*words)
+    assert code == ExitCode.INTERRUPTED
+    assert "teardown: nothing was deleted.\n" in said
+    assert "in progress" not in said
+    assert not is_unfinished(STACK)

@@ -7,6 +7,8 @@ import pytest
 
 from gemma_serving.cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
 from gemma_serving.cloud.search_results import FoundResource, Inventory
+from gemma_serving.cloud.spending import StackSpending
+from gemma_serving.contracts.labels import NO_LIMITS
 from gemma_serving.scripts.teardown.output import text_of
 from gemma_serving.scripts.teardown.receipt import Receipt
 from tests.cloud.populated import owner
@@ -38,7 +40,7 @@ def fresh(stack="tpu-v6e1"):
     return sorted(each, key=lambda item: (order_of(item.kind), item.kind))
 
 
-def receipt_of(leaked, unknown=(), stack="tpu-v6e1"):
+def receipt_of(leaked, unknown=(), stack="tpu-v6e1", spent=()):
     return Receipt(
         stack=stack,
         projects=["local-project"],
@@ -52,12 +54,17 @@ def receipt_of(leaked, unknown=(), stack="tpu-v6e1"):
         searches=[Inventory(found=leaked, calls=(), unknown=unknown, elapsed_s=1)],
         started=NOW,
         elapsed_s=1,
+        spent=spent,
         dry_run=True,
     )
 
 
-def said(leaked, unknown=(), stack="tpu-v6e1"):
-    return text_of(receipt_of(leaked, unknown, stack))
+def said(leaked, unknown=(), stack="tpu-v6e1", spent=()):
+    return text_of(receipt_of(leaked, unknown, stack, spent))
+
+
+def spent(usd, rate, *, is_least=False):
+    return StackSpending(owner=owner("x"), limits=NO_LIMITS, age_s=1, usd=usd, usd_per_hour=rate, is_least=is_least)
 
 
 def test_a_check_that_failed_proves_nothing():
@@ -75,20 +82,20 @@ def test_it_reads_as_no_failed_teardown():
 
 
 def test_a_price_that_is_unknown_is_not_zero():
-    text = said([queued(kind="v9x-1"), queued()])
-    assert "2 TPU queued resources  us-east5-a, price unknown" in text
-    assert "at least $1.35 per hour; at least $2.70 so far" in text
-    assert "us-east5-a, $0.00 per hour" in said([queued(state="WAITING_FOR_RESOURCES")])
+    text = said([queued(kind="v9x-1"), queued()], spent=[spent(2.7, 1.35), spent(0.4, None, is_least=True)])
+    assert "2 TPU queued resources  us-east5-a, an unknown price" in text
+    assert "At list prices: at least $1.35/h now, at least $3.10 so far." in text
+    assert "At list prices: $1.35/h now, $2.70 so far." in said([queued()], spent=[spent(2.7, 1.35)])
+    assert "us-east5-a, $0.00/h" in said([queued(state="WAITING_FOR_RESOURCES")])
     idle = said([found(SERVICE, location="us-east4")])
-    assert "1 Cloud Run service  us-east4, no instance while idle" in idle
-    assert "per hour" not in said([found("bucket")])
+    assert "1 Cloud Run service  us-east4, $0.00/h while idle" in idle
+    assert "/h" not in said([found("bucket")])
 
 
 @pytest.mark.parametrize("kind", [INSTANCE, NODE])
-def test_a_vm_without_a_known_price_is_not_left_out_of_the_sum(kind):
+def test_a_vm_without_a_known_price_is_not_free(kind):
     machine = found(kind, location="us-east5-a", document={"acceleratorType": "v9x-1", "status": "RUNNING"})
-    assert "price unknown" in said([machine])
-    assert "at least $0.00 per hour" in said([machine])
+    assert "us-east5-a, an unknown price" in said([machine])
 
 
 def test_several_stacks_are_told_apart():

@@ -10,35 +10,37 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.engine.deployment import UNKNOWN, deployment_of
+from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
+from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.status import cloud as status_cloud
 from gemma_serving.scripts.status.api import CloudFacts
 from gemma_serving.scripts.status.report import ServesNow
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
-from gemma_serving.scripts.up import starting
-from gemma_serving.stacks.hooks.run_recorder import RunRecorder
+from gemma_serving.scripts.up import gateway, starting
 from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
+from tests.cloud.populated import owner
 from tests.contracts.test_server_change import machine, service
 from tests.engine_package.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
+from tests.scripts.status import planted
 
 STACK = "tpu-v6e1"
 RUN = "l4-qat"
 ROOT = Path(__file__).resolve().parents[3]
-FACTS = CloudFacts(state="ACTIVE", place="us-east5-a", usd_per_hour=1.35)
+FACTS = CloudFacts(state="ACTIVE", place="us-east5-a", usd_per_hour=1.35, running_usd_per_hour=1.35)
 OUTPUTS = from_json(StackOutputs, sample_outputs())
 COST = "Cost: $1.35/h, at most $5.40 for one run of 4 h, and up to $1.53 per month for alerts and metrics."
 
@@ -73,12 +75,19 @@ REVISION = step("update", SERVICE_TYPE, service("--a=1"), service("--a=2"), reas
 LABELS = step("update", CAPACITY_TYPE, machine(), machine(), reasons=("labels",))
 
 
+def tpu_costs(usd):
+    return ServerCosts(billing="running", is_service=False, running=usd, now=usd, most=usd)
+
+
+def service_costs(least, usd):
+    return ServerCosts(billing="running", is_service=True, running=usd, now=least * usd, most=usd)
+
+
 class Engine:
     """Stands in for the engine: the preview, the end of an update, and the stacks of the backend."""
 
     def __init__(self, monkeypatch):
         self.preview, self.result, self.updates = preview_of(RESTART), (0, ""), []
-        self.outputs = replace(OUTPUTS, state="ACTIVE")
         self.limits = defaultdict(str)
         """What is said about the limits, by the age and the project."""
         self.known, self.errors = [STACK], []
@@ -90,15 +99,14 @@ class Engine:
         monkeypatch.setattr(status_cloud, "connect", lambda _project: None)
         monkeypatch.setattr(status_cloud, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
-        self.serves, self.past = ServesNow(word="deployed"), Absent()
-        """What Google says of the server, and of the limits."""
+        self.serves = ServesNow(word="deployed")
+        """What Google says of the server."""
         self.previews = []
         monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
         monkeypatch.setattr(up, "read_served", lambda _stack, **_: self.serves)
-        monkeypatch.setattr(RunRecorder, "past_limits", lambda _: self.past)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
-        monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
+        monkeypatch.setattr(up, "next_lines", lambda _stack: ["it serves"])
         monkeypatch.setattr(up, "limits_line", lambda limits, project, _: self.limits[limits.max_age_s, project])
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
         monkeypatch.setattr(
@@ -124,8 +132,8 @@ class Engine:
             raise self.result
         return self.result
 
-    def _blocking(self, _stack, _settings, *, is_known, has_server):
-        self.asked = (is_known, has_server())
+    def _blocking(self, _stack, _settings, state):
+        self.asked = state
         return self.blocked
 
     def _facts(self, _api, _found, *, stack, costs):
@@ -174,8 +182,11 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
+        "Warning: FIT07: fp8 buys nothing",
+        "Warning: HST02: A disk.",
+        "  - set it",
         "fits",
-        f"warnings FIT07 and HST02, 2 published vulnerabilities, 3 notes: `gemma plan {STACK}`",
+        f"2 published vulnerabilities, 3 notes: `gemma plan {STACK} --explain`",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
             "Requests fail while the server restarts: about 9 min (planned), because it compiles again. "
@@ -213,25 +224,6 @@ class TestAServerThatEnded:
         assert engine.previews == [("--refresh",)]
         assert engine.updates == [(STACK, ("--refresh",))]
 
-    def test_is_refused_past_a_limit_before_the_preview(self, engine, capsys):
-        engine.past = Present("Stack tpu-v6e1 exceeds maxAge 24 h (age 2.2 d).")
-        assert typed("--yes") == ExitCode.REFUSED
-        assert capsys.readouterr().err == "up: Stack tpu-v6e1 exceeds maxAge 24 h (age 2.2 d).\n"
-        assert (engine.previews, engine.updates) == ([], [])
-
-    def test_says_that_the_use_of_a_limit_is_unknown_and_asks(self, engine, capsys):
-        engine.past, engine.typed = Unknown("the use of maxAge is unknown"), "no\n"
-        assert typed() == ExitCode.REFUSED
-        out, err = capsys.readouterr()
-        assert "Limits: the use of maxAge is unknown.\n" in out
-        assert f"Deploy {STACK}?" in err
-
-
-def test_a_limit_does_not_stop_the_change_of_a_server_that_runs(engine):
-    engine.past = Present("Stack tpu-v6e1 exceeds maxAge 24 h.")
-    assert typed("--yes") == ExitCode.DONE
-    assert (engine.previews, engine.updates) == ([()], [(STACK, ())])
-
 
 def test_without_googles_answer_every_resource_is_compared_before_nothing_changes(engine, capsys):
     engine.serves = ServesNow(word="unknown", why="Cannot check whether the server exists: HTTP 503.")
@@ -242,6 +234,59 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     assert "comparing every resource with Google" in err
     assert err.startswith(f"up: {engine.serves.why}\n")
     assert out.splitlines() == [f"{STACK}: no changes; 3 resources are as Google reports them."]
+    assert engine.updates == [(STACK, ())], "outputs can differ alone, as after recover"
+
+
+def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, capsys):
+    monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
+    monkeypatch.setattr(gateway, "previewed", engine._preview)
+    engine.preview = preview_of()
+    assert typed() == ExitCode.DONE
+    assert capsys.readouterr().out == f"{STACK}: no changes; 3 resources are up to date.\n"
+    assert engine.updates == [(STACK, ())]
+
+
+def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, capsys):
+    named = {"type": "gcp:compute/network:Network", "inputs": {"description": owner("before").description}}
+    engine.state = StackState(stack=STACK, status="read", resources=(named,))
+    assert typed("--yes") == ExitCode.REFUSED
+    assert capsys.readouterr().err == (
+        f"up: Stack {STACK} was renamed: its resources have the name before. To rename it back, run "
+        f"`pulumi stack rename before --stack {STACK}`. `up` would delete them and create others. Nothing was changed.\n"
+    )
+    assert engine.previews == []
+
+
+def test_running_capacity_of_an_interrupted_up_in_a_zone_that_is_no_longer_listed_is_refused_before_the_question(
+    engine, capsys
+):
+    engine.state = StackState(stack=STACK, status="read", pending=(CAPACITY_ITEM,))
+    engine.facts = replace(FACTS, place="us-east1-d")
+    assert typed("--yes") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert said.startswith("up: The capacity in us-east1-d is ACTIVE. ")
+    assert "Add us-east1-d to `tpu.zones`, or set `tpu.allowReplaceActive: true`" in said
+    assert engine.previews == []
+    engine.facts = FACTS
+    assert typed("--yes") == ExitCode.DONE
+
+
+def test_a_change_that_needs_another_tpu_vm_is_refused_with_the_settings_key(engine, monkeypatch, capsys):
+    refusal = (
+        "`maxRunDurationS` changes from 4h to 8h, which replaces projects/p/q while it is ACTIVE. Its capacity will be deleted, and new capacity "
+        "may take hours. Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
+    )
+    failed = {
+        "diagnostics": [{"severity": "error", "message": refusal}, {"severity": "error", "message": "preview failed"}]
+    }
+    monkeypatch.setattr(up, "previewed", previewed)
+    monkeypatch.setattr(
+        up.runner, "run", lambda *words, **_: subprocess.CompletedProcess(words, 255, json.dumps(failed), "")
+    )
+    assert typed("--yes") == ExitCode.REFUSED
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("up: `tpu.maxRunDuration` changes from 4h to 8h, which replaces ")
+    assert said.endswith("or set `tpu.allowReplaceActive` to true. Nothing was changed.")
 
 
 def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
@@ -317,8 +362,20 @@ def copied(tmp_path, monkeypatch):
     """The settings in a folder of their own, into which a new state writes its salt."""
     monkeypatch.setattr(up.runner, "project_folder", lambda: tmp_path)
     path = tmp_path / f"Pulumi.{STACK}.yaml"
-    path.write_text((ROOT / path.name).read_text())
+    for name in (path.name, "Pulumi.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
     return path
+
+
+def test_a_stack_that_was_deployed_under_this_projects_name_is_not_created_again_in_a_fork(
+    engine, copied, monkeypatch, capsys
+):
+    (copied.parent / "Pulumi.yaml").write_text("name: fork\nruntime: python\n")
+    monkeypatch.setattr(
+        up.runner, "listed_stacks", lambda *of: frozenset([STACK] if of == ("--project", "gemma-serving") else [])
+    )
+    assert typed("--yes") == ExitCode.REFUSED
+    assert "Set `name: gemma-serving` in Pulumi.yaml. Nothing was changed." in capsys.readouterr().err
 
 
 def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
@@ -326,8 +383,29 @@ def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
     monkeypatch.setattr(up.runner, "query", lambda words, **_: made.append(words))
     assert typed() == ExitCode.DONE
     assert made == [["stack", "init", STACK, "--no-select"]]
-    assert engine.asked == (False, False)
+    assert engine.asked.status == "missing"
     assert (len(engine.updates), engine.removed) == (1, [])
+
+
+def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_question(engine, monkeypatch, capsys):
+    monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read", resources=(CAPACITY_ITEM,)))
+    lora = {"adapters": {"sql": "org/sql"}}
+    config = {
+        "gemma-serving:apiKey": {"secret": True},
+        "gemma-serving:target": {"value": "tpu", "secret": False},
+        "gemma-serving:vllm": {"value": json.dumps({"lora": lora}), "objectValue": {"lora": lora}, "secret": False},
+    }
+    updates = [
+        {"kind": "update", "result": "failed", "config": {}},
+        {"kind": "update", "result": "succeeded", "config": config},
+    ]
+    monkeypatch.setattr(up.runner, "query", lambda words, **_: json.dumps(updates))
+    engine.typed = "no\n"
+    assert typed() == ExitCode.REFUSED
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"Warning: Pulumi.{STACK}.yaml lacks settings of the last `gemma up`: apiKey, vllm.lora.adapters.sql. If you did not remove "
+        f"them, run `pulumi config refresh --stack {STACK} --force`, which writes the deployed settings."
+    )
 
 
 RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
@@ -401,6 +479,30 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
 
+def test_a_login_that_google_rejects_is_one_sentence(engine, capsys):
+    engine.known = []
+    engine.blocked = [missing("Google rejected your login (expired)", "gcloud auth login", check="credentials")]
+    assert typed() == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert err == (
+        "up: Google rejected your login (expired). Nothing was changed. Run `gcloud auth login`, then `gemma up tpu-v6e1`.\n"
+    )
+    assert (out, engine.updates) == ("", [])
+
+
+def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_project(engine, monkeypatch, capsys):
+    machine = {**CAPACITY_ITEM, "inputs": {**CAPACITY_ITEM["inputs"], "project": "first-project"}}
+    engine.known, engine.state = [STACK], StackState(stack=STACK, status="read", resources=(machine,))
+    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    assert typed() == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert (
+        'up: project "my-project": stack tpu-v6e1 is deployed in project first-project, and another place would' in err
+    )
+    assert "To stay, use project first-project (gcp:project or GOOGLE_CLOUD_PROJECT)." in err
+    assert (out, engine.updates) == ("", [])
+
+
 def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
     settings = starting.stack_settings(STACK)
     too_long = replace(settings, vllm=replace(settings.vllm, max_model_len=999_999))
@@ -439,25 +541,18 @@ CAPACITY_ITEM = {
     "type": CAPACITY_TYPE,
     "inputs": {"project": "my-project", "zones": ["us-east5-a"], "nodeId": "n"},
 }
-SERVICE_ITEM = {
-    **CAPACITY_ITEM,
-    "type": SERVICE_TYPE,
-    "inputs": {"project": "my-project", "location": "l", "name": "n"},
-}
+NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teardown {STACK} --dry-run` asks Google."
 
 
 @pytest.mark.parametrize(
     ("item", "facts", "text"),
     [
-        (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE: costs $1.35/h."),
-        (CAPACITY_ITEM, replace(FACTS, state="WAITING_FOR_RESOURCES"), "WAITING_FOR_RESOURCES: costs nothing until it is ACTIVE."),
-        (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING: may cost $1.35/h."),
-        (CAPACITY_ITEM, replace(FACTS, state="UNKNOWN", usd_per_hour=None), "UNKNOWN: may cost an unknown price."),
-        (CAPACITY_ITEM, replace(FACTS, state="FAILED"), "FAILED: no TPU VM is running."),
-        (CAPACITY_ITEM, CloudFacts(state="MISSING"), "capacity, MISSING: no TPU VM is running."),
-        (SERVICE_ITEM, replace(FACTS, state="FAILED", place="l"), "service in l, FAILED: each running instance costs $1.35/h."),
+        (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE. Costs $1.35/h until you delete it."),
+        (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING. Costs $1.35/h, if Google bills it."),
+        (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. Costs an unknown price, if Google bills it."),
+        (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
-        (RESOURCE, FACTS, "1 resources in the state. None of them is a TPU VM, a service or a request for capacity, which have the hourly price."),
+        (RESOURCE, FACTS, f"1 resource in the state, and no server. {NO_SERVER}"),
     ],
 )  # fmt: skip
 def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
@@ -478,7 +573,7 @@ def test_a_server_that_failed_is_said_with_the_setting_to_change_and_the_two_com
     assert typed("--yes") == ExitCode.FAILED
     *_, exists, error = capsys.readouterr().err.splitlines()
     assert (
-        f"ACTIVE: costs $1.35/h. `gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it. The Hugging"
+        f"ACTIVE. Costs $1.35/h until you delete it. `gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it. The Hugging"
         in exists
     )
     assert f"modelRevision to a commit of google/gemma-4-E2B-it (`gemma doctor {STACK}` prints the newest)" in exists
@@ -606,13 +701,30 @@ def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine,
     assert "removed the stale lock of root@" in capsys.readouterr().err
 
 
-def test_an_interrupt_while_it_deploys_names_the_price_and_how_to_go_on(engine, capsys):
-    engine.result = KeyboardInterrupt()
+@pytest.mark.parametrize(
+    ("state", "rate", "costs"),
+    [
+        ("WAITING_FOR_RESOURCES", 0.0, "Costs nothing until its capacity is ACTIVE, then $1.35/h."),
+        ("ACTIVE", 1.35, "Costs $1.35/h until you delete it."),
+    ],
+)
+def test_an_interrupt_while_it_deploys_says_what_google_bills_and_how_to_go_on(engine, capsys, state, rate, costs):
+    engine.result, engine.facts = KeyboardInterrupt(), replace(FACTS, state=state, usd_per_hour=rate)
+    engine.state = StackState(stack=STACK, status="read", pending=(CAPACITY_ITEM,))
     assert typed("--yes") == ExitCode.INTERRUPTED
     assert capsys.readouterr().err.endswith(
-        "up: interrupted. The created resources stay, including capacity and its request, and cost $1.35/h. "
-        f"Run `gemma up {STACK}` again to continue, or `gemma teardown {STACK}` to delete it.\n"
+        f"up: interrupted. Run `gemma up {STACK}` again to continue. Exists now: capacity in us-east5-a, {state}. {costs} "
+        f"`gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it.\n"
     )
+
+
+def test_a_second_interrupt_leaves_the_cost_unknown_and_never_says_that_nothing_changed(engine, monkeypatch, capsys):
+    engine.result = KeyboardInterrupt()
+    monkeypatch.setattr(up, "exists_now", raising(KeyboardInterrupt()))
+    assert typed("--yes") == ExitCode.INTERRUPTED
+    said = capsys.readouterr().err
+    assert said.endswith(f"What exists and what it costs is unknown: `gemma status {STACK}` shows it.\n")
+    assert "No resource was changed" not in said
 
 
 def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeypatch, capsys):
@@ -625,8 +737,16 @@ def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeyp
     assert engine.updates == []
 
 
-def test_a_request_without_capacity_names_status_and_no_chat(engine):
-    lines = "\n".join(up.next_lines(STACK, replace(OUTPUTS, state="WAITING")))
+def following(monkeypatch, **outputs):
+    """Return what `up` prints after a deployment with these outputs."""
+    resources = [planted.stack_resource(**{"target": "tpu", "state": "ACTIVE", **outputs}), planted.queued()]
+    found = deployment_of(STACK, {"version": 3, "deployment": {"resources": resources}})
+    monkeypatch.setattr(up, "read_deployment", lambda _stack: found)
+    return up.next_lines(STACK)
+
+
+def test_a_request_without_capacity_names_status_and_no_chat(monkeypatch):
+    lines = "\n".join(following(monkeypatch, state="WAITING_FOR_RESOURCES"))
     assert f"gemma status {STACK} --watch" in lines
     assert "chat" not in lines
 
@@ -635,33 +755,14 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        outputs = replace(OUTPUTS, target="tpu", state="ACTIVE", deadline="2026-11-22T20:45:10.939262Z")
-        lines = up.next_lines(STACK, outputs)
+        lines = following(monkeypatch, deadline="2026-11-22T20:45:10.939262Z")
     finally:
         monkeypatch.undo()
         time.tzset()
     usd = OUTPUTS.plan.cost.usd_per_hour
-    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the TPU VM."
+    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the VM."
     assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
     assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize(
-    ("form", "zone", "line"),
-    [
-        ("spot", "us-east5-a", "Costs $1.40/h until Google reclaims it or you delete it."),
-        ("standard", "europe-west4-a", "Costs $2.97/h until you delete it."),
-        (
-            "spot",
-            "southamerica-west1-a",
-            "The price is unknown. It is billed until Google reclaims it or you delete it.",
-        ),
-    ],
-)
-def test_the_next_lines_have_the_price_of_the_form_in_use_and_what_ends_it(form, zone, line):
-    plan = replace(OUTPUTS.plan, accelerator="v6e-1")
-    outputs = replace(OUTPUTS, target="tpu", state="ACTIVE", provisioning=form, location=zone, plan=plan)
-    assert up.next_lines(STACK, outputs)[1] == line
 
 
 def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsys):
@@ -696,10 +797,23 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
     assert parts or "No requests are lost." not in text
 
 
-@pytest.mark.parametrize(("usd", "text"), [(1.35, "$1.35/h, as now, "), (5.4, "$5.40/h now, $1.35/h after, ")])
-def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
-    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
-    assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
+@pytest.mark.parametrize(
+    ("stack", "change", "costs", "text"),
+    [
+        (STACK, RESTART, tpu_costs(1.35), "$1.35/h, as now, "),
+        (STACK, RESTART, tpu_costs(None), "$1.35/h, at most"),
+        (STACK, REPLACE, tpu_costs(5.4), "$5.40/h now; then $1.35/h, "),
+        (STACK, REPLACE, tpu_costs(1.35), "$1.35/h, as now, "),
+        (STACK, RESTART, replace(tpu_costs(1.35), billing="waiting", now=0.0), "$0.00/h now; then $1.35/h, "),
+        (RUN, REVISION, service_costs(1, 1.3345), "$1.33/h, as now, "),
+        (RUN, REVISION, service_costs(0, 1.3345), "$0.00/h while idle, up to $1.33/h now; then $1.33/h, "),
+        ("l4-12b-qat", REVISION, service_costs(0, 1.0468), "$0.00/h while idle, up to $1.05/h, as now, "),
+        ("l4-12b-qat", REVISION, service_costs(1, 1.0468), "$1.05/h now; then $0.00/h while idle, up to $1.05/h, "),
+    ],
+)
+def test_the_cost_is_compared_with_the_rate_now_of_the_deployed_stack(monkeypatch, stack, change, costs, text):
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, costs))
+    assert upcoming(stack, preview_of(change), changes_of(preview_of(change))[0]).cost.startswith(text)
 
 
 @pytest.fixture
@@ -750,8 +864,8 @@ def test_a_renewal_and_a_wait_that_continues_have_the_order_too(engine, of_an_or
 def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, monkeypatch):
     ends = {None: ("spot",), "2026-11-26T20:00:00Z": ()}
     for deadline, endless in ends.items():
-        deployed = replace(OUTPUTS, provisioning="spot", deadline=deadline)
-        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack, found=deployed: (found, 1.40))
+        deployed = replace(OUTPUTS, provisioning="spot", deadline=deadline), tpu_costs(1.40)
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack, found=deployed: found)
         coming = upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0])
         assert coming.cost.startswith("$1.40/h, as now, ")
         assert coming.endless_forms == endless

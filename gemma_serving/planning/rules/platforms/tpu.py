@@ -1,5 +1,6 @@
 """Rules for TPUs: slices, runs, zones, caches, networks and metadata."""
 
+import math
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
@@ -123,6 +124,38 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
         f"over 1 GB/s; the plan uses {constant('STREAMER_BYTES_PER_S') / 1e9:g} GB/s.",
         severity="warn",
         remedies=remedies,
+    )
+
+
+@rule("TPU08")
+def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
+    startup, tpu = subject.known_startup, subject.resolved.deployment.tpu
+    if startup is None:
+        return None
+    boot_s = constant("VM_BOOT_S")
+    planned_s, longest_s = boot_s + startup.total_s, boot_s + startup.total_high_s
+    times: dict[str, tuple[str, int | None, str]] = {}
+    if tpu.wait_for == "ready":
+        text = "`gemma up` {} fail before the server is ready."
+        times["tpu.ready_timeout_s"] = ("tpu.readyTimeout", tpu.ready_timeout_s, text)
+    if tpu.has_form("flex-start") or tpu.api == "compute-engine":
+        text = "Google {} delete the TPU VM before its server is ready."
+        times["tpu.max_run_duration_s"] = ("tpu.maxRunDuration", tpu.max_run_duration_s, text)
+    short = {
+        path: (key, given_s, text)
+        for path, (key, given_s, text) in times.items()
+        if given_s is not None and given_s < longest_s
+    }
+    if not short:
+        return None
+    is_certain = any(given_s < planned_s for _, given_s, _ in short.values())
+    named = " and ".join(f"{key} is {duration(given_s)}" for key, given_s, _ in short.values())
+    effects = " ".join(text.format("will" if given_s < planned_s else "may") for _, given_s, text in short.values())
+    least_s = math.ceil(longest_s / 60) * 60
+    return RuleResult(
+        f"{named}, but a start takes {duration(planned_s)}, at most {duration(longest_s)}. {effects}",
+        severity="block" if is_certain else "warn",
+        remedies=(Remedy(changes=dict.fromkeys(short, least_s)),),
     )
 
 

@@ -137,6 +137,7 @@ class FakeEngine:
 
     def preview(self, given: dict[str, Any]) -> str:
         """Return create, update, replace or same, as the preview shows it."""
+        self.begin()
         inputs = self.inputs(given)
         if self.state is None:
             self.run(
@@ -157,7 +158,7 @@ class FakeEngine:
         inputs = self.inputs(given)
         self.ops.append(operation)
         if operation == "replace":
-            self.destroy()
+            self._delete()
             inputs = self.inputs(given)
         if operation in {"create", "replace"}:
             self._keep(
@@ -226,6 +227,36 @@ class FakeEngine:
         return self.state
 
     def destroy(self, *, timeout_s: float = 0) -> None:
+        self.begin()
+        self._delete(timeout_s=timeout_s)
+
+    def replace_anyway(self, given: dict[str, Any], *, deletes_first: bool) -> None:
+        """Replace as `pulumi up --replace` does: checked without the state, compared with nothing."""
+        assert self.state
+        self.begin()
+        before, self.state = self.state, None
+        inputs = self.inputs(given)
+        self.state = before
+        if deletes_first:
+            self._delete()
+        self._keep(
+            inputs,
+            self.provider.Create(provider_pb2.CreateRequest(urn=self.urn, properties=wire.write(inputs)), Context()),
+        )
+        if not deletes_first:
+            self.delete_older(before)
+
+    def delete_older(self, entry: Entry | None) -> None:
+        """Delete an entry that a replacement left in the state beside the newer one, at the end of the same engine run."""
+        newer, self.state = self.state, entry
+        self._delete()
+        self.state = newer
+
+    def begin(self) -> None:
+        """Begin an engine run: the real engine starts a provider for each, or configures an attached one."""
+        self.run(self.provider.Configure(provider_pb2.ConfigureRequest(), Context()))
+
+    def _delete(self, *, timeout_s: float = 0) -> None:
         if self.state is None:
             return
         request = provider_pb2.DeleteRequest(

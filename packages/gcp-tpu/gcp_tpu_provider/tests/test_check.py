@@ -56,12 +56,12 @@ READY = {"guestAttributeNamespace": "ns"}
         (
             {"bootDiskSizeGb": 50},
             "bootDiskSizeGb",
-            "`bootDiskSizeGb` is 50, but must be at least 100 (GB), Google's default.",
+            "`bootDiskSizeGb` is 50, but must be at least 100 (GB).",
         ),
         (
             {"maxRunDurationS": 0},
             "maxRunDurationS",
-            "`maxRunDurationS` is 0, but must be above 0 (seconds).",
+            "`maxRunDurationS` is 0, but must be at least 1 (seconds).",
         ),
         ({"maxRunDurationS": 1.5}, "maxRunDurationS", "`maxRunDurationS` is 1.5, but must be a whole number."),
         (
@@ -118,7 +118,7 @@ READY = {"guestAttributeNamespace": "ns"}
         (
             {"dataDisks": [{"sourceDisk": "d", "mode": "rw"}]},
             "dataDisks[0].mode",
-            "must be read-write or read-only",
+            "must be one of read-write, read-only.",
         ),
         (
             {"serviceAccount": {"email": "a@b.c", "mail": "x"}},

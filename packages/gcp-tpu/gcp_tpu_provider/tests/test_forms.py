@@ -227,7 +227,7 @@ def test_an_instance_has_a_run_duration_in_every_form():
         ([], "forms", "`forms` is empty, but must list at least one form, such as flex-start."),
         (["reservation"], "forms[0].provisioningModel", "must be one of flex-start, spot, standard."),
         (["spot", "spot"], "forms[1]", "`forms` lists spot more than once. Remove the duplicate."),
-        ([{"provisioningModel": "spot", "waitS": 0}], "forms[0].waitS", "must be above 0 (seconds)."),
+        ([{"provisioningModel": "spot", "waitS": 0}], "forms[0].waitS", "must be at least 1 (seconds)."),
         ([{"provisioningModel": "spot", "zones": ["us-east5-c"]}], "forms[0].zones", "which `zones` does not list."),
         ([{"model": "spot"}], "forms[0].model", "is unknown."),
     ],

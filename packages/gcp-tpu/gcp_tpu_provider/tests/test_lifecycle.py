@@ -455,8 +455,12 @@ class TestReplacement:
         assert refused.value.message == (
             "`acceleratorType` changes from v6e-4 to v6e-8, which replaces projects/my-project/locations/us-east5-a/queuedResources/serve "
             "while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
-            "Revert the change or set `allowReplaceActive` to true."
+            "Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
         )
+        with pytest.raises(Aborted, match="`maxRunDurationS` changes from 4h to 8h, which replaces"):
+            engine.preview(wanted(maxRunDurationS=28800))
+        with pytest.raises(Aborted, match=r"If the stack was renamed, rename it back with `pulumi stack rename`\.$"):
+            engine.preview(wanted(queuedResourceId="other"))
 
     def test_the_refusal_does_not_repeat_a_secret(self, engine: FakeEngine):
         engine.up(wanted(network={SIGNATURE: SECRET, "value": "canary-net"}))
@@ -473,6 +477,37 @@ class TestReplacement:
         cloud.scripts["us-east5-a"] = ("ACCEPTED",)
         engine.up(wanted(waitFor="accepted"))
         assert engine.preview(wanted(waitFor="accepted", acceleratorType="v6e-8")) == "replace"
+
+    def test_running_capacity_that_is_replaced_without_a_change_is_kept_unless_that_is_allowed(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        with pytest.raises(
+            Aborted, match=r"is ACTIVE, and no change .* `pulumi up` without `--replace` .* `allowReplaceActive`"
+        ):
+            engine.replace_anyway(wanted(), deletes_first=True)
+        engine.replace_anyway(wanted(), deletes_first=False)
+        engine.replace_anyway(wanted(allowReplaceActive=True), deletes_first=False)
+        assert cloud.made("DELETE") == []
+        engine.replace_anyway(wanted(allowReplaceActive=True), deletes_first=True)
+        assert len(cloud.made("DELETE")) == 1
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_an_older_entry_that_an_interrupted_replacement_left_does_not_delete_what_serves(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        older = engine.state
+        assert engine.up(wanted()) == "same"
+        engine.delete_older(older)
+        assert cloud.made("DELETE") == []
+
+    def test_a_dead_or_waiting_one_is_replaced_without_asking(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
+        engine.up(wanted(waitFor="accepted"))
+        engine.replace_anyway(wanted(waitFor="accepted"), deletes_first=True)
+        assert len(cloud.made("DELETE")) == 1
 
 
 class TestRefresh:

@@ -92,7 +92,7 @@ class TestDue:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"renewBeforeS": 0}, "must be above 0"),
+            ({"renewBeforeS": 0}, "must be at least 1"),
             ({"renewBeforeS": 14400}, "must be less than `maxRunDurationS`, which is 14400"),
             ({"provisioningModel": "standard", "maxRunDurationS": None}, "the nodes have no deadline"),
         ],

@@ -175,7 +175,7 @@ class TestOrder:
             cloud.advance(1)
             state = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
             assert state["state"] == "FAILED"
-            assert "no capacity before its valid-until time" in state["failedData"]["error"]["message"]
+            assert "could not be fulfilled by its valid-until time" in state["failedData"]["error"]["message"]
 
         directly(check, zone(capacity={"v6e-4": 0}))
 
@@ -355,7 +355,7 @@ class TestStock:
             cloud.advance(7199)
             assert cloud.state() == "WAITING_FOR_RESOURCES"
             cloud.advance(1)
-            assert "no capacity before its valid-until time" in cloud.failure()["message"]
+            assert "could not be fulfilled by its valid-until time" in cloud.failure()["message"]
 
         directly(check, zone(stock={"FLEX_START": Stock(chips=0)}))
 

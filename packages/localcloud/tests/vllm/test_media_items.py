@@ -164,6 +164,14 @@ def test_an_adapter_that_vllm_cannot_load_ends_the_start(
     assert message in str(start.steps[-1].error)
 
 
+@pytest.mark.parametrize(("size", "is_loaded"), [("E2B", False), ("12B", True)])
+def test_on_a_tpu_only_the_12b_loads_adapters(size: str, is_loaded: bool):
+    words = ["vllm", "serve", f"google/gemma-4-{size}-it", "--enable-lora", "--lora-modules", "sql=org/sql"]
+    start = plan(parse([*words, "--max-model-len=4096"]), read({"VLLM_SIM_ACCELERATOR": "v6e-4"}))
+    assert (start.capacity is not None) is is_loaded
+    assert is_loaded or "Call to add_lora method failed" in str(start.steps[-1].error)
+
+
 def test_a_rank_that_vllm_does_not_have_is_refused():
     with pytest.raises(ArgumentError, match="Input should be 1, 8, 16, 32, 64, 128, 256, 320 or 512"):
         parse([*LORA, "--enable-lora", "--max-lora-rank", "24"])
