@@ -30,13 +30,13 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.model.support import Support, support_of, support_rows
-from gemma_serving.planning.question.types import Deployment
-from gemma_serving.planning.question.workload import parse_workload
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.gateway import GATEWAY_RULES
 from gemma_serving.planning.rules.security.advisories import ADVISORIES
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, solve
 from gemma_serving.planning.units import duration, to_gib

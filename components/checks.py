@@ -10,6 +10,11 @@ from gemma_serving.planning.settings.annotations import HasProblems
 from gemma_serving.planning.settings.fields import check_block
 
 
+def argument(path: str) -> str:
+    """Return the name of an argument in a message."""
+    return f"`{path}`"
+
+
 class InvalidArgumentError(PlanningError, pulumi.RunError):
     """An argument of a component is invalid: one sentence with its name, its value, what is allowed, and what to do.
 
@@ -25,7 +30,7 @@ def require_valid(component: str, args: HasProblems, blocks: Mapping[str, HasPro
     try:
         for name, block in blocks.items():
             _require_complete(block, name)
-            check_block(block, name)
+            check_block(block, name, in_python=True)
         problem = next(args.problems(), None)
     except PlanningError as error:
         raise InvalidArgumentError(f"{component}: {error}") from None

@@ -8,7 +8,7 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import require_valid
+from gemma_serving.components.checks import argument, require_valid
 from gemma_serving.components.defaults import program_ownership
 from gemma_serving.components.model_bucket import ModelBucket
 from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
@@ -18,7 +18,6 @@ from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.resource_types import SERVICE_COMPONENT
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
-from gemma_serving.planning.question.vllm_args import cuda_compatibility, vllm_environment
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
 from gemma_serving.planning.settings.google_limits import (
     PROMPT_PROBE,
@@ -26,6 +25,7 @@ from gemma_serving.planning.settings.google_limits import (
     mount_owner_problems,
     probe_problems,
 )
+from gemma_serving.planning.settings.vllm_args import cuda_compatibility, vllm_environment
 
 HEALTH_PATH = "/health"
 INGRESS: Mapping[str, str] = {
@@ -138,8 +138,8 @@ class CloudRunGpuServiceArgs:
         host = host_of(ACCELERATORS[_PLANNERS_NAME[run.gpu]], "cloud-run")
         size = (run.cpu, run.memory_mib / _MIB_PER_GIB)
         found = [
-            *instance_problems(host, run.gpu, size=size, paths=("service.cpu", "service.memory_mib")),
-            *probe_problems(self.startup_probe, "service.startup_probe"),
+            *instance_problems(host, run.gpu, size=size, paths=("service.cpu", "service.memory_mib"), spell=argument),
+            *probe_problems(self.startup_probe, "service.startup_probe", argument),
         ]
         yield from (f"{problem.fact}. {problem.fix.capitalize()}" for problem in found)
         for name, given, wanted in mount_owner_problems(run.mount, uid=server.uid, gid=server.gid):

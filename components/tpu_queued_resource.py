@@ -6,7 +6,7 @@ from typing import Final
 
 import pulumi
 
-from gemma_serving.components.checks import require_valid
+from gemma_serving.components.checks import argument, require_valid
 from gemma_serving.components.defaults import program_ownership
 from gemma_serving.components.gcp_tpu import (
     CapacityFormArgs,
@@ -33,9 +33,9 @@ from gemma_serving.contracts.serving_document import (
 from gemma_serving.planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
-from gemma_serving.planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
 from gemma_serving.planning.settings.google_limits import accelerator_problem, run_limit_problem
 from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, vllm_environment
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -105,12 +105,12 @@ class TpuQueuedResourceArgs:
     def problems(self) -> Iterator[str]:
         """Yield each invalid argument: argument, value, what is allowed, and what to do."""
         yield from self.server.problems()
-        unknown = accelerator_problem(self.tpu.accelerator_type)
+        unknown = accelerator_problem(self.tpu.accelerator_type, argument)
         if unknown is not None:
             yield unknown
         if self.tpu.max_usd_per_hour is not None and (problem := ceiling_problem(self.tpu, self.prices)):
             yield f"{problem.message}. Raise it, or remove it"
-        run = None if self.accepts_limits else run_limit_problem(self.tpu, "tpu")
+        run = None if self.accepts_limits else run_limit_problem(self.tpu, argument)
         if run is not None:
             message, allowed_s = run
             yield f"{message} Set `tpu.max_run_duration_s` to {allowed_s}, for example"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.planning.settings.stack import Settings
 
 COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "storage")
 """APIs that every stack uses, by the first part of their service name."""

@@ -27,13 +27,13 @@ from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
+from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
 from gemma_serving.stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
 from gemma_serving.stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
-from gemma_serving.stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
 from gemma_serving.stacks.server_command import server_arguments, with_served_name
-from gemma_serving.stacks.settings import Settings
 
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""

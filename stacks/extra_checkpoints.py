@@ -9,8 +9,8 @@ from gemma_serving.cloud.model_files import PROJECT
 from gemma_serving.contracts.staged_weights import OWN_FOLDER, own_folder
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.hub_files import HUB_ID
-from gemma_serving.planning.question.vllm_args import VllmOptions
-from gemma_serving.stacks.settings import Settings
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 _GS: Final = "gs://"
 

@@ -24,8 +24,9 @@ from gemma_serving.contracts.outputs import GatewayBackend, GatewayNetwork, Stac
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.features import served_features
-from gemma_serving.planning.question.vllm_args import given_options
 from gemma_serving.planning.rules.gateway import DeployedBackend, usd_per_hour
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.vllm_args import given_options
 from gemma_serving.stacks.apis import GATEWAY_APIS
 from gemma_serving.stacks.base import open_project
 from gemma_serving.stacks.bound_hooks import bind_types
@@ -35,7 +36,6 @@ from gemma_serving.stacks.google_project.propagation import require_enabled
 from gemma_serving.stacks.outputs import export, known_after_up, smoke_thresholds
 from gemma_serving.stacks.planned import today
 from gemma_serving.stacks.server_command import PORT
-from gemma_serving.stacks.settings.gateway import GatewayStack
 
 DEPLOYED_OUTPUTS: Final = ("address", "state", "deadline", "api_key_secret", "provisioning", "location")
 """Outputs of a backend that its gateway reads. They must be outputs of the stack: a program cannot read another stack's component."""

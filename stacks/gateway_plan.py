@@ -9,14 +9,12 @@ from gemma_serving.cloud.price_file import book_of
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.types import Finding
 from gemma_serving.planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
-from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
-from gemma_serving.stacks.wording import StackWording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +84,10 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
     """Return a backend with its figures, or the reason why it cannot be planned."""
     try:
         settings = from_file(folder / f"Pulumi.{stack}.yaml", project=project)
-        deployment = to_deployment(settings, folder, today=today)
+        subject = examine(to_deployment(settings, folder, today=today))
     except (SettingsError, PlanningError) as error:
         return str(error)
-    try:
-        return PlannedBackend(stack=stack, settings=settings, subject=examine(deployment))
-    except PlanningError as error:
-        return with_callers_keys(str(error), StackWording(deployment, stack))
+    return PlannedBackend(stack=stack, settings=settings, subject=subject)
 
 
 def _backend(stack: str, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:

@@ -4,28 +4,28 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import yaml
-from pydantic import BeforeValidator, ValidationError
-from pydantic_core import ErrorDetails
 
-from gemma_serving.contracts.fields import as_mapping, as_sequence, camel_case
+from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.spelling import odd_characters
-from gemma_serving.planning.numbers import is_number, read_json
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions
-from gemma_serving.stacks.secrets import KINDS, SECRET_KEYS, set_command
-from gemma_serving.stacks.settings import NAMESPACES, NOT_IN_FILE, Settings
-from gemma_serving.stacks.settings.block import Block
-from gemma_serving.stacks.settings.vllm import stated_in_blocks, without_blocks
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
+from gemma_serving.planning.numbers import read_json
+from gemma_serving.planning.settings.fields import Problem, part_at
+from gemma_serving.planning.settings.reading import InvalidBlockError, read_block
+from gemma_serving.planning.settings.secrets import KINDS, SECRET_KEYS, set_command
+from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks, stated_in_blocks
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings.gateway import GatewayStack
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack
 
 T = TypeVar("T")
-Model = TypeVar("Model", bound=Block)
 Loaded = TypeVar("Loaded", Settings, "GatewayStack")
 
 GATEWAY: Final = "gateway"
@@ -34,32 +34,6 @@ _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_P
 _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
-_NUMBER: Final = "expected a number"
-_WHOLE_NUMBER: Final = "expected a whole number"
-_THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
-_TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
-_PLAIN = {
-    "Input should be an object": "expected a block of settings",
-    "Input should be a valid array": "expected a list",
-    "Input should be a valid": "expected a",
-    "expected a integer": "expected a whole number",
-    "expected a boolean": "expected true or false",
-    "expected a string": "expected text",
-    "Input should be": "expected",
-    " after validation": "",
-}
-"""Plain words for the validator's words."""
-_BOUNDS = (
-    (re.compile(r"expected greater than or equal to (\S+)"), r"expected \1 or more"),
-    (re.compile(r"expected less than or equal to (\S+)"), r"expected \1 or less"),
-    (re.compile(r"expected greater than (\S+)"), r"expected more than \1"),
-    (re.compile(r"expected less than (\S+)"), r"expected less than \1"),
-    (re.compile(r"(?:List|Dictionary|Tuple) should have at least (\d+) (item)s?, not \d+"), r"expected \1 \2 or more"),
-    (re.compile(r"(?:List|Dictionary|Tuple) should have at most (\d+) items?, not \d+"), r"expected \1 or fewer items"),
-    (re.compile(r"String should have at least (\d+) (characters?)"), r"expected \1 \2 or more"),
-    (re.compile(r"String should have at most (\d+) (characters?)"), r"expected \1 \2 or fewer"),
-)
-"""Limits, worded as on the command line."""
 
 
 class SettingsError(ValueError):
@@ -137,36 +111,40 @@ def validate_settings(
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
     # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file. Both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
-    complete = {**parsed, "project": project}
-    if kind is Settings:
-        in_blocks = stated_in_blocks(as_mapping(parsed.get("vllm")))
-        complete |= {"secrets": list(secrets), "vllmInBlocks": in_blocks}
-    return _read(kind, complete, origin)
+    if kind is not Settings:
+        return _read(kind, {**parsed, "project": project}, origin)
+    in_blocks = stated_in_blocks(as_mapping(parsed.get("vllm")))
+    image = DEFAULT_IMAGES.get(str(parsed.get("target")), next(iter(IMAGES)))
+    derived = {"project": project, "secrets": list(secrets), "vllmInBlocks": in_blocks}
+    return _read(kind, {"image": image, **parsed, **derived}, origin)
 
 
 def vllm_options(blocks: Mapping[str, object], origin: str) -> VllmOptions:
     """Return the options that the blocks of `vllm` set, such as `multimodal`, as in a file. Raises SettingsError."""
-
-    class VllmAlone(Block):  # 10 ms, and only a question without a stack asks
-        vllm: Annotated[VllmOptions, BeforeValidator(without_blocks)]
-
-    return _read(VllmAlone, {"vllm": blocks}, origin).vllm
+    return _read(_VllmAlone, {"vllm": blocks}, origin).vllm
 
 
-def _read(kind: type[Model], complete: Mapping[str, object], origin: str) -> Model:
-    """Return the model of a file's values. Raises SettingsError, with every error."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _VllmAlone:
+    vllm: OptionsOrBlocks
+
+
+def _read(kind: type[T], complete: Mapping[str, object], origin: str) -> T:
+    """Return the block of a file's values. Raises SettingsError, with every error."""
     try:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
-        return kind.model_validate_json(json.dumps(complete, default=str))
-    except ValidationError as error:
-        # A default that depends on another key is only missing because that key is invalid, and the invalid key is reported.
-        errors = [details for details in error.errors() if details["type"] != "default_factory_not_called"]
-        sentences = [_sentence(details, origin, complete) for details in errors]
-        raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
+        text = json.dumps(complete, default=str, ensure_ascii=False)
+        text.encode()  # rejects half of a surrogate pair, which no resource can have
+        values: Mapping[str, object] = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         raise SettingsError(
             f"{origin} is invalid: use only text, numbers, true, false, lists, and blocks with text as keys."
         ) from None
+    try:
+        return read_block(kind, values)
+    except InvalidBlockError as error:
+        sentences = [_sentence(problem, origin, values) for problem in error.problems]
+        raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
 
 
 def is_gateway(config: Mapping[str, object]) -> bool:
@@ -176,7 +154,7 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> "GatewayStack":
     """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
-    from gemma_serving.stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
@@ -233,7 +211,7 @@ def _replaced(values: Mapping[str, object], place: Sequence[str], value: object)
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> "GatewayStack":
     """Return the settings of a gateway from its file. Raises SettingsError."""
-    from gemma_serving.stacks.settings.gateway import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
 
     config = _config_of(path)
     return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
@@ -370,48 +348,20 @@ def _parsed(text: str) -> object:
         return text
 
 
-def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
+def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> str:
     from gemma_serving.stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
 
-    location = [part for part in details["loc"] if part != "[key]"]
-    key = _path(location)
-    if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        if len(location) == 1 and key in known_keys(PRODUCT):
+    key = _path(problem.place)
+    if problem.kind == "unknown":
+        if key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
-        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}{odd_characters(key)}"
-    if details["type"] == "missing":
+        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(problem.place)}{odd_characters(key)}"
+    if problem.kind == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
-    place, value = _found(values, location)
-    name = "gcp:project" if key == "project" else f"{PRODUCT}:{_path(place)}" if place else "the settings"
+    value = part_at(values, problem.place)
+    name = "gcp:project" if key == "project" else f"{PRODUCT}:{key}" if key else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    # A location that continues below the value names one of several types that the value could have; 0 is the only item of a list.
-    is_of_value = location[len(place) :] in ([], [0])
-    allowed = _allowed(details["msg"]) if is_of_value else "expected text, a number, true or false"
-    if allowed == _NUMBER and isinstance(value, str) and is_number(_parsed(value)):
-        allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
-    thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None
-    if thousands:
-        allowed = f"{allowed} without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
-    if location == [camel_case("max_usd")] and isinstance(value, float):
-        allowed = f"{_WHOLE_NUMBER} of US dollars, because labels store the limit and take no decimal point"
-    if location == ["target"] and place == location:
-        allowed = _TARGETS  # a gateway has another model, which the validator does not know
-    why = _why_unusable(location, value)
-    return f"{origin}: {name}{shown}: {why} {allowed.capitalize()}." if why else f"{origin}: {name}{shown}: {allowed}."
-
-
-def _why_unusable(location: Sequence[int | str], value: object) -> str | None:
-    """Return why this project rejects a value that vLLM has, as a sentence; None for any other value."""
-    option = OPTIONS.get(_path(location[1:])) if location[:1] == ["vllm"] else None
-    return option.unusable.get(str(value)) if option is not None else None
-
-
-def _allowed(message: str) -> str:
-    for technical, plain in _PLAIN.items():
-        message = message.replace(technical, plain)
-    for technical, plain in _BOUNDS:
-        message = technical.sub(plain, message)
-    return message.removeprefix("Value error, ").rstrip(".")
+    return f"{origin}: {name}{shown}: {problem.text}."
 
 
 def _path(location: Sequence[int | str]) -> str:
@@ -419,20 +369,6 @@ def _path(location: Sequence[int | str]) -> str:
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def _found(values: object, location: Sequence[int | str]) -> tuple[list[int | str], object]:
-    """Return the part of a location that exists in the values, and the value there."""
-    place: list[int | str] = []
-    for part in location:
-        if isinstance(values, Mapping) and part in values:
-            values = cast("Mapping[object, object]", values)[part]
-        elif isinstance(values, list) and isinstance(part, int):
-            values = cast("list[object]", values)[part]
-        else:
-            break
-        place.append(part)
-    return place, cast("object", values)
 
 
 def _shown(value: object) -> str:

@@ -13,8 +13,8 @@ from gemma_serving.contracts.collector import (
 )
 from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from gemma_serving.planning.cost.running_costs import daily_limit_usd
+from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.stacks.base import Context, Foundation
-from gemma_serving.stacks.secrets import API_KEY
 from gemma_serving.stacks.server_command import PORT
 
 METRICS_ROLE = "roles/monitoring.metricWriter"

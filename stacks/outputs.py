@@ -10,11 +10,11 @@ from gemma_serving.contracts.outputs import DETAILS, Auth, SmokeThresholds, Stac
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.settings.secrets import API_KEY
+from gemma_serving.planning.settings.stack import SmokeSettings
+from gemma_serving.planning.settings.vllm_args import given_options
 from gemma_serving.planning.speed.residuals import THRESHOLD_MARGIN, smoke_bands
 from gemma_serving.stacks.base import Context, Foundation
-from gemma_serving.stacks.secrets import API_KEY
-from gemma_serving.stacks.settings import SmokeSettings
 
 T = TypeVar("T")
 

@@ -13,11 +13,14 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.margins import margin_words
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import named_drafter
-from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, WeightsMode
-from gemma_serving.planning.rules.findings import acceptable_ids, counted_notes, notes_of
-from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.rules.findings import counted_notes, notes_of
+from gemma_serving.planning.settings.accepted import acceptable_ids
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment, WeightsMode
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
-from gemma_serving.stacks.settings import Settings
 
 
 def today() -> str:
@@ -49,9 +52,9 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         workload=settings.workload,
         measured_tok_per_s=settings.measured_tok_per_s,
         max_usd=settings.max_usd,
-        accept_findings=tuple(settings.accept_findings),
+        accept_findings=settings.accept_findings,
         staged_parts=tuple(extra.source for extra in extra_checkpoints(settings) if extra.digest is not None),
-        vllm_in_blocks=tuple(settings.vllm_in_blocks),
+        vllm_in_blocks=settings.vllm_in_blocks,
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),
         prices=book_of(settings.prices, folder),
@@ -126,7 +129,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
 
 def finding_text(finding: Finding, wording: Wording) -> str:
     """Return the text of a finding: its id, message, and the change to the settings file."""
-    return f"{finding.id}: {with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
+    return f"{finding.id}: {message_of(finding, wording)} {remedy_of(finding, wording)}".rstrip()
 
 
 def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> ModelSpec | None:

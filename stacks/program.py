@@ -14,7 +14,6 @@ from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from gemma_serving.planning import PlanningError
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.solve.wording import with_callers_keys
 from gemma_serving.stacks import loading
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.base import Context
@@ -54,11 +53,8 @@ def run() -> None:
     if STAGING_VARIABLE in os.environ:
         deployment = replace(deployment, accept_findings=(*deployment.accept_findings, *_REPAIRED_BY_STAGING))
     wording = StackWording(deployment, stack)
-    try:
-        subject = examine(deployment)
-        planned = plan_of(subject)
-    except PlanningError as error:
-        raise PlanningError(with_callers_keys(str(error), wording)) from None
+    subject = examine(deployment)
+    planned = plan_of(subject)
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)

@@ -2,46 +2,54 @@
 
 import ast
 import inspect
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, TypeAlias, cast
-
-from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 
 from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
-from gemma_serving.planning.question.workload import Workload
-from gemma_serving.planning.settings import bucket, cloud_run, gateway, image, observability, tpu
-from gemma_serving.planning.settings.fields import defaults_as_text, setting_key
-from gemma_serving.stacks.secrets import KINDS, set_command
-from gemma_serving.stacks.settings import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings, docker_hub, stack, vllm
-from gemma_serving.stacks.settings import gateway as gateway_stack
-from gemma_serving.stacks.settings.gateway import GatewayStack
+from gemma_serving.planning.settings import (
+    bucket,
+    cloud_run,
+    docker_hub,
+    gateway,
+    gateway_stack,
+    image,
+    observability,
+    stack,
+    tpu,
+)
+from gemma_serving.planning.settings import vllm_blocks as vllm
+from gemma_serving.planning.settings.annotations import Constraint, InFile, WordOrList
+from gemma_serving.planning.settings.fields import SettingField, own_fields, setting_key
+from gemma_serving.planning.settings.gateway import GatewaySettings
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.secrets import KINDS, set_command
+from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 
 Schema: TypeAlias = dict[str, Any]
 
 
-class _WithoutTitles(GenerateJsonSchema):
-    """A schema generator without titles, because a title only repeats the key."""
-
-    def field_title_should_be_set(self, schema: object) -> bool:
-        """Return False."""
-        del schema
-        return False
+_TYPES: Final[Mapping[object, Schema]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+}
 
 
 @cache
 def settings_schema() -> Schema:
     """Return the schema of all keys below `gemma-serving:`. Callers must not change it."""
-    schema: Schema = Settings.model_json_schema(schema_generator=_WithoutTitles)
+    schema = _block(Settings)
     keys: Schema = schema["properties"]
-    schema["required"].remove("project")
+    schema["required"] = ["target"]  # a gateway has no model
     for key in NOT_IN_FILE:
         keys.pop(key)
     for kind in KINDS:
@@ -52,53 +60,95 @@ def settings_schema() -> Schema:
             "required": ["secure"],
             "additionalProperties": False,
         }
-    _add_blocks(schema)
-    _add_gateway(schema)
-    blocks_by_name: Schema = {"Settings": schema, **schema["$defs"]}
+    keys["image"].pop("default", None)
+    keys["gateway"] = _or_null(_reference(GatewaySettings)) | {"default": None}
+    definitions: dict[str, Schema] = {}
+    for block in (Settings, GatewayStack, vllm.VllmBlocks):
+        definitions |= {kind.__name__: _block(kind) for kind in _blocks_in(block)}
+    in_blocks = _block(vllm.VllmBlocks)
+    options: Schema = definitions[VllmOptions.__name__]["properties"]
+    options |= in_blocks["properties"]
+    for key in vllm.IN_BLOCKS:
+        options.pop(key)
+    blocks_by_name: Schema = {"Settings": schema, vllm.VllmBlocks.__name__: in_blocks, **definitions}
     for (block, key), text in _meanings():
-        if key not in NOT_IN_FILE:
+        if key not in NOT_IN_FILE and block in blocks_by_name:
             blocks_by_name[block]["properties"][key]["description"] = _in_paragraphs(text)
-    _spell_defaults(schema)
-    schema["$defs"].pop(vllm.VllmBlocks.__name__)  # its keys are the options' keys
+    return schema | {"$defs": definitions}
+
+
+def _blocks_in(block: type) -> Iterator[type]:
+    """Yield the blocks in a block, and those in them."""
+    for field in own_fields(block):
+        for inner in (field, *field.parts):
+            if inner is not None and inner.block is not None:
+                yield inner.block
+                yield from _blocks_in(inner.block)
+
+
+def _block(block: type) -> Schema:
+    """Return the schema of a block, with references to its blocks."""
+    fields = own_fields(block)
+    return {
+        "additionalProperties": False,
+        "description": inspect.getdoc(block),
+        "properties": {field.file_key: _field(field) for field in fields},
+        "required": [field.file_key for field in fields if field.default is MISSING],
+        "type": "object",
+    }
+
+
+def _field(field: SettingField) -> Schema:
+    """Return the schema of a field, with its default as a file has it."""
+    schema = _value(field)
+    if field.is_optional:
+        schema = _or_null(schema)
+    if field.default is not MISSING and field.block is None and field.default not in ((), {}):
+        schema["default"] = field.in_file(field.default)
     return schema
 
 
-def _add_blocks(schema: Schema) -> None:
-    """Add the blocks of `vllm` to the options, and drop the options that only a block sets."""
-    blocks: Schema = vllm.VllmBlocks.model_json_schema(schema_generator=_WithoutTitles)
-    options: Schema = schema["$defs"][VllmOptions.__name__]["properties"]
-    schema["$defs"] |= {**blocks["$defs"], vllm.VllmBlocks.__name__: {"properties": blocks["properties"]}}
-    options |= blocks["properties"]
-    for key in vllm.IN_BLOCKS:
-        options.pop(key)
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _spell_defaults(schema: Schema) -> None:
-    """Write the defaults of blocks as a file has them: a number with its unit, one word without brackets, and nothing for an empty list."""
-    for module in (bucket, cloud_run, gateway, image, observability, tpu):
-        for name, kind in vars(module).items():
-            keys: Schema = schema["$defs"].get(name, {}).get("properties", {})
-            for value in keys.values() if isinstance(kind, type) else ():
-                default = value.get("default")
-                if default == []:
-                    value.pop("default")
-                if isinstance(default, list) and len(cast("list[object]", default)) == 1 and "anyOf" in value:
-                    value["default"] = default[0]
-            if keys:
-                for key, text in defaults_as_text(kind).items():
-                    keys[key]["default"] = text
+def _reference(block: type) -> Schema:
+    return {"$ref": f"#/$defs/{block.__name__}"}
 
 
-def _add_gateway(schema: Schema) -> None:
-    """Add the target `gateway` and its block, which replaces the model and the server."""
-    stack_of_gateway: Schema = GatewayStack.model_json_schema(schema_generator=_WithoutTitles)
-    schema["$defs"] |= stack_of_gateway["$defs"]
-    schema["properties"]["target"]["enum"].append("gateway")
-    schema["properties"]["gateway"] = {
-        "anyOf": [stack_of_gateway["properties"]["gateway"], {"type": "null"}],
-        "default": None,
-    }
-    schema["required"].remove("model")
+def _value(field: SettingField) -> Schema:
+    """Return the schema of a value that is set."""
+    stated: Schema = {}
+    for annotation in field.annotations:
+        stated |= annotation.json_schema if isinstance(annotation, Constraint) else {}
+    words = [word for one in field.annotations if isinstance(one, InFile) for word in one.words]
+    if field.block is not None:
+        return (
+            {"anyOf": [{"enum": words, "type": "string"}, _reference(field.block)]}
+            if words
+            else _reference(field.block)
+        )
+    name, part = field.parts
+    if part is None:
+        return _of_type(field.hint) | stated
+    if name is not None:
+        return {"type": "object", **_of_names(_value(name), _value(part))}
+    listed = {"items": _value(part), "type": "array"} | stated
+    is_word_too = any(isinstance(annotation, WordOrList) for annotation in field.annotations)
+    return {"anyOf": [_value(part), listed]} if is_word_too else listed
+
+
+def _of_names(names: Schema, values: Schema) -> Schema:
+    if "pattern" in names:
+        return {"patternProperties": {names["pattern"]: values}, "additionalProperties": False}
+    return {"additionalProperties": values} | ({"propertyNames": {"enum": names["enum"]}} if "enum" in names else {})
+
+
+def _of_type(hint: object) -> Schema:
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        return {"enum": list(arguments), "type": "string"}
+    return {"anyOf": [_TYPES[one] for one in arguments]} if arguments else _TYPES[hint]
 
 
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
@@ -111,7 +161,6 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     thresholds = dict(documented(SmokeThresholds))
     for name in (field.name for field in fields(SmokeSettings)):
         yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
-    # pydantic can read these texts too, but at each import, which takes 25 ms.
     for module in (bucket, cloud_run, docker_hub, gateway, gateway_stack, image, observability, stack, tpu, vllm):
         for block in ast.parse(inspect.getsource(module)).body:
             if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
@@ -128,14 +177,9 @@ def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tup
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
                 kind: type = getattr(module, block.name)
-                yield _key_of(kind, name), meaning
+                yield next(one.file_key for one in own_fields(kind) if one.path == name), meaning
             case _:
                 pass
-
-
-def _key_of(kind: type, name: str) -> str:
-    """Return the key of a field. Only the file's own models have one that does not follow from the name."""
-    return kind.model_fields[name].alias or name if issubclass(kind, BaseModel) else setting_key(name)
 
 
 def file_schema() -> Schema:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Final
 
-from gemma_serving.planning.question.vllm_args import VllmOptions, vllm_arguments
-from gemma_serving.stacks.secrets import API_KEY
-from gemma_serving.stacks.settings import Settings
+from gemma_serving.planning.settings.secrets import API_KEY
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 
 PORT: Final = 8000
 """Port of the server inside its container."""

@@ -23,6 +23,7 @@ from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.contracts.tunnel_role import ADMIN, tunnel_role
 from gemma_serving.planning.question.server_flags import flag_table
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
 from gemma_serving.stacks.base import COMMAND, Context, Foundation, lay_foundation
 from gemma_serving.stacks.deployed.other_stacks import network_of_gateway
@@ -32,7 +33,6 @@ from gemma_serving.stacks.hooks.run_recorder import keep_runs
 from gemma_serving.stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
 from gemma_serving.stacks.outputs import known_after_up, stack_outputs
 from gemma_serving.stacks.server_command import PORT
-from gemma_serving.stacks.settings import Settings
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
 """Roles of the TPU VM's account on the project. docs/ci.md names them too."""

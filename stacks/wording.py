@@ -5,79 +5,46 @@ from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
-from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from gemma_serving.planning.question.fields import question_fields, value_at, with_changes
-from gemma_serving.planning.question.types import Deployment, Platform
-from gemma_serving.planning.settings.annotations import WordOrList
-from gemma_serving.planning.settings.fields import SettingField, setting_key
-from gemma_serving.planning.settings.text import format_memory
+from gemma_serving.planning.settings.deployment import Deployment, Platform
+from gemma_serving.planning.settings.fields import file_key
+from gemma_serving.planning.settings.paths import in_blocks, question_fields, value_at, with_changes
+from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
-from gemma_serving.stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
 
 _TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 _BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}
 _REQUIRED: Final = {
-    "tpu": ("accelerator", "tpu.zones", "tpu.provisioning", "tpu.max_run_duration_s"),
+    "tpu": ("tpu.accelerator_type", "tpu.zones", "tpu.provisioning", "tpu.max_run_duration_s"),
     "cloud-run": (
         "cloud_run.region",
-        "accelerator",
-        "vcpu",
-        "host_memory_gib",
+        "cloud_run.gpu",
+        "cloud_run.cpu",
+        "cloud_run.memory_mib",
         "cloud_run.concurrency",
         "cloud_run.max_instances",
     ),
 }
 """Fields that are required in the block of a target."""
-_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
-    "accelerator": {"tpu": "tpu.acceleratorType", "cloud-run": "cloudRun.gpu"},
-    "vcpu": {"cloud-run": "cloudRun.cpu"},
-    "host_memory_gib": {"cloud-run": "cloudRun.memory"},
-    "weights_mode": {"tpu": "weights", "cloud-run": "weights"},
-    "platform": {"tpu": "target", "cloud-run": "target"},
-}
-"""Key of each of the question's own fields, by target: a question without a stack has them for every platform."""
-
+_NO_SETTING: Final = frozenset({"platform", "accelerator", "vcpu", "host_memory_gib"})
+"""Fields of a question for machines without a stack."""
 _BUCKET_MODES: Final = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
 _NEEDS_QUOTES: Final = re.compile(r"""[\[\]{},"'`]|: | #""")
 """Text that YAML does not read as one plain word in a list."""
 
 
-def settings_key(path: str, target: str) -> str:
+def settings_key(path: str) -> str:
     """Return the settings key of a field: `vllm.maxModelLen` for `vllm.max_model_len`."""
-    own = _KEYS.get(path)
-    if own is not None:
-        return own.get(target, path)
     field = question_fields().get(path)
-    return ".".join(map(setting_key, path.split("."))) if field is None else field.key
+    return file_key(path) if field is None else field.key
 
 
 def value_in_file(path: str, value: object) -> object:
     """Return the value of a field as written in the settings file. None stays None."""
     if value is None or (path == "model_revision" and not value):
         return None
-    if path == "accelerator":
-        found = find_accelerator(str(value))
-        name = found.name if found else str(value)
-        return CLOUD_RUN_GPUS.get(name, name)
-    if path == "host_memory_gib":
-        return format_memory(round(cast("float", value) * 1024))
-    if path == "vcpu":
-        return round(cast("float", value))
     field = question_fields().get(path)
-    if field is not None and field.quantity is not None:
-        return field.quantity.spell(cast("int", value))
-    return _items_in_file(field, cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
-
-
-def _items_in_file(field: SettingField | None, items: tuple[str, ...]) -> object:
-    """Return a list, or its only item where the file may have it without brackets."""
-    is_word = (
-        len(items) == 1
-        and field is not None
-        and any(isinstance(annotation, WordOrList) for annotation in field.annotations)
-    )
-    return items[0] if is_word else list(items)
+    return value if field is None else field.in_file(value)
 
 
 def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
@@ -87,14 +54,14 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     """
     after = with_changes(deployment, changes)
     before_target, target = _target(deployment), _target(after)
-    paths = [path for path in changes if path != "platform"]
+    paths = [path for path in in_blocks(deployment, changes) if path not in _NO_SETTING]
     if "model" in changes and deployment.model_revision:
         paths = list(dict.fromkeys((*paths, "model_revision")))
     found: dict[str, object] = {}
     image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
     if target != before_target:
         found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
-        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
+        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target])]
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     elif "image" in changes:
         found["image"] = image
@@ -105,7 +72,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
         elif (in_block := block_changes(path, value_at(after, path), deployment.vllm_in_blocks)) is not None:
             found |= in_block
         elif not _is_foreign(path, target):
-            found[settings_key(path, target)] = value_in_file(path, value_at(after, path))
+            found[settings_key(path)] = value_in_file(path, value_at(after, path))
     return found
 
 
@@ -116,13 +83,6 @@ class StackWording:
         """Use the settings keys of the deployment's target, and the name of the stack in commands."""
         self._deployment = deployment
         self.stack = stack
-
-    def key(self, path: str) -> str:
-        """Return the settings key of a field."""
-        name = path.removeprefix("vllm.")
-        if name in self._deployment.vllm_in_blocks:
-            return f"vllm.{KEYS_IN_BLOCKS.get(name, BLOCK_OF[name])}"
-        return settings_key(path, _target(self._deployment))
 
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove; None if the settings cannot express the change."""
@@ -160,13 +120,13 @@ def _target(deployment: Deployment) -> str:
     return _TARGETS[cast("Platform", deployment.platform)]
 
 
-def _is_of_block(path: str, block: str, target: str) -> bool:
-    return settings_key(path, target).partition(".")[0] == block
+def _is_of_block(path: str, block: str) -> bool:
+    return settings_key(path).partition(".")[0] == block
 
 
 def _is_foreign(path: str, target: str) -> bool:
     """Return whether the field belongs to the block of the other target."""
-    return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
+    return any(_is_of_block(path, block) for name, block in _BLOCKS.items() if name != target)
 
 
 def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:

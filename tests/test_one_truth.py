@@ -18,9 +18,9 @@ import pytest
 from gemma_serving.contracts import labels, outputs, serving_document
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import camel_case
-from gemma_serving.planning.question.vllm_args import OPTIONS
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.rules.gateway import GATEWAY_RULES
+from gemma_serving.planning.settings.vllm_args import OPTIONS
 from tests.contract_keys import keys
 
 ROOT = Path(__file__).parents[1]

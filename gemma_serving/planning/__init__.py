@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.planner import plan
-    from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment, Finding, Plan
-    from gemma_serving.planning.question.vllm_args import VllmOptions
-    from gemma_serving.planning.question.workload import Workload
+    from gemma_serving.planning.question.types import Plan
     from gemma_serving.planning.settings.cloud_run import ProbeSettings
+    from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+    from gemma_serving.planning.settings.finding import Finding
+    from gemma_serving.planning.settings.vllm_args import VllmOptions
+    from gemma_serving.planning.settings.workload import Workload
 
 __all__ = [
     "NO_SERVICE",
@@ -33,8 +35,10 @@ __all__ = [
 _HOME: Final = {
     "PlanningError": "errors",
     "ProbeSettings": "settings.cloud_run",
-    "VllmOptions": "question.vllm_args",
-    "Workload": "question.workload",
+    "VllmOptions": "settings.vllm_args",
+    "Workload": "settings.workload",
+    "Finding": "settings.finding",
+    "Plan": "question.types",
     "plan": "planner",
 }
 
@@ -42,4 +46,4 @@ _HOME: Final = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a lazy module attribute can be anything in __all__
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'question.types')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'settings.deployment')}"), name)

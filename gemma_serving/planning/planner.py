@@ -10,13 +10,14 @@ from gemma_serving.planning.data.overheads import STREAMER_THREADS
 from gemma_serving.planning.memory.host_memory import streamer_buffer_bytes
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.model.support import version_in_use
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Deployment, Plan
-from gemma_serving.planning.question.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.alternatives import served_as
 from gemma_serving.planning.rules.findings import accepted_by, cheapest_place, detected_findings, findings_of
 from gemma_serving.planning.rules.security.advisories import vulnerabilities
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
 
 
 def plan(deployment: Deployment) -> Plan:

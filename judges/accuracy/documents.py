@@ -9,8 +9,9 @@ from typing import Any, Final
 from authors.tables import csv_text, table
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.question.types import Deployment, VllmOptions
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.question.types import VllmOptions
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import KINDS, load, subject_of
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
-from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from tests.planning.corpus.compared import ComparedFigure, JudgedBoot
 from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
 from tests.planning.corpus.sweeps import ComparedPoint

@@ -8,8 +8,8 @@ from gemma_serving.components.cloud_run_gpu_service import mount_options
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.settings import Settings
 from judges.real.home import ROOT
 
 _CACHE_SIZE: Final = "2Gi"

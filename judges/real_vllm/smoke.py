@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gemma_serving.planning.data.tables import Table
-from gemma_serving.planning.question.vllm_args import VllmOptions, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 from judges.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from judges.real_vllm.judge import RealVllmPart
 from judges.real_vllm.server import HOST, MAX_MODEL_LEN, RealVllmCores, run_tool, running_server

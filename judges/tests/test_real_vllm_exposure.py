@@ -3,7 +3,7 @@
 import pytest
 import requests as requests_client
 
-from gemma_serving.planning.question.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 from judges.real_vllm.exposure import (
     CLOSED,
     COMMIT,

@@ -18,7 +18,7 @@ from gemma_serving.planning.data.checkpoints import find_checkpoint
 from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import last_command, print_progress
 from gemma_serving.scripts.cli.prompts import confirm
@@ -35,7 +35,7 @@ from judges.tpu_compiler.verdict import CompileVerdict, Planned, judgement
 from judges.tpu_compiler.wheels import Nearest, Wheels, wheels_for
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.planning.settings.stack import Settings
 
 _WORK: Final[Mapping[str, str]] = {
     "import": "loading JAX",

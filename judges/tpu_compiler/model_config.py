@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.planning.question.vllm_args import DEFAULT_IMAGE_TOKENS
+from gemma_serving.planning.settings.vllm_args import DEFAULT_IMAGE_TOKENS
 
 _FULL: Final = "full_attention"
 _SLIDING: Final = "sliding_attention"

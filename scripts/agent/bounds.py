@@ -16,9 +16,9 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.question.types import CostPlan
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.costs import at_most
 from gemma_serving.scripts.stack.frozen import FrozenProject, planned_cost
-from gemma_serving.stacks.settings import Settings
 
 _AGE: Final = camel_case("max_age")
 _USD: Final = camel_case("max_usd")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from gemma_serving.planning.question.types import Band, WorkloadPlan
-from gemma_serving.planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
+from gemma_serving.planning.settings.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
 from loadtest.measure import Objective
 from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, ForecastBand
 from loadtest.traffic.points import Point

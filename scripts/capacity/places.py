@@ -35,9 +35,9 @@ from gemma_serving.planning.machine.hardware import (
 )
 from gemma_serving.planning.question.types import FormStep
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.candidates import deployable_accelerators
 from gemma_serving.scripts.cli.check_result import CheckResult, State
-from gemma_serving.stacks.settings import Settings
 
 FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 """Forms that every zone is compared by. A reservation has its own zone and no alternative."""

@@ -8,7 +8,7 @@ Each check is ok, missing or unknown, with the command that fixes it. Checks wit
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.cloud.simulated import is_simulated
@@ -57,7 +57,7 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
-        settings = settings.model_copy(update={"project": project})
+        settings = replace(settings, project=project)
     lines = run_checks(project, stack, settings, gateway)
     ready = all(line.state == "passed" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:

@@ -10,12 +10,12 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.secrets_provider import can_write_salt
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.machine.hardware import machines_at_once
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor import capacity, model, passphrase, project
 from gemma_serving.scripts.doctor.checkup import run_checks
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.extra_checkpoints import staging_command
-from gemma_serving.stacks.settings import Settings
 
 LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""

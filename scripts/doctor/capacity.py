@@ -16,10 +16,10 @@ from gemma_serving.planning.machine.hardware import (
     machine_type_of,
     machines_at_once,
 )
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.scripts.capacity.api import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
-from gemma_serving.stacks.settings import Settings
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"

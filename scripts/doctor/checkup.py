@@ -19,11 +19,11 @@ from gemma_serving.cloud.caller import caller_of, member_of
 from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.transfer import overwrite_line
 from gemma_serving.scripts.doctor import capacity, limits, machine, model, passphrase, project, secrets_key, tunnel_role
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
 
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""

@@ -8,9 +8,9 @@ from typing import Final
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.check_result import CheckResult, State
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
 
 WORDS: Final[Mapping[State, str]] = {"failed": "missing", "unknown": "unknown", "passed": "ok"}
 """Words of the report and its JSON, in the order of the report."""

@@ -33,11 +33,11 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
 from gemma_serving.planning.rules.security.pinned import COMMIT
+from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.secrets import HF_TOKEN, KINDS, set_command
-from gemma_serving.stacks.settings import Settings
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"

@@ -10,10 +10,10 @@ from typing import Final
 
 from gemma_serving.cloud.kinds import KINDS, LOCATIONS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.secrets import KINDS as SECRETS
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
-from gemma_serving.stacks.secrets import KINDS as SECRETS
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,10 @@ from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
     from gemma_serving.planning.data.checkpoints import Checkpoint
+    from gemma_serving.planning.settings.stack import Settings
     from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet
     from gemma_serving.scripts.new.profiles import UsageProfile
     from gemma_serving.scripts.plan.api import StackFile
-    from gemma_serving.stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 """Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
@@ -248,7 +248,7 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     Raises PlanningError with the closest one if none does.
     """
     from gemma_serving.planning.errors import PlanningError
-    from gemma_serving.planning.question.workload import parse_workload
+    from gemma_serving.planning.settings.workload import parse_workload
     from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
     from gemma_serving.planning.solve.search import solve
     from gemma_serving.scripts.plan.api import nothing_is_enough

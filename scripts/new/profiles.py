@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from gemma_serving.planning.memory.resolve import resolve
-from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.solve.candidates import HostShape
 from gemma_serving.planning.solve.search import Goal, Solution, warnings_of, with_concurrency
 

@@ -124,19 +124,16 @@ def plan_of_question(options: PlanOptions) -> PlannedQuestion:
 
     from gemma_serving.planning.cost.subject import examine
     from gemma_serving.planning.planner import plan_of
-    from gemma_serving.planning.solve.wording import with_callers_keys
     from gemma_serving.scripts.plan.question import deployment_from, wording_of
 
     question = _with_checkpoint(options.question)
     today = datetime.now(UTC).date().isoformat()
     deployment = structs.replace(deployment_from(question), today=today)
-    wording = wording_of(question, deployment)
-    try:
-        subject = examine(deployment)
-    except PlanningError as error:
-        raise PlanningError(with_callers_keys(str(error), wording)) from None
+    subject = examine(deployment)
     asked = replace(options, question=question)
-    return PlannedQuestion(options=asked, subject=subject, plan=plan_of(subject), wording=wording)
+    return PlannedQuestion(
+        options=asked, subject=subject, plan=plan_of(subject), wording=wording_of(question, deployment)
+    )
 
 
 def verdict_of(planned: PlannedQuestion) -> ExitCode:
@@ -155,11 +152,9 @@ def show_plan(planned: PlannedQuestion) -> None:
     if options.explain:
         from gemma_serving.planning.rules.findings import notes_of
         from gemma_serving.planning.solve.explain import explain
-        from gemma_serving.planning.solve.wording import remedy_of, with_callers_keys
+        from gemma_serving.planning.solve.wording import message_of, remedy_of
 
-        notes = [
-            f"{one.id}: {with_callers_keys(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)
-        ]
+        notes = [f"{one.id}: {message_of(one, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
         for title, lines in (*explain(planned.subject), ("Notes", notes)):
             print(title)
             print_result("".join(f"  {line}\n" for line in lines))

@@ -11,9 +11,10 @@ from gemma_serving.planning.data.images import built_name, image_words
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.model.catalog import refuse_absent
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.question.fields import with_changes
-from gemma_serving.planning.question.types import Deployment, Plan
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.alternatives import version_of
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question
 from gemma_serving.scripts.plan.question import CommandWording, deployment_from

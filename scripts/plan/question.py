@@ -17,15 +17,15 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import find_accelerator
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import is_version
-from gemma_serving.planning.question.fields import question_fields, with_changes
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
-from gemma_serving.planning.question.types import Deployment
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions
-from gemma_serving.planning.question.workload import parse_workload
 from gemma_serving.planning.rules.alternatives import version_of
-from gemma_serving.planning.rules.findings import check_accepted
-from gemma_serving.planning.settings.fields import setting_key
+from gemma_serving.planning.settings.accepted import check_accepted
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.fields import file_key
 from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
+from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.wording import NO_STACK, Wording
 from gemma_serving.scripts.plan.plan_options import NONE, Question
 from gemma_serving.scripts.plan.set_option import (
@@ -40,7 +40,7 @@ from gemma_serving.scripts.plan.set_option import (
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.planning.settings.stack import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -52,14 +52,6 @@ class CommandWording(NamedTuple):
     """True if the command line may name a release with `--vllm`, which counts before the release of `--image`."""
     stack: str = NO_STACK
 
-    def key(self, path: str) -> str:
-        """Return the option, or the key of `--set`."""
-        field = question_fields().get(path)
-        own = OWN_OPTION.get(path)
-        if own is not None:
-            return own
-        return ".".join(map(setting_key, path.split("."))) if field is None else field.key
-
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""
         image = _image_name(changes)
@@ -70,7 +62,8 @@ class CommandWording(NamedTuple):
     def _words(self, path: str, value: object) -> Sequence[str]:
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
-        return ("--set", f"{self.key(path)}={_spelled(path, value)}")
+        field = question_fields().get(path)
+        return ("--set", f"{field.key if field else file_key(path)}={_spelled(path, value)}")
 
 
 def _image_name(changes: Mapping[str, object]) -> str | None:
@@ -193,7 +186,7 @@ def _given(word: str | None) -> str | None:
 
 def _file_keys() -> Sequence[str]:
     """Return the path of each key of a settings file, such as `tpu.acceleratorType`."""
-    from gemma_serving.stacks.schema import blocks  # noqa: PLC0415 - pydantic takes longer to load than a plan
+    from gemma_serving.stacks.schema import blocks  # noqa: PLC0415 - only with --stack
 
     return [
         f"{path.partition(':')[2]}.{name}".removeprefix(".") for path, block in blocks() for name in block["properties"]
@@ -227,7 +220,6 @@ def _in_yaml(key: str, text: str) -> object:
 
 def settings_of(question: Question) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError."""
-    # pydantic takes longer to load than the whole plan, and only this path needs it.
     from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
 
     changes = dict[str, object]()

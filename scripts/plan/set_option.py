@@ -1,5 +1,6 @@
 """The option `--set`: keys as in a settings file, and values of a command line."""
 
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -7,10 +8,9 @@ from typing import Final, cast
 
 from gemma_serving.contracts.spelling import did_you_mean, did_you_mean_path
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.fields import question_fields
-from gemma_serving.planning.question.vllm_args import KINDS, OPTIONS
-from gemma_serving.planning.settings.annotations import OneOf
 from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.paths import question_fields
+from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.scripts.plan.plan_options import NONE
 
 OWN_OPTION: Final = {
@@ -89,51 +89,21 @@ def read_value(key: str, field: SettingField, text: str) -> object:
     is_list = typing.get_origin(field.hint) is tuple
     if text == NONE and (field.is_optional or is_list):
         return None if field.is_optional else ()
-    block, _, name = field.key.partition(".")
-    if block == "vllm":
-        return _vllm_value(name, text)
-    value = _parsed(key, field, _words(text) if is_list else text)
-    problem = field.problem(value)
-    if problem is not None:
-        choices = next((annotation.values for annotation in field.annotations if isinstance(annotation, OneOf)), ())
-        end = f". Use one of {', '.join(map(str, choices))}" if choices else f"; {problem}"
-        raise PlanningError(f'--set {key} is "{text}"{end}.')
-    return value
+    try:
+        return read_text(field, _words(text) if is_list else text)
+    except ValueError as error:
+        raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
 
 
 def _first_key(block: str) -> str:
     return next(key.removeprefix(f"{block}.") for key in set_keys() if key.startswith(f"{block}."))
 
 
-def _vllm_value(name: str, text: str) -> object:
-    try:
-        return OPTIONS[name].read(text)
-    except PlanningError as error:
-        raise PlanningError(f"vllm.{error}") from None
-
-
 def _words(text: str) -> str:
     """Return the items of a list with spaces between them; `[a, b]`, as in a file, is a list too."""
     if text.startswith("[") and text.endswith("]"):
-        return text[1:-1].replace(",", " ")
+        return re.sub(r"""[,"']""", " ", text[1:-1])
     return text
-
-
-def _parsed(key: str, field: SettingField, text: str) -> object:
-    if field.quantity is not None:
-        try:
-            return field.quantity.read(text)
-        except ValueError as error:
-            raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
-    choices = typing.get_args(field.hint) if typing.get_origin(field.hint) is typing.Literal else ()
-    if choices and text not in choices:
-        raise PlanningError(f'--set {key} is "{text}". Use one of {", ".join(choices)}.')
-    words, read = KINDS[str if choices else typing.get_origin(field.hint) or field.hint]
-    try:
-        return read(text)
-    except (ValueError, KeyError):
-        words = field.allowed if field.has_number else words
-        raise PlanningError(f'--set {key} is "{text}"; it must be {words}.') from None
 
 
 def as_yaml(key: str, text: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.data.images import image_words
 from gemma_serving.planning.question.types import rounded
-from gemma_serving.planning.question.workload import format_workload, parse_workload
 from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.settings.workload import format_workload, parse_workload
 from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve

@@ -16,15 +16,15 @@ from gemma_serving.engine.trial import without_secrets
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.recommendation import FUSE_MODES
-from gemma_serving.planning.question.vllm_args import KEY_OF, VllmOptions
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD, Workload
+from gemma_serving.planning.settings.secrets import SECRET_KEYS
+from gemma_serving.planning.settings.vllm_args import KEY_OF, VllmOptions
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution
 from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.plan.question import ROOT, stack_file
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import not_yaml, read_yaml
-from gemma_serving.stacks.secrets import SECRET_KEYS
-from gemma_serving.stacks.wording import inline_yaml, value_in_file
+from gemma_serving.stacks.wording import inline_yaml
 
 _BEST: Final[dict[Goal, str]] = {
     "cost": "cheapest deployment",
@@ -248,7 +248,7 @@ def _cloud_run(solution: Solution) -> dict[str, object]:
     resolved, run = solution.subject.resolved, solution.deployment.cloud_run
     return {
         "region": run.region,
-        "gpu": value_in_file("accelerator", resolved.accelerator.name),
+        "gpu": resolved.accelerator.cloud_run.name,
         "cpu": f"{resolved.vcpu:g}",
         "memory": f"{resolved.host_memory_gib:g}Gi",
         "concurrency": run.concurrency,

@@ -11,17 +11,10 @@ from gemma_serving.planning.cost.capacity_order import order_lines
 from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
 from gemma_serving.planning.memory.margins import margin_words
-from gemma_serving.planning.question.types import (
-    LIMIT_WORDS,
-    Band,
-    Finding,
-    Plan,
-    RunningCosts,
-    ThroughputPlan,
-    WorkloadPlan,
-)
+from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
-from gemma_serving.planning.solve.wording import Wording, remedy_of, with_callers_keys
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
 from gemma_serving.planning.speed.bands import WIDER, sources_of
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.units import duration, number_of
@@ -66,7 +59,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
     _startup(console, plan, faster)
     _figures(console, plan)
     if plan.workload is not None:
-        _workload(console, plan, plan.workload, wording)
+        _workload(console, plan, plan.workload)
     notes = notes_of(plan)
     for finding in plan.findings:
         if finding not in notes:
@@ -230,10 +223,10 @@ def _figures(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _workload(console: Console, plan: Plan, answer: WorkloadPlan, wording: Wording) -> None:
+def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
     asked = answer.workload
     clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else number_of(answer.users, "user")
-    bound = with_callers_keys(_limit(answer.bound), wording)
+    bound = _limit(answer.bound)
     shown = FittedTable(
         f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; {bound}",
         ("figure", *_BAND),
@@ -252,7 +245,7 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan, wording: Wordi
         f"{number_of(answer.most_users, 'concurrent request')} of this workload ({limits}), "
         f"{answer.most_requests_per_s:.3g} requests/s{whose}."
     )
-    paragraph(console, with_callers_keys(limit, wording))
+    paragraph(console, limit)
     console.print()
 
 
@@ -276,7 +269,7 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
 
 def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:
     label = f"{finding.id} {'accepted' if accepted else finding.severity:<5} "
-    message, remedy = with_callers_keys(finding.message, wording), remedy_of(finding, wording)
+    message, remedy = message_of(finding, wording), remedy_of(finding, wording)
     paragraph(
         console, Text.assemble(f"{message} ", (remedy, "italic")), prefix=Text(label, style=_COLORS[finding.severity])
     )

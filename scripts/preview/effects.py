@@ -6,9 +6,10 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
 from gemma_serving.planning.settings.annotations import EffectName
+from gemma_serving.planning.settings.fields import block_fields
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.preview.plans import RESTART, START, StackDescription
-from gemma_serving.stacks.settings.gateway import GatewayStack
-from gemma_serving.stacks.settings.keys import setting_fields
 
 StackEffect = Literal[
     "nothing", "update", "restart", "revision", "service", "capacity", "target", "removed", "blocked", "new",
@@ -90,8 +91,8 @@ def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
 
 @cache
 def stated_effects() -> Mapping[str, EffectName | None]:
-    """Return the effect of each setting by key (`stacks.settings.block.OnChange`)."""
-    return {field.key: field.effect for field in (*setting_fields(GatewayStack), *setting_fields())}
+    """Return the effect of each setting by key (`planning.settings.annotations.OnChange`)."""
+    return {field.key: field.effect for field in (*block_fields(GatewayStack), *block_fields(Settings))}
 
 
 def zones_of(described: StackDescription) -> Sequence[str]:

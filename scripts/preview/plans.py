@@ -15,18 +15,17 @@ from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.server_change import flags_of
 from gemma_serving.engine.runner import stacks_in
 from gemma_serving.planning import PlanningError, plan
-from gemma_serving.planning.question.types import Finding, Plan
-from gemma_serving.planning.question.vllm_args import vllm_arguments
-from gemma_serving.planning.settings.fields import SettingField
-from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.fields import SettingField, block_fields
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.secrets import SECRET_KEYS
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import format_duration
 from gemma_serving.stacks.gateway_plan import plan_gateway
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
-from gemma_serving.stacks.secrets import SECRET_KEYS
-from gemma_serving.stacks.settings import Settings
-from gemma_serving.stacks.settings.gateway import GatewayStack
-from gemma_serving.stacks.settings.keys import setting_fields
 from gemma_serving.stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"
@@ -120,14 +119,11 @@ def _gateway(path: Path, stack: str, date: str) -> StackDescription:
 def _server(path: Path, stack: str, date: str) -> StackDescription:
     settings = from_file(path, project=UNKNOWN_PROJECT)
     shown = {**flat_settings(settings), **_encrypted(path)}
-    wording = None
     try:
         deployment = to_deployment(settings, path.parent, today=date)
-        wording = StackWording(deployment, stack)
         planned = plan(deployment)
     except PlanningError as error:
-        text = with_callers_keys(str(error), wording) if wording else str(error)
-        return StackDescription(stack=stack, settings=shown, error=masked(text))
+        return StackDescription(stack=stack, settings=shown, error=masked(str(error)))
     flags = vllm_arguments(
         planned.vllm,
         model_or_path=settings.model,
@@ -142,7 +138,8 @@ def _server(path: Path, stack: str, date: str) -> StackDescription:
         figures=_figures(planned),
         recompile=_UNKNOWN if planned.known_startup is None else duration(planned.known_startup.pause_s(compiles=True)),
         findings=tuple(
-            _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
+            _finding(one, finding_text(one, StackWording(deployment, stack)), accepted=one.id in planned.accepted)
+            for one in planned.findings
         ),
     )
 
@@ -178,7 +175,7 @@ def duration(seconds: float) -> str:
 def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
     """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
-    for field in setting_fields(type(settings)):
+    for field in block_fields(type(settings)):
         value = _value_at(settings, field.path)
         is_shown = field.path.partition(".")[0] not in _APART and not field.path.startswith(f"{_IN_ONE_LINE}.")
         if not is_shown or value is None:

@@ -21,13 +21,13 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.spelling import UnknownWordError, meant
 from gemma_serving.engine import runner
+from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.planning.settings.stack import Settings
 
 _LEAST_KEY_CHARACTERS: Final = 16
 _GENERATED_BYTES: Final = 32

@@ -10,15 +10,15 @@ from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import WorkloadPlan
-from gemma_serving.planning.question.vllm_args import given_options
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.vllm_args import given_options
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
+    from gemma_serving.planning.settings.stack import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning import plan as planned
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import CostPlan
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import Settings
 
 PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),

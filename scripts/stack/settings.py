@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
-    from gemma_serving.stacks.settings import Settings
-    from gemma_serving.stacks.settings.gateway import GatewayStack
+    from gemma_serving.planning.settings.gateway_stack import GatewayStack
+    from gemma_serving.planning.settings.stack import Settings
 
 NO_PROJECT: Final = "planned-without-a-project"
 """Stand-in if neither the file nor the environment sets a project. A plan needs none."""
@@ -19,7 +19,7 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
     Raises CommandRefusedError if the file is missing or invalid.
     """
     from gemma_serving.engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
-    from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
+    from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - YAML takes 20 ms to load
 
     try:
         return from_file((folder or project_folder()) / f"Pulumi.{stack}.yaml", project=project)

@@ -18,10 +18,10 @@ from gemma_serving.engine.locks import past_dead_locks
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.steps import PlannedStep, steps_of
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.frozen import FrozenProject, freeze
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.planned import doctor_hint
-from gemma_serving.stacks.settings import Settings
 
 _TARGETS: Final = (
     "**:Provider::gcp",

@@ -26,11 +26,11 @@ from gemma_serving.contracts.staged_weights import MANIFEST, MODELS_FOLDER, PART
 from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import CAPACITY_TYPES
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
-from gemma_serving.stacks.settings import Settings
 
 
 class _Folder(TypedDict):

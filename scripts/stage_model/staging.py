@@ -21,6 +21,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command
 from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
@@ -31,7 +32,6 @@ from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has
 from gemma_serving.scripts.stage_model.staging_options import StageOptions
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
-from gemma_serving.stacks.settings import Settings
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"

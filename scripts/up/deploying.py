@@ -25,6 +25,7 @@ from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_lock
 from gemma_serving.engine.previewed import diagnostics, previewed
 from gemma_serving.engine.state import SERVER_TYPES, of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
@@ -34,7 +35,6 @@ from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.status.api import read_served
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
-from gemma_serving.stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})

@@ -20,8 +20,7 @@ from gemma_serving.engine.deployed_config import deployed_keys, keys_in
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
-from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.solve.wording import with_callers_keys
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
@@ -32,7 +31,6 @@ from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within,
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
 from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
-from gemma_serving.stacks.settings import Settings
 from gemma_serving.stacks.wording import StackWording
 
 _GOOGLE_LIMIT_S: Final = 10.0
@@ -100,12 +98,7 @@ def _require_zone(settings: Settings, state: StackState) -> None:
 def _require_plan(stack: str, settings: Settings) -> None:
     """Raise CommandRefusedError if findings of the plan block a stack, and PlanningError if its settings cannot be planned."""
     deployment = to_deployment(settings, runner.project_folder(), today=today())
-    wording = StackWording(deployment, stack)
-    try:
-        planned = plan(deployment)
-    except PlanningError as error:
-        raise PlanningError(with_callers_keys(str(error), wording)) from None
-    require_unblocked(planned, stack, wording)
+    require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
 
 
 def _require_unblocked(stack: str, settings: Settings, state: StackState) -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
-from gemma_serving.stacks.settings import Settings
+from gemma_serving.planning.settings.stack import Settings
 
 _REPOSITORY_TYPE: Final = "gcp:artifactregistry/repository:Repository"
 

@@ -18,10 +18,10 @@ from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.secrets import HF_TOKEN, set_command
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.speed.startup import LONGEST_PROBE
 from gemma_serving.planning.units import align_to
-from gemma_serving.stacks.secrets import HF_TOKEN, set_command
-from gemma_serving.stacks.settings import Settings
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gemma_serving.planning.data.prices import region_of
 from gemma_serving.planning.machine.hardware import Accelerator, compute_quota, find_accelerator, known_places
-from gemma_serving.planning.question.types import Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 
 
 def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:

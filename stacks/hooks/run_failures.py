@@ -19,13 +19,13 @@ from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.planning.settings.text import format_memory
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
 from gemma_serving.stacks.google_project.propagation import NewGrants
 from gemma_serving.stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from gemma_serving.stacks.hooks.failure_hints import Cause, FailedStart, cause_of
-from gemma_serving.stacks.secrets import API_KEY
 
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400

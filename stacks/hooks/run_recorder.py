@@ -26,10 +26,10 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
 from gemma_serving.planning.cost.costs import endless_forms
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind
 from gemma_serving.stacks.planned import doctor_hint
-from gemma_serving.stacks.settings import Settings
 
 LIMIT_S: Final = 20.0
 _TRIES: Final = 3

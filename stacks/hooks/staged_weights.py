@@ -29,12 +29,12 @@ from gemma_serving.contracts.staged_weights import (
     object_name,
     stored_files,
 )
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
 from gemma_serving.stacks.deployed.home_region import Resources
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import doctor_hint
-from gemma_serving.stacks.settings import Settings
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404

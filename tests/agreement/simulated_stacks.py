@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.cost.subject import Subject, examine
-from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import Settings
 from localcloud.vllm.arguments import Arguments, parse
 from localcloud.vllm.engine import TokenTiming, timing
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity

@@ -10,7 +10,7 @@ from gemma_serving.contracts.compile_cache import programs_key
 from gemma_serving.contracts.server_change import ServerChange, changed_values, flags_of
 from gemma_serving.contracts.serving_document import ServingDocument
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import plan as start_of

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gemma_serving.planning.question.types import Band
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
 from gemma_serving.planning.speed.serving import LoadedServer, server_of, workload_plan
 from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served

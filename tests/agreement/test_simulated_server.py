@@ -10,7 +10,7 @@ import pytest
 
 from gemma_serving.planning import Deployment
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.planning.question.vllm_args import VllmOptions, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 from gemma_serving.planning.speed.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import capacity

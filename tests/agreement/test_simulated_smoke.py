@@ -14,7 +14,7 @@ from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.features import served_features
-from gemma_serving.planning.question.vllm_args import given_options, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import given_options, vllm_arguments
 from gemma_serving.planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from gemma_serving.scripts.smoke.checks import CHECKS, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget, stack_target

@@ -11,7 +11,7 @@ import pytest
 
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.planner import plan, plan_of
-from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm import recorded
 from localcloud.vllm.arguments import parse

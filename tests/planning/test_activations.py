@@ -14,9 +14,9 @@ from gemma_serving.planning.model.spec import Role
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.question.releases import keeps_stored_head, runners
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Deployment
-from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.records import replace
 
 GIB = 2**30

@@ -1,6 +1,7 @@
 """`extraArgs` are read by the image's own table of flags: what vLLM would refuse or prefer to the plan is found, and removed."""
 
 import json
+import typing
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.planning import Deployment, Finding, VllmOptions, plan
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
-from gemma_serving.planning.question.vllm_args import OPTIONS, vllm_arguments
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.solve.wording import FIELDS, remedy_of, with_callers_keys
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments
+from gemma_serving.planning.solve.wording import message_of, remedy_of
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +145,7 @@ def test_the_choices_of_typed_options_are_choices_of_the_flag():
         for option in OPTIONS.values():
             allowed = flags[option.flag].choices if option.flag else ()
             if allowed and option.kind is str:
-                assert set(option.choices) <= set(allowed), option.key
+                assert set(typing.get_args(option.field.hint)) <= set(allowed), option.key
 
 
 def test_a_version_between_two_releases_has_the_flags_of_both():
@@ -195,7 +197,7 @@ FLAGS = [
 def test_no_finding_ever_shows_a_secret_and_each_remedy_removes_its_finding(arguments: list[str]):
     deployment = with_arguments(*arguments)
     for finding in plan(deployment).findings:
-        said = f"{with_callers_keys(finding.message, FIELDS)} {remedy_of(finding, FIELDS)} {finding!r}"
+        said = f"{message_of(finding, CommandWording())} {remedy_of(finding, CommandWording())} {finding!r}"
         assert "canary" not in said
         if finding.id in {"SEC01", "ARG01", "ARG02"}:
             assert finding.remedies

@@ -10,6 +10,7 @@ from gemma_serving.planning import NO_TPU, Deployment, plan
 from gemma_serving.planning.cost.capacity_order import capacity_order, known_usd_per_hour, order_lines, waits_s_of
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
 
 US, EUROPE, UNKNOWN = "us-east5-a", "europe-west4-a", "southamerica-west1-a"
@@ -123,7 +124,9 @@ def test_a_price_of_another_region_is_unknown():
 
 
 def test_the_order_is_in_the_json_plan():
-    cost = cast("dict[str, Any]", plan_json(planned(zones=(US, UNKNOWN), max_usd_per_hour=6.0))["cost"])
+    cost = cast(
+        "dict[str, Any]", plan_json(planned(zones=(US, UNKNOWN), max_usd_per_hour=6.0), CommandWording())["cost"]
+    )
     first, spot, standard = cost["order"]
     assert (first["form"], first["wait_s"], first["run_s"]) == ("flex-start", 600, 14_400)
     assert spot["zones"] == [

@@ -69,7 +69,7 @@ def test_an_id_is_not_a_family_and_another_family_is_unknown():
         ("google/gemma-4-31B-it", "nvfp4", "Use RedHatAI/gemma-4-31B-it-NVFP4."),
         ("google/gemma-4-E2B-it", "nvfp4", "Choose bf16 or fp8."),
         ("google/gemma-4-12B-it-qat-w4a16-ct", "fp8", "Remove quantization or use google/gemma-4-12B-it."),
-        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "bf16", 'is fp8, which conflicts with `quantization` "bf16"'),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "bf16", 'is fp8, which conflicts with quantization "bf16"'),
     ],
 )
 def test_a_checkpoint_is_not_sized_as_what_it_is_not(model: str, asked: str, said: str):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.planning.question.fields import question_fields, value_at
-from gemma_serving.planning.question.types import Deployment
 from gemma_serving.planning.settings.annotations import Limit, Matching, OneOf
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField
+from gemma_serving.planning.settings.paths import question_fields, value_at
 from gemma_serving.planning.speed.bands import BANDS
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
 from gemma_serving.scripts.plan.__main__ import main
@@ -144,10 +144,12 @@ EXAMPLES: dict[str, object] = {
     "vllm.max_image_tokens": 560,
     "vllm.max_lora_rank": 32,
     "vllm.block_size": 32,
+    "vllm.lora_adapters": {"sql": "org/adapter"},
+    "tpu.provisioning": ("spot", "flex-start"),
     "tpu.zones": ("us-east5-a", "us-east5-b"),
     "tpu.tunnel_members": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
-    "cloud_run.mount.options": ("file-mode=444", "debug_gcs"),
+    "cloud_run.mount.options": ("file-mode=444", "implicit-dirs"),
     "image.version": "0.28.0",
     "image.digest": f"sha256:{'a' * 64}",
     "image.supports": ("fp8", "w4a16"),
@@ -210,7 +212,7 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
             '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md',
         ),
         ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean vllm.maxModelLen?'),
-        ((*E2B, "--set", "weightsMode=floppy"), '"floppy". Use one of hub'),
+        ((*E2B, "--set", "weightsMode=floppy"), "\"floppy\"; expected 'hub'"),
         ((*E2B, "--set", "tpu.maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         ((*E2B, "--min-context", "4096"), "requires --compare"),

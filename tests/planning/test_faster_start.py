@@ -10,11 +10,11 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.cost.loading_modes import LoadingMode, loading_modes
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.solve.faster_start import FasterStart, faster_start
-from gemma_serving.planning.solve.wording import FIELDS
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.scripts.plan.question import CommandWording
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import StackWording
@@ -125,4 +125,4 @@ def test_plan_prints_it_below_the_start_up_and_json_has_a_key(capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["faster_start"] is None
     assert main(["plan", "tpu-v6e1", "--json"]) == 0
     assert "faster_start" not in json.loads(capsys.readouterr().out)
-    assert found("l4-12b-qat").text(FIELDS).endswith("Set cloud_run.direct_vpc = True.")
+    assert found("l4-12b-qat").text(CommandWording()).endswith("Add --set cloudRun.directVpc=true.")

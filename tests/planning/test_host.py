@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.planning import NO_SERVICE, Deployment, Finding, VllmOptions, plan
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.settings.paths import with_changes
 from tests.records import replace
 
 service_block = partial(dataclasses.replace, NO_SERVICE)
@@ -31,15 +31,15 @@ def found(deployment: Deployment) -> Finding | None:
     [
         (on("L4", 12), "12 GiB, but Cloud Run allows 16 to 32 GiB with L4", {"host_memory_gib": 16.0, "vcpu": 8.0}),
         (on("L4", 33), "33 GiB, but", {"host_memory_gib": 32.0, "vcpu": 8.0}),
-        (on("L4", 16, 1), "`vcpu` is 1, but Cloud Run allows 4, 6, 8 vCPU with L4", {"vcpu": 4.0}),
-        (on("L4", 16, 4.5), "`vcpu` is 4.5", {"vcpu": 6.0}),
-        (on("L4", 32, 20), "`vcpu` is 20", {"vcpu": 8.0}),
-        (on("L4", 32, 4), "at most 16 GiB with `vcpu` 4 (4 GiB per vCPU)", {"vcpu": 8.0}),
+        (on("L4", 16, 1), "cloudRun.cpu is 1, but Cloud Run allows 4, 6, 8 vCPU with L4", {"vcpu": 4.0}),
+        (on("L4", 16, 4.5), "cloudRun.cpu is 4.5", {"vcpu": 6.0}),
+        (on("L4", 32, 20), "cloudRun.cpu is 20", {"vcpu": 8.0}),
+        (on("L4", 32, 4), "at most 16 GiB with cloudRun.cpu 4 (4 GiB per vCPU)", {"vcpu": 8.0}),
         (on("RTX PRO 6000", 64), "80 to 120 GiB with RTX PRO 6000", {"host_memory_gib": 80.0, "vcpu": 20.0}),
-        (on("RTX PRO 6000", 100, 20), "at most 80 GiB with `vcpu` 20", {"vcpu": 26.0}),
+        (on("RTX PRO 6000", 100, 20), "at most 80 GiB with cloudRun.cpu 20", {"vcpu": 26.0}),
         (on("v6e-1", 177), "a machine with v6e-1 has at most 176 GiB", {"host_memory_gib": None}),
         (on("v5e-1", None, 25), "a machine with v5e-1 has at most 24 vCPU", {"vcpu": None}),
-        (on("v5e-1", 45, 25), "at most 44 GiB; `vcpu`", {"host_memory_gib": None, "vcpu": None}),
+        (on("v5e-1", 45, 25), "at most 44 GiB; vcpu", {"host_memory_gib": None, "vcpu": None}),
         (on("L4", 129, platform="gce"), "at most 128 GiB", {"host_memory_gib": None}),
     ],
 )

@@ -9,7 +9,7 @@ from gemma_serving.planning import Deployment, plan
 from gemma_serving.planning.cost.loading_modes import MODES, loading_modes
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.question.types import NO_SERVICE, WeightsMode
+from gemma_serving.planning.settings.deployment import NO_SERVICE, WeightsMode
 from gemma_serving.planning.units import GIB
 from tests.records import replace
 

@@ -13,7 +13,7 @@ from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.margins import edges_of_memory, margin_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import MODELS, model_ids
-from gemma_serving.planning.question.fields import with_changes
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.stacks.planned import headline
 from tests.laws import examples

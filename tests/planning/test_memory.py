@@ -18,8 +18,8 @@ from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.memory.weights import _share, weights_of
 from gemma_serving.planning.model.spec import Tensor
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.question.types import Deployment
-from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.startup import xla_programs
 from tests.records import replace
 

@@ -13,8 +13,8 @@ from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
-from gemma_serving.planning.question.workload import IMAGE_TOKENS
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS
 from gemma_serving.planning.speed import steps
 from gemma_serving.planning.speed.serving import LoadedServer, server_of, throughput_plan, workload_plan
 from tests.laws import examples

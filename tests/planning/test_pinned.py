@@ -9,10 +9,11 @@ import pytest
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning import Deployment, VllmOptions, plan
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
-from gemma_serving.planning.question.fields import with_changes
-from gemma_serving.planning.question.types import Finding, WeightsMode
-from gemma_serving.planning.question.vllm_args import vllm_arguments
 from gemma_serving.planning.rules.security.pinned import COMMIT
+from gemma_serving.planning.settings.deployment import WeightsMode
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.wording import file_changes
 from tests.records import replace
@@ -151,7 +152,7 @@ def test_a_flag_that_carries_the_commit_has_a_key_of_its_own():
     for word in (f"--revision={A}", f"--tokenizer-revision={A}"):
         finding = own_key(word)
         assert finding is not None
-        assert "`model_revision`" in finding.message
+        assert "modelRevision" in finding.message
     assert own_key("--tokenizer=some/one", f"--tokenizer-revision={B}") is None
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
 from gemma_serving.planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
-from gemma_serving.planning.question.types import Finding, Plan
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.finding import Finding
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gemma_serving.planning import plan
 from gemma_serving.planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
 from gemma_serving.planning.machine.hardware import FLEX_START_MAX_RUN_S
-from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.profiles import Choice, Profile, Way, choose, ways_of
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, SolutionSet, solve

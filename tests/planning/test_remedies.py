@@ -15,13 +15,13 @@ from gemma_serving.planning import Deployment, Plan, PlanningError, plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import ABSENT
 from gemma_serving.planning.model.catalog import model_ids
-from gemma_serving.planning.question.fields import with_changes
-from gemma_serving.planning.question.types import Finding, Remedy
 from gemma_serving.planning.rules.findings import QUOTA_IDS, detected_findings
-from gemma_serving.planning.solve.wording import remedy_of, with_callers_keys
+from gemma_serving.planning.settings.finding import Finding, Remedy
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_values
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings import Settings
 from gemma_serving.stacks.wording import StackWording, file_changes, inline_yaml
 from tests.laws import examples
 from tests.records import replace
@@ -213,7 +213,7 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
     FITTING.clear()
     for finding in before.findings:
         assert finding.remedies or finding.severity != "block" or finding.id in known_hopeless(before)
-        assert "canary" not in f"{with_callers_keys(finding.message, wording)} {remedy_of(finding, wording)}"
+        assert "canary" not in f"{message_of(finding, wording)} {remedy_of(finding, wording)}"
         for remedy in finding.remedies:
             if not remedy.is_deployable:
                 continue

@@ -17,11 +17,13 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine import families, hardware
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
-from gemma_serving.planning.question.types import NO_TPU, Plan
-from gemma_serving.planning.question.workload import parse_workload
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import NO_TPU
+from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.search import ServiceLimits, SolutionSet, solve
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
 
 V9Z: dict[str, Any] = {
@@ -110,7 +112,7 @@ def test_what_was_never_measured_is_unknown_in_every_answer():
     assert planned.unknown == ("decode", "prefill", "start")
     assert (planned.known_startup, planned.known_throughput, planned.workload) == (None, None, None)
     assert findings(planned)["ACC02"].startswith("Decode, prefill and start are unknown on v9z-4")
-    document = json.loads(json.dumps(plan_json(planned), allow_nan=False))
+    document = json.loads(json.dumps(plan_json(planned, CommandWording()), allow_nan=False))
     assert unknown_figures(document["startup"])
     assert unknown_figures(document["throughput"])
     advice = {
@@ -124,7 +126,7 @@ def test_what_was_never_measured_is_unknown_in_every_answer():
 @pytest.mark.usefixtures("v9z")
 def test_a_row_without_prices_has_an_unknown_price():
     planned = plan(QUESTION)
-    assert (planned.cost.is_known, planned.bill, plan_json(planned)["cost"]) == (False, "", None)
+    assert (planned.cost.is_known, planned.bill, plan_json(planned, CommandWording())["cost"]) == (False, "", None)
     assert node_usd_per_hour({"acceleratorType": "v9zlite-4"}, "standard", "us-east5-c") is None
     assert (
         provisioning_support(ACCELERATORS["v9z-4"], "standard", "us-east5-c").source

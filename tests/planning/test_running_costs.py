@@ -10,8 +10,8 @@ from gemma_serving.planning.cost.running_costs import observability_usd_per_mont
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.question.types import BillPart
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.plan_json import costs_json
 from tests.records import replace
 
@@ -61,7 +61,7 @@ def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
 def test_a_larger_boot_disk_costs_more():
     large = replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=1_000))
     assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(TPU)["boot disk, 100 GiB"].usd)
-    with pytest.raises(PlanningError, match="boot_disk_size_gb` is 99; it must be a whole number of 100 or more"):
+    with pytest.raises(PlanningError, match=r"tpu\.bootDiskSizeGb is 99; expected a whole number of 100 or more"):
         plan(replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=99)))
 
 

@@ -23,10 +23,10 @@ from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import spec_of
-from gemma_serving.planning.question.types import NO_SERVICE
-from gemma_serving.planning.question.workload import Workload, parse_workload
 from gemma_serving.planning.rules import memory as rules_memory
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
+from gemma_serving.planning.settings.deployment import NO_SERVICE
+from gemma_serving.planning.settings.workload import Workload, parse_workload
 from gemma_serving.planning.solve import search
 from gemma_serving.planning.solve.candidates import (
     WEIGHTS_MODES,

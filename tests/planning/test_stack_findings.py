@@ -11,9 +11,9 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.planner import original_note
-from gemma_serving.planning.question.fields import value_at, with_changes
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.paths import value_at, with_changes
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.candidates import checkpoints_of, deployment_of, rentable_accelerators, servings_of
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment

@@ -11,10 +11,11 @@ from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workl
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_options
 from gemma_serving.planning.memory.resolve import resolve
-from gemma_serving.planning.question.fields import with_changes
-from gemma_serving.planning.question.types import NO_SERVICE, WorkloadPlan
-from gemma_serving.planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
+from gemma_serving.planning.question.types import WorkloadPlan
+from gemma_serving.planning.settings.deployment import NO_SERVICE
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
 from tests.records import replace
 
 
@@ -33,7 +34,7 @@ def test_what_is_no_number_is_refused_with_key_value_and_what_is_allowed(subtest
                 parse_workload(f"{key}={value}")
             text = str(caught.value)
             assert text.startswith(
-                (f'--workload {key} is "{value[:40]}"; it must be ', f'--workload {key} is "{value[:40]}"; expected ')
+                (f'--workload {key} is "{value[:40]}"; expected ', f'--workload {key} is "{value[:40]}"; expected ')
             )
             assert text.endswith(".")
             assert len(text) < 160
@@ -44,7 +45,7 @@ def test_what_is_no_number_is_refused_with_key_value_and_what_is_allowed(subtest
     [
         ("tokens=3", '--workload key "tokens" is unknown. Allowed: in, out, users, '),
         ("in=3,in=4", "--workload has in twice. Remove one of them."),
-        ("users=2.5", '--workload users is "2.5"; it must be a whole number of 1 or more and at most 1,000,000.'),
+        ("users=2.5", '--workload users is "2.5"; expected a whole number of 1 or more and at most 1,000,000.'),
         ("imageTokens=100", '--workload imageTokens is "100"; expected 70, 140, 280, 560 or 1120.'),
         ("users=3,rate=2", "remove one of them"),
     ],
@@ -125,7 +126,7 @@ def test_the_memory_of_adapters_is_what_the_server_reserves_in_either_spelling()
 
 def test_a_limit_of_adapters_without_lora_is_refused():
     for option in ({"max_loras": 2}, {"max_lora_rank": 32}):
-        with pytest.raises(PlanningError, match=r"the server has no LoRA\. Set `vllm\.lora_adapters`"):
+        with pytest.raises(PlanningError, match=r"the server has no LoRA\. Set vllm\.lora\.adapters"):
             plan(replace(E2B, vllm=VllmOptions(**option)))
 
 
@@ -224,5 +225,5 @@ def test_a_short_prompt_is_no_proposal_to_verify():
 
 @pytest.mark.parametrize("key", ["in", "out", "users", "rate", "adapterRank"])
 def test_zero_of_what_every_workload_has_is_refused(key: str):
-    with pytest.raises(PlanningError, match=f'--workload {key} is "0"; it must be'):
+    with pytest.raises(PlanningError, match=f'--workload {key} is "0"; expected'):
         parse_workload(f"{key}=0")

@@ -15,8 +15,8 @@ from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, WorkloadPlan
-from gemma_serving.planning.question.workload import IMAGE_TOKENS
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace

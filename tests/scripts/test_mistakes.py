@@ -91,7 +91,9 @@ PLAN = (
         '"maxModelLength"',
         "Did you mean vllm.maxModelLen?",
     ),
-    typed(f"{E2B} L4 --set vllm.maxModelLen=long", 'vllm.maxModelLen is "long"', "it must be a whole number."),
+    typed(
+        f"{E2B} L4 --set vllm.maxModelLen=long", 'vllm.maxModelLen is "long"', "expected a whole number of 1 or more."
+    ),
     typed(
         "plan --model google/gemma-4-E2B-it --device memory=24", '--device memory is "24"', "Write memory=NUMBERGiB or"
     ),

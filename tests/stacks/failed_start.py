@@ -18,8 +18,8 @@ PROJECT = "local-project"
 
 
 def failed_start(stack="l4-12b-qat", *, run=None, **changes):
-    settings = from_file(settings_file(stack, ROOT), project=PROJECT).model_copy(update=changes)
-    settings = settings.model_copy(update={"cloud_run": replace(settings.cloud_run, **(run or {}))})
+    settings = replace(from_file(settings_file(stack, ROOT), project=PROJECT), **changes)
+    settings = replace(settings, cloud_run=replace(settings.cloud_run, **(run or {})))
     planned = plan(to_deployment(settings))
     return FailedStart(
         stack=stack,

@@ -12,10 +12,10 @@ from gemma_serving.contracts.fields import camel_case
 from gemma_serving.contracts.outputs import DETAILS
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.rules.gateway import GATEWAY_RULES, DeployedBackend
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.stacks import gateway, loading
 from gemma_serving.stacks.gateway_plan import gateway_lines, plan_gateway
 from gemma_serving.stacks.program import run
-from gemma_serving.stacks.settings.gateway import GatewayStack
 from tests import security_page
 
 ROOT = Path(__file__).resolve().parents[2]

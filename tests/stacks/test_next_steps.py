@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.planning.machine.hardware import ACCELERATORS, known_places
-from gemma_serving.planning.question.types import NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
 from gemma_serving.stacks.hooks.next_steps import next_steps
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment

@@ -11,7 +11,7 @@ from gemma_serving.contracts.fields import camel_case, from_json
 from gemma_serving.contracts.outputs import DETAILS, StackOutputs
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.settings.vllm_args import given_options
 from gemma_serving.planning.speed import startup
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.outputs import smoke_thresholds

@@ -111,7 +111,7 @@ def test_a_denied_alert_names_the_role_and_the_setting_without_alerts(monkeypatc
 def test_the_doctor_checks_the_roles_that_the_advice_names():
     path = Path(__file__).resolve().parents[2] / "Pulumi.tpu-v6e1.yaml"
     on = from_file(path, project="my-project")
-    off = on.model_copy(update={"alerts": replace(on.alerts, enabled=False)})
+    off = replace(on, alerts=replace(on.alerts, enabled=False))
     roles, fewer = ([group.role for group in permissions_of(settings)] for settings in (on, off))
     assert [role for role in roles if role not in fewer] == list(propagation.ALERT_ROLES)
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning.question.fields import question_fields, value_at
+from gemma_serving.planning.settings.fields import block_fields
+from gemma_serving.planning.settings.paths import question_fields, value_at
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.preview.plans import flat_settings
 from gemma_serving.stacks.loading import from_file, read_yaml
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.settings.keys import setting_fields
 from gemma_serving.stacks.wording import settings_key, value_in_file
 
 FILES = shipped_files(Path(__file__).resolve().parents[2])
@@ -22,7 +23,7 @@ OWN = {
 
 
 def test_every_field_of_a_question_is_the_field_of_a_setting():
-    settings = {field.path: field for field in setting_fields()}
+    settings = {field.path: field for field in block_fields(Settings)}
     for path, field in question_fields().items():
         if path not in OWN:
             assert settings[path].key == field.key, path
@@ -35,7 +36,7 @@ def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messag
         settings = from_file(path, project="my-project")
         deployment, config = to_deployment(settings), read_yaml(path.read_text())["config"]
         for field in question_fields().keys() - {"platform", "weights_mode"}:
-            key = settings_key(field, settings.target)
+            key = settings_key(field)
             given = _at(config, key)
             if given is not None and not isinstance(given, dict):
                 assert value_in_file(field, value_at(deployment, field)) == given, (path.name, key)
@@ -52,14 +53,14 @@ def _at(config, key):
 
 
 def test_a_preview_shows_values_under_the_keys_of_a_file_and_no_block():
-    values = {field.key for field in setting_fields() if field.block is None} | {"gcp:project", "workload"}
+    values = {field.key for field in block_fields(Settings) if field.block is None} | {"gcp:project", "workload"}
     for path in FILES:
         shown = flat_settings(from_file(path, project="my-project"))
         assert shown.keys() <= values, shown.keys() - values
 
 
 def test_a_setting_below_a_block_has_the_effect_of_the_block_unless_it_states_its_own():
-    effects = {field.key: field.effect for field in setting_fields()}
+    effects = {field.key: field.effect for field in block_fields(Settings)}
     assert effects["tpu.existingNetwork.network"] == effects["tpu.existingNetwork"] == "capacity"
     assert effects["tpu.existingNetwork.privateGoogleAccess"] == "nothing"
     assert effects["model"] is None

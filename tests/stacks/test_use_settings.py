@@ -9,12 +9,12 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning import plan
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.features import served_features
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
-from gemma_serving.planning.question.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import SettingsError, from_values, read_yaml
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.wording import StackWording, file_changes
+from gemma_serving.stacks.wording import file_changes
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAFTER = "google/gemma-4-31B-it-assistant"
@@ -146,7 +146,7 @@ def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
     found = next(finding for finding in plan(deployment).findings if finding.id == "MOD03")
     change = file_changes(deployment, found.remedies[0].changes)
     assert set(change) == {f"vllm.speculative.{key}" for key in ("method", "tokens", "drafter", "revision")}
-    assert StackWording(deployment).key("vllm.speculative_config") == "vllm.speculative"
+    assert deployment.vllm_key("speculative_config") == "vllm.speculative"
     block = {key.rpartition(".")[2]: value for key, value in change.items() if value is not None}
     after = plan(to_deployment(settings("rtx6000-31b", speculative=block)))
     assert "MOD03" not in [finding.id for finding in after.findings]

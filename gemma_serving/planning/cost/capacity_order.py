@@ -85,7 +85,7 @@ def ceiling_problem(tpu: TpuSettings, prices: PriceBook = LIST_PRICES) -> Ceilin
         "no price of its forms in its zones is known" if least is None else f"the cheapest form costs ${least:.2f}"
     )
     return CeilingProblem(
-        f"`tpu.max_usd_per_hour` is {tpu.max_usd_per_hour:g}, but {cheapest} for {tpu.accelerator_type}, so no capacity would be requested",
+        f"tpu.maxUsdPerHour is {tpu.max_usd_per_hour:g}, but {cheapest} for {tpu.accelerator_type}, so no capacity would be requested",
         least,
     )
 

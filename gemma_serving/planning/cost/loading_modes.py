@@ -17,8 +17,8 @@ from gemma_serving.planning.memory.host_memory import with_margin_gib
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import WeightsMode
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings
+from gemma_serving.planning.settings.deployment import WeightsMode
 from gemma_serving.planning.speed.startup import LOAD_RATES, startup_plan
 from gemma_serving.planning.units import HOUR_S, align_to, to_gib
 

@@ -21,8 +21,8 @@ from gemma_serving.planning.question.hub_files import hub_files
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
 
 IMAGE_GIB: Final = 8.4

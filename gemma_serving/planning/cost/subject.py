@@ -13,7 +13,6 @@ from gemma_serving.planning.memory.weights import WeightSizes, weights_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import (
     CostPlan,
-    Deployment,
     MemoryPlan,
     StartupPlan,
     ThroughputPlan,
@@ -21,7 +20,8 @@ from gemma_serving.planning.question.types import (
     WorkloadPlan,
     unknown_words,
 )
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of, throughput_plan, workload_plan
 from gemma_serving.planning.speed.startup import startup_plan
 from gemma_serving.planning.speed.unknown import or_none, unknown_figures

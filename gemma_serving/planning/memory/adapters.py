@@ -10,8 +10,8 @@ from typing import Final
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.lora import lora_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.vllm_args import LORA_RANKS
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.vllm_args import LORA_RANKS
+from gemma_serving.planning.settings.workload import Workload
 
 _BF16: Final = 2
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gemma_serving.planning.data.overheads import TPU_LANES, TPU_WORD_BITS
 from gemma_serving.planning.model.spec import LayerGroup
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.vllm_args import SCALED_KV_SUFFIX
+from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
 from gemma_serving.planning.units import align_to, ceil_div
 
 _KV_SCALE_BYTES: Final = 4

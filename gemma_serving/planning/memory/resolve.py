@@ -23,7 +23,6 @@ from gemma_serving.planning.memory.margins import edges_of_memory, one_request
 from gemma_serving.planning.model.catalog import spec_of, unknown_model
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import drafter_of
-from gemma_serving.planning.question.fields import check_values
 from gemma_serving.planning.question.recommendation import (
     MAX_NUM_SEQS,
     SMALL_DEVICE_MAX_NUM_SEQS,
@@ -32,12 +31,13 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.question.types import Deployment, Platform, WeightsMode
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.paths import check_values
+from gemma_serving.planning.settings.vllm_args import (
+    KEY_OF,
     SCALED_KV_SUFFIX,
     TPU_BUCKET_PADDING_GAP,
     VllmOptions,
-    check_options,
 )
 from gemma_serving.planning.units import ceil_div, next_power_of_two
 
@@ -51,7 +51,6 @@ _KV_BYTES: Final = {
 
 def resolve(deployment: Deployment) -> Resolved:
     """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
-    check_options(deployment.vllm)
     check_values(deployment)
     return filled_in(deployment)
 
@@ -116,20 +115,16 @@ def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:
     """Raise PlanningError for values that exclude each other, or that the accelerator does not have."""
     offload, kv_dtype = options.cpu_offload_gib, options.kv_cache_dtype or "auto"
     if offload and accelerator.is_tpu:
-        raise PlanningError(
-            f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights. Remove it."
-        )
+        raise PlanningError(f"vllm.cpuOffloadGib is {offload:g}, but vLLM on TPU cannot offload weights. Remove it.")
     if kv_dtype.endswith(SCALED_KV_SUFFIX) and accelerator.is_tpu:
-        raise PlanningError(
-            f"`vllm.kv_cache_dtype` is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8."
-        )
+        raise PlanningError(f"vllm.kvCacheDtype is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8.")
     if options.load_format == "gguf":
-        raise PlanningError("`vllm.load_format` is gguf, which the planner does not support. Use safetensors.")
+        raise PlanningError("vllm.loadFormat is gguf, which the planner does not support. Use safetensors.")
     for name in ("max_lora_rank", "max_loras"):
         limit = getattr(options, name)
         if limit is not None and options.lora_adapters is None:
             raise PlanningError(
-                f"`vllm.{name}` is {limit}, but the server has no LoRA. Set `vllm.lora_adapters` ({{}} without adapters at the start)."
+                f"vllm.{KEY_OF[name]} is {limit}, but the server has no LoRA. Set vllm.lora.adapters ({{}} without adapters at the start)."
             )
 
 
@@ -232,7 +227,7 @@ def _check_conversion(wanted: str, native: str, model_id: str, architecture: str
     if native != "bf16":
         instead = f" or use {architecture}" if architecture else ""
         raise PlanningError(
-            f'The checkpoint {model_id} is {native}, which conflicts with `quantization` "{wanted}". Remove quantization{instead}.'
+            f'The checkpoint {model_id} is {native}, which conflicts with quantization "{wanted}". Remove quantization{instead}.'
         )
     if wanted in QUANTIZED_BY_VLLM:
         return

@@ -74,7 +74,7 @@ def unknown_model(name: str) -> str:
     if found is not None:
         return (
             f"{found.id} is a draft model for {found.architecture} and cannot serve alone. Set the model to {found.architecture} and add "
-            'the draft model to `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
+            'the draft model to vllm.speculativeConfig: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
     close = similar_ids(name)[:2]
     meant = f" Did you mean {' or '.join(close)}?" if close else ""

@@ -8,7 +8,7 @@ from gemma_serving.planning.data.checkpoints import CHECKPOINTS, find_checkpoint
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import ModelSpec
-from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 LOOKUPS = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
 """Methods of vLLM that look proposals up and load no model (vllm/config/speculative.py)."""
@@ -33,7 +33,7 @@ def drafter_of(options: VllmOptions, given: ModelSpec | None = None) -> ModelSpe
     if named is None:
         if given is not None:
             raise PlanningError(
-                "A config.json of a draft model was passed, but `vllm.speculative_config` names no model. Add its id as "
+                "A config.json of a draft model was passed, but vllm.speculativeConfig names no model. Add its id as "
                 '{"model": "ORG/NAME", "num_speculative_tokens": 3}.'
             )
         return None

@@ -11,7 +11,7 @@ from gemma_serving.planning.question.extra_arguments import extra_arguments, val
 from gemma_serving.planning.question.lora import lora_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.server_flags import ServerArgument
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.settings.vllm_args import (
     CHAT_TEMPLATE_KWARGS,
     DEFAULT_IMAGE_TOKENS,
     MM_PROCESSOR_KWARGS,

@@ -14,7 +14,7 @@ from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
 from gemma_serving.planning.question.lora import adapters_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.vllm_args import TOKENIZER, TOKENIZER_REVISION
+from gemma_serving.planning.settings.vllm_args import TOKENIZER, TOKENIZER_REVISION
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 """Form of a repository on the hub."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.settings.vllm_args import (
     DEFAULT_LORA_RANK,
     ENABLE_LORA,
     LORA_MODULES,

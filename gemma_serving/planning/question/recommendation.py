@@ -9,8 +9,8 @@ from typing import Final
 
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
-from gemma_serving.planning.question.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD, Workload
+from gemma_serving.planning.settings.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
 
 UTILIZATION: Final = 0.90
 """Middle of the recipe's range of 0.85 to 0.95; on TPU the rest holds compiled programs."""

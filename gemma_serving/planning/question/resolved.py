@@ -11,8 +11,8 @@ from gemma_serving.planning.data.quantization import Scheme
 from gemma_serving.planning.machine.hardware import Accelerator, Host
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import named_drafter
-from gemma_serving.planning.question.types import Deployment, Platform, WeightsMode
-from gemma_serving.planning.question.vllm_args import VllmOptions
+from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
 

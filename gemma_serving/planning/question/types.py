@@ -1,4 +1,4 @@
-"""Inputs and outputs of the planner.
+"""Results of the planner.
 
 Frozen, keyword-only structs, because Python needs 40 times as long for a dataclass (decision 45).
 Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
@@ -11,176 +11,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
-from gemma_serving.contracts.verdicts import Severity, Verdict
-from gemma_serving.planning.data.prices import Price, PriceBook
+from gemma_serving.contracts.verdicts import Verdict
+from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.machine.hardware import Accelerator
-from gemma_serving.planning.model.spec import ModelSpec
-from gemma_serving.planning.question.vllm_args import VllmOptions
-from gemma_serving.planning.question.workload import Workload
-from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
-from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
-from gemma_serving.planning.settings.image import ImageSettings
-from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
-from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.planning.settings.deployment import Platform, WeightsMode
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.outputs import PlanSummary
 
 _ROUNDING_GIB: Final = 1e-9
 """A budget is a product; its difference from the total is not exact."""
-
-Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
-"""`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
-WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
-"""Source of the server's weights at startup.
-
-`hub`: downloaded from Hugging Face; `disk`: copied from the bucket to a local disk first; `memory`: copied from the bucket to
-shared memory first; `fuse`, `fuse-buffered`, `fuse-cached`: read through a Cloud Storage FUSE mount, plain, with buffered reads,
-or through a file cache with parallel downloads; `streamer`: vLLM's runai_streamer reads gs://; `image`: part of the image.
-"""
-
-
-NO_TPU: Final = TpuSettings(accelerator_type="", zones=(), max_run_duration_s=14_400)
-"""The block of a question that names no TPU: empty where a stack has to set a value."""
-NO_SERVICE: Final = CloudRunSettings(
-    region="", gpu="", cpu=0, memory_mib=0, concurrency=0, max_instances=1, request_timeout_s=0
-)
-"""The block of a question that names no service: empty or 0 where a stack has to set a value, or where it does not matter."""
-
-
-class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The complete input of the planner. Only `model` and an accelerator are required.
-
-    The blocks are those of a stack's settings, as they are. What is no setting is added: the model's figures, prices, the date, and a
-    platform that no stack has. None or empty is "recommend" where a stack's block has to set a value.
-
-    Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
-    them and raises `planning.PlanningError` with one sentence if a name is unknown or two settings conflict.
-    """
-
-    model: str
-    accelerator: str = ""
-    """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""
-    model_revision: str | None = None
-    """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
-    platform: str | None = None
-    """None uses the accelerator's only or default platform."""
-    quantization: str | None = None
-    """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
-    vllm: VllmOptions = VllmOptions()
-    """Options as set; `planning.question.recommendation` supplies the rest."""
-    weights_mode: WeightsMode | None = None
-    """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
-    host_memory_gib: float | None = None
-    """Memory of a machine without a block; None for the service's (`given_memory_gib`), without one the default for the accelerator."""
-    vcpu: float | None = None
-    """vCPU of a machine without a block; None for the service's (`given_vcpu`), without one the default for the accelerator."""
-    image: ImageSettings | None = None
-    """The server's image; None for the accelerator's default image."""
-    tpu: TpuSettings = NO_TPU
-    cloud_run: CloudRunSettings = NO_SERVICE
-    bucket: BucketSettings = BucketSettings()
-    alerts: AlertSettings = AlertSettings(enabled=False)
-    """Stacks have alerts by default; a question without a stack has none."""
-    metrics: MetricsSettings = MetricsSettings()
-    has_api_key: bool = False
-    """True if the server requires an API key and therefore has the path guard."""
-    endpoint_url: str | None = None
-    workload: Workload | None = None
-    """The clients' workload; None plans only the saturated rate, at `planning.question.workload.DEFAULT_WORKLOAD`."""
-    measured_tok_per_s: float | None = None
-    """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
-    max_usd: int | None = None
-    """Maximum cost in US dollars before a guard tears the deployment down."""
-    accept_findings: tuple[str, ...] = ()
-    """Ids of findings that the user accepted; they are shown but block nothing."""
-    staged_parts: tuple[str, ...] = ()
-    """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
-    vllm_in_blocks: tuple[str, ...] = ()
-    """Options for which the settings use a block instead of the option's own key, so remedies are worded with its keys."""
-    model_spec: ModelSpec | None = None
-    """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
-    device: Accelerator | None = None
-    """A device by its specifications (`planning.machine.devices.parse_device`), instead of `accelerator`."""
-    draft_spec: ModelSpec | None = None
-    """Architecture of a draft model outside the catalog."""
-    prices: PriceBook | None = None
-    """Prices that replace the list prices."""
-    today: str | None = None
-    """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
-
-    @property
-    def accelerator_name(self) -> str:
-        """Name of the accelerator as it was given, or of the platform's block; empty if neither names one."""
-        if self.accelerator:
-            return self.accelerator
-        blocks = (self.cloud_run.gpu, self.tpu.accelerator_type)
-        own, other = blocks if self.platform == "cloud-run" else reversed(blocks)
-        return own or other
-
-    @property
-    def given_vcpu(self) -> float | None:
-        """VCPU of the machine as it was given, or of the service; None for the default."""
-        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.cpu > 0
-        return self.cloud_run.cpu if self.vcpu is None and is_service else self.vcpu
-
-    @property
-    def given_memory_gib(self) -> float | None:
-        """Memory of the machine as it was given, or of the service; None for the default."""
-        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.memory_mib > 0
-        return self.cloud_run.memory_mib / 1024 if self.host_memory_gib is None and is_service else self.host_memory_gib
-
-    @property
-    def image_version(self) -> str | None:
-        """VLLM version in the image; None for the default image's version, empty if unknown."""
-        if self.image is None or self.image.is_default:
-            return None
-        return self.image.version or ""
-
-    @property
-    def image_supports(self) -> tuple[str, ...]:
-        """Precisions that a custom image loads, regardless of `planning.model.support`."""
-        return () if self.image is None else self.image.supports
-
-    def collects_on(self, platform: str) -> bool:
-        """Return whether a collector of metrics runs next to the server on a platform."""
-        return collects(self.alerts, self.metrics, platform)
-
-
-class Remedy(Struct, frozen=True, kw_only=True):
-    """Changes of a deployment's fields that remove a finding. `planning.question.fields.with_changes` applies them."""
-
-    changes: Mapping[str, object]
-    """The new value of each field, by path (`vllm.max_model_len`); None removes the field."""
-    move: Literal["accelerator", "model"] | None = None
-    """The part that the remedy replaces; None if it keeps both the accelerator and the model."""
-    title: str = ""
-    usd_per_hour: float | None = None
-    """Price per hour after the change; None if the price stays the same."""
-    extra_usd_per_hour: float = 0.0
-    warns: tuple[str, ...] = ()
-    """Ids of the warnings that it adds."""
-    is_deployable: bool = True
-    """True if this project can deploy the result; False for a Compute Engine GPU machine."""
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """A result to review before the deployment costs anything.
-
-    `message` and `advice` name fields of a `Deployment` by path in backticks; `planning.solve.wording` inserts the caller's keys.
-    """
-
-    id: str
-    severity: Severity
-    message: str
-    """The fact and its figure, one to three sentences."""
-    remedies: tuple[Remedy, ...]
-    """Tested changes: each removes this finding and adds none that blocks."""
-    advice: str
-    """Fix other than a change of fields, such as requesting quota; may be empty."""
-    source: str
 
 
 class MemoryPlan(Struct, frozen=True, kw_only=True):
@@ -370,8 +215,8 @@ def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - 
 RequestLimit = Literal["kv-cache", "max-num-seqs", "concurrency"]
 LIMIT_WORDS: Final[Mapping[RequestLimit, str]] = {
     "kv-cache": "the KV cache",
-    "max-num-seqs": "`vllm.max_num_seqs`",
-    "concurrency": "`cloud_run.concurrency`",
+    "max-num-seqs": "vllm.maxNumSeqs",
+    "concurrency": "cloudRun.concurrency",
 }
 """Limits of a server's concurrent requests, with their fields as in messages."""
 Bottleneck = RequestLimit | Literal["prefill", "memory", "compute", "pcie", "overhead", "front-end", "rate"]

@@ -16,7 +16,6 @@ from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import MODELS, spec_of
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import loading_image, support_of
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.question.recommendation import (
     MAX_NUM_SEQS,
     SMALL_DEVICE_GIB,
@@ -25,8 +24,10 @@ from gemma_serving.planning.question.recommendation import (
     needs_text_alone,
     recommended_options,
 )
-from gemma_serving.planning.question.types import Deployment, Remedy
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.image import ImageSettings, named_image
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.units import HOUR_S
 
 _SHORT_REQUEST = 8_192

@@ -5,12 +5,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.extra_arguments import extra_arguments, flags_of
 from gemma_serving.planning.question.features import soft_token_arguments
 from gemma_serving.planning.question.server_flags import ServerArgument
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import (
+from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.vllm_args import (
     DEFAULT_IMAGE_TOKENS,
     IMAGE_TOKENS,
     OPTIONS,
@@ -21,7 +22,6 @@ from gemma_serving.planning.question.vllm_args import (
     VllmOption,
     VllmOptions,
 )
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.units import number_of
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
@@ -77,7 +77,7 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
     if not count:
         return None
     return RuleResult(
-        f"`vllm.extra_args` has {number_of(count, 'argument')} with what looks like a secret. Arguments are stored "
+        f"vllm.extraArgs has {number_of(count, 'argument')} with what looks like a secret. Arguments are stored "
         "unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
@@ -96,7 +96,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
     kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
-        f"`vllm.extra_args` has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
+        f"vllm.extraArgs has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
         remedies=(
             *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),
@@ -111,7 +111,7 @@ def _ignored(subject: Subject, found: Sequence[ServerArgument]) -> RuleResult | 
         return None
     listed = ", ".join(dict.fromkeys(one.name for one in found))
     return RuleResult(
-        f"`vllm.extra_args` has {listed}, which changes memory or speed, but the plan ignores it.",
+        f"vllm.extraArgs has {listed}, which changes memory or speed, but the plan ignores it.",
         severity="warn",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
@@ -130,7 +130,7 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
     )
     listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
-        f"`vllm.extra_args`: {_token_form().sub('...', listed)}. {ending}",
+        f"vllm.extraArgs: {_token_form().sub('...', listed)}. {ending}",
         severity="block" if table.is_certain else "warn",
         remedies=(change("vllm.extra_args", kept_arguments(subject, wrong)),),
     )
@@ -148,7 +148,7 @@ def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
     kept = kept_arguments(subject, (argument,))
     nearest = min(IMAGE_TOKENS, key=lambda tokens: abs(tokens - given))
     return RuleResult(
-        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, most))} or "
+        f"vllm.extraArgs sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, most))} or "
         f"{last} tokens. vLLM will not start.",
         remedies=(
             Remedy(changes={"vllm.image_tokens": nearest, "vllm.extra_args": kept}),
@@ -168,12 +168,12 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     tools, reasoning = options.tool_call_parser or _PARSER, options.reasoning_parser or _PARSER
     if options.enable_auto_tool_choice and tools != _PARSER and "--tool-parser-plugin" not in plugins:
         effects["vllm.tool_call_parser"] = (
-            f"`vllm.tool_call_parser` is {tools}, which does not read Gemma 4's tool calls. Responses will contain "
+            f"{resolved.deployment.vllm_key('tool_call_parser')} is {tools}, which does not read Gemma 4's tool calls. Responses will contain "
             "them as text."
         )
     if reasoning != _PARSER and "--reasoning-parser-plugin" not in plugins:
         effects["vllm.reasoning_parser"] = (
-            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may fail to "
+            f"{resolved.deployment.vllm_key('reasoning_parser')} is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may fail to "
             "start, or return the reasoning as part of the response."
         )
     if not effects:
@@ -205,12 +205,12 @@ def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> s
     """Return the field of the settings key that a flag among others belongs to; empty if it has none, or none that is set and excludes it."""
     if flag in _OF_THE_MODEL:
         has_tokenizer = any(one.name == TOKENIZER for one in read)
-        return "" if flag == TOKENIZER_REVISION and has_tokenizer else "`model_revision`"
+        return "" if flag == TOKENIZER_REVISION and has_tokenizer else "modelRevision"
     if flag in _OWN_FLAGS:
         option = _OWN_FLAGS[flag]
-        return f"`vllm.{option.name}`" if not option.is_in_block or _is_set(option, options) else ""
+        return f"vllm.{option.key}" if not option.is_in_block or _is_set(option, options) else ""
     if flag in _SAME_AS:
-        return f"`vllm.{OPTIONS[_SAME_AS[flag]].name}`"
+        return f"vllm.{_SAME_AS[flag]}"
     return "set by the stack" if flag in _SET_BY_THE_STACK else ""
 
 
@@ -233,8 +233,8 @@ def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
         try:
-            found[f"vllm.{option.name}"] = option.read(text)
-        except PlanningError:
+            found[f"vllm.{option.name}"] = read_text(option.field, text)
+        except ValueError:
             continue
     return found
 

@@ -18,11 +18,11 @@ from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
 from gemma_serving.planning.question.releases import Runner, runners
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.alternatives import DEFAULT_IMAGE
 from gemma_serving.planning.rules.arguments import kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 
 Needs = Literal[
     "Gemma 4",
@@ -146,7 +146,7 @@ def _recorded_crash(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"The server {start} not start: {clause} ({crash.source}).",
         remedies=_remedies(crash, subject),
-        advice=f"Or set `image` to a release from {crash.fixed} by its digest." if crash.fixed else "",
+        advice=f"Or set image to a release from {crash.fixed} by its digest." if crash.fixed else "",
         severity=severity,
         source=f"{crash.id}, {crash.seen_on}",
     )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from itertools import islice
 
 from msgspec.structs import replace
@@ -11,13 +10,15 @@ from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.fields import effective_changes, with_changes
-from gemma_serving.planning.question.types import Finding, Plan, Remedy
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules import arguments, crashes, memory, models, observability, workload
 from gemma_serving.planning.rules.alternatives import other_accelerators
 from gemma_serving.planning.rules.platforms import accelerator, cloud_run, cost, host, quota, replicas, tpu
 from gemma_serving.planning.rules.registry import ALL_RULES, Rule, RuleResult
 from gemma_serving.planning.rules.security import advisories, exposure, pinned
+from gemma_serving.planning.settings.accepted import acceptable_ids
+from gemma_serving.planning.settings.finding import Finding, Remedy
+from gemma_serving.planning.settings.paths import effective_changes, with_changes
 from gemma_serving.planning.units import number_of
 
 _CHECKS = (
@@ -55,22 +56,6 @@ _MEMORY = ("FIT", "HST")
 """Findings about the memory of devices and hosts."""
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
-
-
-@cache
-def acceptable_ids() -> tuple[str, ...]:
-    """Return the ids that `acceptFindings` may name."""
-    return tuple(one.id for one in RULES.values() if one.is_acceptable)
-
-
-def check_accepted(ids: Iterable[str]) -> str | None:
-    """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
-    for identifier in ids:
-        if identifier not in RULES:
-            return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(acceptable_ids())}'
-        if identifier not in acceptable_ids():
-            return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
-    return None
 
 
 def findings_of(subject: Subject) -> tuple[Finding, ...]:

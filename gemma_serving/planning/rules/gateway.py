@@ -13,9 +13,9 @@ from gemma_serving.planning.cost.costs import gateway_parts
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.prices import PriceBook, region_of
 from gemma_serving.planning.data.tables import Table
-from gemma_serving.planning.question.types import Finding
 from gemma_serving.planning.rules.registry import ALL_RULES
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.units import DAY_S, HOUR_S, ceil_div, duration
 
 _DAY_H: Final = DAY_S / HOUR_S

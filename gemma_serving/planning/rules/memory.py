@@ -23,7 +23,6 @@ from gemma_serving.planning.model.support import FP8_KV, Answer, Support, suppor
 from gemma_serving.planning.question.recommendation import UTILIZATION
 from gemma_serving.planning.question.releases import tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.alternatives import (
     DEFAULT_IMAGE,
     alternatives_for,
@@ -35,6 +34,7 @@ from gemma_serving.planning.rules.alternatives import (
 )
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import align_to, from_gib, number_of, to_gib
 
 _ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
@@ -46,7 +46,7 @@ _FEWER_SEQUENCES = (128, 64, 32, 16)
 _WORTH_KEEPING = 1.25
 """Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
-    "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits "
+    "With vllm.disableChunkedMmInput false the server starts, but vLLM on TPU warns of failures when it splits "
     "an item (tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
 )
 _WORTH_HALF = 0.55
@@ -77,7 +77,7 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
         rest = 0.0 if resolved.is_tpu else memory.activations_gib + memory.graphs_gib
         message = (
             f"No memory is left for the KV cache: weights{'' if resolved.is_tpu else ', activations and graphs'} need "
-            f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
+            f"{memory.weights_gib + rest:.1f} GiB, but vllm.gpuMemoryUtilization {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
     remedies = chain(_more_memory(subject), fewer_replicas(resolved), alternatives_for(subject))
@@ -170,7 +170,7 @@ def _one_request(subject: Subject) -> RuleResult | None:
     replicas = fewer_replicas(resolved)
     return RuleResult(
         f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "
-        f"`vllm.max_model_len` {resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
+        f"vllm.maxModelLen {resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
         + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
         remedies=chain(shorter, _more_memory(subject), replicas, other_accelerators(subject)),
         last_resorts=smaller_models(subject),
@@ -182,7 +182,7 @@ def _headroom(subject: Subject) -> RuleResult | None:
     edge, resolved = margins.edge_outside_budget(subject.memory), subject.resolved
     if not edge.is_short and not edge.may_fail:
         return None
-    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
+    left = f"vllm.gpuMemoryUtilization {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
     if edge.is_short:
         fact = (
             f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads "
@@ -216,7 +216,7 @@ def _speculation_part(resolved: Resolved) -> str:
     warm_up, verified_gib = warm_up_of(resolved), verification_gib(resolved)
     if warm_up.all_gib > verified_gib:
         return (
-            f" Speculative decoding with `vllm.max_num_seqs` {resolved.max_num_seqs} takes {warm_up.all_gib:.2f} GiB of it while the server starts, "
+            f" Speculative decoding with vllm.maxNumSeqs {resolved.max_num_seqs} takes {warm_up.all_gib:.2f} GiB of it while the server starts, "
             "because vLLM on TPU keeps the inputs of its programs until all have run."
         )
     return (
@@ -272,7 +272,7 @@ def _precision(subject: Subject) -> RuleResult | None:
             return None
         if resolved.kv_dtype.startswith("fp8") and (kv := _support(resolved, FP8_KV)).answer == "no":
             return RuleResult(
-                f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}: {kv.note}.",
+                f"vllm.kvCacheDtype is {resolved.kv_dtype}: {kv.note}.",
                 remedies=(change("vllm.kv_cache_dtype", "int8_per_token_head"), change("vllm.kv_cache_dtype", None)),
                 source=f"{kv.source}, {kv.seen_on}",
             )
@@ -298,7 +298,7 @@ def _precision(subject: Subject) -> RuleResult | None:
         f"{served} {loads} on {resolved.accelerator.name}: {row.note}.",
         remedies=remedies(),
         last_resorts=smaller_models(subject),
-        advice="If your image loads it, add it to `image.supports`.",
+        advice="If your image loads it, add it to image.supports.",
         severity="block" if row.answer == "no" else "warn",
         source=source,
     )
@@ -324,7 +324,7 @@ def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
         return None
     gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
-        f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on "
+        f"vllm.kvCacheDtype is {resolved.kv_dtype}, but it does not double the KV cache on "
         f"{resolved.accelerator.name}. It holds {subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, "
         f"{gain} than with bf16. A chip with one KV head pads fp8 to the width of bf16.",
         severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
@@ -352,9 +352,9 @@ def _parallelism(subject: Subject) -> RuleResult | None:
     usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
     if resolved.is_tpu:
         others = list(more_replicas(resolved))
-    replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
+    replicas = f" and vllm.dataParallelSize is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(
-        f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
+        f"vllm.tensorParallelSize is {resolved.tp}{replicas}, but {fact}.",
         remedies=(usual, *([replicas_remedy(None)] if resolved.dp > 1 else []), *others),
         last_resorts=alternatives_for(subject),
     )
@@ -381,7 +381,7 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     elif request.may_fail:
         message = (
             f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of "
-            f"`vllm.max_model_len` {subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
+            f"vllm.maxModelLen {subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
             f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
         )
     else:
@@ -428,7 +428,7 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
     limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **dict.fromkeys(too_long, 0)}
     is_chosen = not resolved.spec.vision_bidirectional
     default = " by this project's default" if resolved.deployment.vllm.disable_chunked_mm_input is None else ""
-    why = f" because `vllm.disable_chunked_mm_input` is true{default}" if is_chosen else ""
+    why = f" because vllm.disableChunkedMmInput is true{default}" if is_chosen else ""
 
     def remedies() -> Iterator[Remedy]:
         yield change("vllm.max_num_batched_tokens", tokens)
@@ -438,7 +438,7 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps{why}, but "
-        f"`vllm.max_num_batched_tokens` is {resolved.max_num_batched_tokens:,}. vLLM will not start.",
+        f"vllm.maxNumBatchedTokens is {resolved.max_num_batched_tokens:,}. vLLM will not start.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
         advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
@@ -452,7 +452,7 @@ def _model_length(subject: Subject) -> RuleResult | None:
     if resolved.max_model_len <= longest:
         return None
     return RuleResult(
-        f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. "
+        f"vllm.maxModelLen is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. "
         "vLLM will not start.",
         remedies=(change("vllm.max_model_len", longest),),
         last_resorts=alternatives_for(subject),

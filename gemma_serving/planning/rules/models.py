@@ -7,9 +7,9 @@ from gemma_serving.planning.data.checkpoints import Checkpoint, find_checkpoint,
 from gemma_serving.planning.model.catalog import absent_model
 from gemma_serving.planning.model.spec import precisions, text_params
 from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for, named_drafter
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.alternatives import served_as, smaller_models
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 
 
 @rule("MOD01")
@@ -40,7 +40,7 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
         f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the "
         "smoke checks will fail.",
         remedies=(change("model", found.architecture),),
-        advice="Set `vllm.chat_template`, or use /v1/completions.",
+        advice=f"Set {resolved.deployment.vllm_key('chat_template')}, or use /v1/completions.",
     )
 
 
@@ -96,7 +96,7 @@ def _foreign_commit(subject: Subject) -> RuleResult | None:
     if known is None:
         advice += f" If {deployment.model} is a copy of {owner.id} with its history, accept this finding."
     return RuleResult(
-        f"`model_revision` is {commit}, which is a commit of {owner.id}, not of {deployment.model}. "
+        f"modelRevision is {commit}, which is a commit of {owner.id}, not of {deployment.model}. "
         "Its weights cannot be loaded.",
         remedies=(change("model_revision", own_commit),),
         advice="" if own_commit else advice,

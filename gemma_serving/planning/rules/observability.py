@@ -7,8 +7,8 @@ from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU,
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
 
 
@@ -23,7 +23,7 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
     present = "server errors, the daily cost and " if on_run else ""
     missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
     return RuleResult(
-        f"`metrics.enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
+        f"metrics.enabled is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
         f"and the KV cache{missing} need metrics.",
         remedies=(change("metrics.enabled", True), *_room_remedies(resolved)),
     )
@@ -38,7 +38,7 @@ def _no_room(subject: Subject) -> RuleResult | None:
     host = resolved.host
     return RuleResult(
         f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each "
-        f"instance. Of `vcpu` {resolved.vcpu:g} and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server "
+        f"instance. Of cloudRun.cpu {resolved.vcpu:g} and cloudRun.memory {resolved.host_memory_gib:g} GiB, the server "
         f"keeps {vcpu:g} vCPU and {memory_gib:g} GiB, but a container with {resolved.accelerator.name} needs at "
         f"least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
         remedies=(*_room_remedies(resolved), change("metrics.enabled", False)),

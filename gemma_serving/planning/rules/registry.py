@@ -8,7 +8,7 @@ from msgspec import Struct
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.tables import Table, data_file, row_of
-from gemma_serving.planning.question.types import Remedy
+from gemma_serving.planning.settings.finding import Remedy
 
 Platform = Literal["tpu", "cloud-run", "gateway"]
 

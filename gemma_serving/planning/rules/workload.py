@@ -14,12 +14,13 @@ from gemma_serving.planning.memory.speculation import speculation_of, unknown_dr
 from gemma_serving.planning.question.drafters import likely_drafters
 from gemma_serving.planning.question.features import allowed_items, decodes_audio
 from gemma_serving.planning.question.lora import adapters_of, lora_of
-from gemma_serving.planning.question.types import LIMIT_WORDS, Remedy
-from gemma_serving.planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import more_replicas
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import media_tokens, prompt_tokens
 from gemma_serving.planning.speed.serving import LoadedServer, server_of
 from gemma_serving.planning.units import HOUR_S, ceil_div, duration, number_of, to_gib
@@ -48,7 +49,7 @@ def _arrivals(subject: Subject) -> RuleResult | None:
         else "The queue may grow without bound"
     )
     return RuleResult(
-        f"`workload.rate_per_s` is {rate:g}, but the server processes {most:.3g} such requests per second "
+        f"workload.ratePerS is {rate:g}, but the server processes {most:.3g} such requests per second "
         f"({band.low:.3g} to {band.high:.3g}). {grows}.",
         remedies=_more_capacity(subject, change("workload.rate_per_s", _rounded_down(band.low))),
     )
@@ -67,9 +68,9 @@ def _users(subject: Subject) -> RuleResult | None:
         if "kv-cache" in answer.limits
         else f"{' and '.join(keys)} {'are' if keys[1:] else 'is'} {server.slots:,}{f' in each of {replicas} replicas' if replicas > 1 else ''}"
     )
-    more = f" unless another instance serves them (`cloud_run.max_instances` is {run.max_instances})"
+    more = f" unless another instance serves them (cloudRun.maxInstances is {run.max_instances})"
     return RuleResult(
-        f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will "
+        f"workload.users is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will "
         f"wait, each {duration(answer.queue_s.typical)} per request"
         f"{more if server.admitted is not None and run.max_instances > 1 else ''}.",
         remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
@@ -128,7 +129,7 @@ def _length(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         f"A workload request has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), but "
-        f"`vllm.max_model_len` is {limit:,}. The server will reject it.",
+        f"vllm.maxModelLen is {limit:,}. The server will reject it.",
         remedies=remedies(),
     )
 
@@ -176,7 +177,7 @@ def _adapters(subject: Subject) -> RuleResult | None:
         return None
     wanted = {f"vllm.{name}": value for name, value in adapter_options(workload).items()}
     return RuleResult(
-        f"`workload.adapters` is {workload.adapters}, but the server has no LoRA (`vllm.lora_adapters`).",
+        f"workload.adapters is {workload.adapters}, but the server has no LoRA (vllm.lora.adapters).",
         remedies=(Remedy(changes=wanted), change("workload.adapters", 0)),
     )
 
@@ -189,7 +190,7 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
-        f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan "
+        f"{resolved.deployment.vllm_key('speculative_config')} names the draft model {drafter.model}, which is not in the catalog. The plan "
         f"assumes {to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, "
         "but not the time of its proposals.",
         remedies=(
@@ -217,7 +218,7 @@ def _unheard_audio(subject: Subject) -> RuleResult | None:
     if has_recordings:
         changes["workload.audio_s"] = 0.0
     asked = (
-        f"`vllm.limit_mm_per_prompt` allows audio ({items} per request)"
+        f"{deployment.vllm_key('limit_mm_per_prompt')} allows audio ({items} per request)"
         if items
         else f"A workload request has {workload.audio_s if workload else 0:g} s of audio"
     )
@@ -253,7 +254,7 @@ def _unstaged_adapter(subject: Subject) -> RuleResult | None:
         return None
     kept = {name: place for name, place in adapters.items() if name not in left}
     return RuleResult(
-        f"`vllm.lora_adapters` names {number_of(len(left), 'adapter')} in a bucket without a staged copy "
+        f"vllm.lora.adapters names {number_of(len(left), 'adapter')} in a bucket without a staged copy "
         f"({', '.join(left.values())}). vLLM cannot read gs://, so the server will not start.",
         remedies=(change("vllm.lora_adapters", kept),),
         advice="To stage them, run gemma stage_model, which adds their hash to bucket.parts.",

@@ -1,11 +1,10 @@
 """Annotations of a setting's type: its limits, its form in the file, and the effect of a change.
 
-`Annotated[int, Limit(at_least=1), OnChange("update")]` is a number from 1 whose change updates other resources. `check` is the only check
-of a value: the parser of files calls it through pydantic's protocol, and `planning.settings.fields.check_block` for every other caller.
+`Annotated[int, Limit(at_least=1), OnChange("update")]` is a number from 1 whose change updates other resources.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from msgspec import Struct
@@ -43,7 +42,7 @@ class HasProblems(Protocol):
 
 
 class Constraint:
-    """A check of one value, in the protocol of pydantic for annotations: a core schema is a plain dictionary."""
+    """A check of one value."""
 
     __slots__ = ()
 
@@ -53,23 +52,8 @@ class Constraint:
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What the JSON schema of a value states in addition to its type, or in place of it."""
+        """What the JSON schema of a value states in addition to its type."""
         return {}
-
-    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:
-        return {
-            "type": "function-after",
-            "function": {"type": "no-info", "function": self._checked},
-            "schema": handler(source),
-        }
-
-    def __get_pydantic_json_schema__(self, core: object, handler: Callable[[object], dict[str, Any]]) -> dict[str, Any]:
-        return {**handler(core), **self.json_schema}
-
-    def _checked(self, value: object) -> object:
-        if value is not None:
-            self.check(value)
-        return value
 
 
 class Matching(Constraint, Struct, frozen=True):
@@ -88,7 +72,16 @@ class Matching(Constraint, Struct, frozen=True):
     def json_schema(self) -> dict[str, Any]:
         """The pattern."""
         examples = {"examples": [self.example]} if self.example else {}
-        return {"type": "string", "pattern": self.pattern, **examples}
+        return {**examples, "pattern": self.pattern}
+
+
+class InFile(Struct, frozen=True):
+    """Another form of a value in the file."""
+
+    read: Callable[[Any], object]
+    """Returns the value. Raises ValueError."""
+    words: Collection[str] = ()
+    """Words that the file may have in place of a block."""
 
 
 class Quantity(Constraint, Struct, frozen=True):
@@ -107,15 +100,8 @@ class Quantity(Constraint, Struct, frozen=True):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """The text with its unit."""
-        return {"type": "string", "pattern": self.pattern, "examples": list(self.examples)}
-
-    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:
-        return {
-            "type": "function-before",
-            "function": {"type": "no-info", "function": self.read},
-            "schema": handler(source),
-        }
+        """The text with its unit, in place of the number."""
+        return {"examples": list(self.examples), "pattern": self.pattern, "type": "string"}
 
 
 class OneOf(Constraint, Struct, frozen=True):
@@ -125,21 +111,12 @@ class OneOf(Constraint, Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the values in words: 4, 6 or 8."""
-        *most, last = map(repr, self.values)
-        return f"{', '.join(most)} or {last}"
+        return one_of(self.values)
 
     def check(self, value: object) -> None:
         """Raise ValueError with all values."""
         if all(value != one for one in self.values):
             raise ValueError(f"expected {self}")
-
-    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:
-        # Before the check of the type, whose message does not list the values.
-        return {
-            "type": "function-before",
-            "function": {"type": "no-info", "function": self._checked},
-            "schema": handler(source),
-        }
 
     @property
     def json_schema(self) -> dict[str, Any]:
@@ -153,10 +130,8 @@ class Items(Constraint, Struct, frozen=True):
     noun: str
     key: str
 
-    def check(self, value: tuple[object, ...] | str) -> None:
-        """Raise ValueError for a text, for an empty list, and for one with duplicates."""
-        if isinstance(value, str):
-            raise ValueError(f'expected a list, such as ("{value}",) in Python')  # noqa: TRY004 - as of any other annotation
+    def check(self, value: tuple[object, ...]) -> None:
+        """Raise ValueError for an empty list, and for one with duplicates."""
         if not value:
             raise ValueError("expected 1 item or more")
         if len(set(value)) != len(value):
@@ -168,27 +143,14 @@ class Items(Constraint, Struct, frozen=True):
         return {"minItems": 1}
 
 
-class WordOrList(Constraint, Struct, frozen=True):
+class WordOrList(Struct, frozen=True):
     """A list of words that the file can also have as its only word, without brackets."""
 
     example: str
     """A word, for messages."""
 
-    def check(self, value: object) -> None:
-        """Accept any value: the annotations of the list and of its items check it."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], object]) -> dict[str, object]:
-        return {
-            "type": "function-before",
-            "function": {"type": "no-info", "function": self._as_items},
-            "schema": handler(source),
-        }
-
-    def __get_pydantic_json_schema__(self, core: object, handler: Callable[[object], dict[str, Any]]) -> dict[str, Any]:
-        of_list = handler(core)
-        return {"anyOf": [of_list["items"], of_list]}
-
-    def _as_items(self, value: object) -> tuple[str, ...]:
+    def read(self, value: object) -> tuple[str, ...]:
+        """Return the words. Raises ValueError."""
         items = tuple(cast("list[object]", value)) if isinstance(value, list | tuple) else (value,)
         words = tuple(item for item in items if isinstance(item, str))
         if words != items:
@@ -208,18 +170,14 @@ class Checked(Constraint, Struct, frozen=True):
             raise ValueError(problem)
 
 
-class Consistent(Constraint, Struct, frozen=True):
-    """A block whose keys do not contradict each other."""
+class Unusable(NamedTuple):
+    """Values that vLLM has but this project rejects, each with the reason as a sentence."""
 
-    def check(self, value: HasProblems) -> None:
-        """Raise ValueError with the first contradiction."""
-        problem = next(value.problems(), None)
-        if problem is not None:
-            raise ValueError(problem)
+    reasons: Mapping[str, str]
 
 
-class Limit(Struct, frozen=True, kw_only=True):
-    """Allowed numbers. Follows the protocol of `annotated_types`, so pydantic checks the same limits."""
+class Limit(Constraint, Struct, frozen=True, kw_only=True):
+    """Allowed numbers."""
 
     at_least: float | None = None
     above: float | None = None
@@ -233,7 +191,7 @@ class Limit(Struct, frozen=True, kw_only=True):
         if self.multiple_of > 1:
             return f"a multiple of {self.multiple_of}"
         if self.one_of:
-            return f"{', '.join(map(str, self.one_of[:-1]))} or {self.one_of[-1]}"
+            return one_of(self.one_of)
         words = (
             None if self.at_least is None else f"{_figure(self.at_least)} or more",
             None if self.above is None else f"above {_figure(self.above)}",
@@ -258,29 +216,23 @@ class Limit(Struct, frozen=True, kw_only=True):
             raise ValueError(f"expected {self}")
 
     @property
-    def __is_annotated_types_grouped_metadata__(self) -> Literal[True]:
-        return True
+    def json_schema(self) -> dict[str, Any]:
+        """The limits."""
+        stated = {
+            "exclusiveMinimum": self.above,
+            "minimum": self.at_least,
+            "maximum": round(LARGEST) if self.at_most is None else self.at_most,
+            "multipleOf": self.multiple_of if self.multiple_of > 1 else None,
+            "enum": list(self.one_of) or None,
+        }
+        return {key: value for key, value in stated.items() if value is not None}
 
-    def __iter__(self) -> Iterator[object]:
-        """Yield the limits as `annotated_types` constraints."""
-        from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
-        yield from Interval(
-            ge=self.at_least, gt=self.above, le=round(LARGEST) if self.at_most is None else self.at_most
-        )
-        if self.multiple_of > 1:
-            from annotated_types import MultipleOf  # noqa: PLC0415 - as above
-
-            yield MultipleOf(self.multiple_of)
-        if self.one_of:
-            from annotated_types import Predicate  # noqa: PLC0415 - as above
-
-            yield Predicate(self.one_of.__contains__)
+def one_of(values: Iterable[object]) -> str:
+    """Return values in words: 4, 6 or 8."""
+    *most, last = map(repr, values)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _figure(number: float) -> str:
     return f"{number:,.0f}" if number >= _WITH_SEPARATORS else f"{number:g}"
-
-
-CONSISTENT: Final = Consistent()
-"""The check of a block."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from gemma_serving.planning.settings.annotations import CONSISTENT, Limit, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import Limit, OnChange, OneOf
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
 LONGEST_READINESS_PERIOD_S: Final = 300
@@ -122,7 +122,7 @@ class CloudRunSettings:
 
     The default probe starts after 240 s if the start may take longer. The planner checks the probe against Cloud Run's limits.
     """
-    readiness_probe: Annotated[ReadinessProbeSettings | None, CONSISTENT] = None
+    readiness_probe: ReadinessProbeSettings | None = None
     """Readiness probe on /health of a running instance. A preview feature of Cloud Run.
 
     An instance that fails it gets no new requests until it passes again. Cloud Run does not terminate it.
@@ -131,7 +131,7 @@ class CloudRunSettings:
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
     request_timeout_s: DurationS = 3_600
     """Timeout of one request."""
-    mount: Annotated[MountSettings, CONSISTENT] = field(default_factory=MountSettings)
+    mount: MountSettings = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""
     compile_cache: GraphCacheMode = "off"
     """Storage of the graphs that torch.compile creates.

@@ -3,29 +3,54 @@
 A path is the attribute path, such as `tpu.max_run_duration_s`; its key in the file is `tpu.maxRunDuration`.
 """
 
+import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import is_number
 from gemma_serving.planning.settings.annotations import (
-    Consistent,
     Constraint,
     EffectName,
     HasProblems,
     Key,
     Limit,
     OnChange,
+    OneOf,
     Quantity,
+    Unusable,
+    WordOrList,
+    one_of,
 )
 
 _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
 """Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
+
+
+_WORDS: Final[Mapping[object, str]] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list",
+}
+"""Types in messages."""
+Place: TypeAlias = tuple[str | int, ...]
+"""Keys of blocks and maps, and indexes of lists, from the outside in."""
+
+
+class Problem(NamedTuple):
+    """What is wrong with a value."""
+
+    place: Place
+    text: str
+    """What is expected, or what contradicts what, as a clause; empty for an unknown or a missing key."""
+    kind: Literal["value", "unknown", "missing"] = "value"
 
 
 class SettingField(NamedTuple):
@@ -61,29 +86,83 @@ class SettingField(NamedTuple):
         return self.quantity is None and (self.hint is int or self.hint is float)
 
     @property
+    def file_key(self) -> str:
+        """Key in the block. An option whose key is inside another block has its own there, until the reader converts that block."""
+        return setting_key(self.path) if "." in self.key else self.key
+
+    @property
     def allowed(self) -> str:
-        """The allowed numbers in words, such as "a whole number of 1 or more"."""
-        kind = "a whole number" if self.hint is int else "a number"
+        """What the type and its limits allow, in words, such as "a whole number of 1 or more"."""
+        origin = typing.get_origin(self.hint) or self.hint
+        if origin is typing.Literal:
+            return one_of(typing.get_args(self.hint))
+        if origin is typing.Union or origin is types.UnionType:
+            return "text, a number, true or false"
+        kind = _WORDS.get(origin, "a block of settings")
         limit = self.limit
         if limit is None:
             return kind
-        return f"{kind} of {limit}" if limit.at_least is not None or limit.one_of else f"{kind} {limit}"
+        if limit.one_of or limit.multiple_of > 1:
+            return f"{limit}"
+        return f"{kind} {limit}" if limit.at_least is None else f"{kind} of {limit}"
+
+    def problems(self, value: object, place: Place = ()) -> Iterator[Problem]:
+        """Yield what a value or a part of it has to be, such as "expected a number above 0"; nothing if its type and annotations allow it."""
+        problem = self._of_type(value)
+        parts = [] if problem else list(self._of_parts(value, place))
+        yield from parts
+        if not parts:
+            problem = problem or self._of_annotations(value)
+        if problem is not None:
+            yield Problem(place, problem)
 
     def problem(self, value: object) -> str | None:
-        """Return what a value has to be, such as "it must be a number above 0"; None if its type and annotations allow it."""
-        if self.has_number and not self._is_number(value):
-            return f"it must be {self.allowed}"
+        """Return the first of these problems, without its place; None if there is none."""
+        return next((problem.text for problem in self.problems(value)), None)
+
+    def _of_type(self, value: object) -> str | None:
+        choices = next((annotation for annotation in self.annotations if isinstance(annotation, OneOf)), None)
+        if _has_type(self.hint, value) and (self.limit is None or self.limit.allows(value)):
+            return None
+        if choices is not None:
+            return f"expected {choices}"
+        unusable = [one.reasons for one in self.annotations if isinstance(one, Unusable)]
+        why = next((f". {one[str(value)].rstrip('.')}" for one in unusable if str(value) in one), "")
+        return f"expected {self.allowed}{why}"
+
+    def _of_annotations(self, value: object) -> str | None:
         for annotation in self.annotations:
-            if isinstance(annotation, Constraint) and not isinstance(annotation, Consistent):
+            if isinstance(annotation, Constraint):
                 try:
                     annotation.check(value)
                 except ValueError as error:
                     return str(error)
         return None
 
-    def _is_number(self, value: object) -> bool:
-        is_kind = is_number(value) and (self.hint is float or isinstance(value, int))
-        return is_kind and (self.limit is None or self.limit.allows(value))
+    def _of_parts(self, value: object, place: Place) -> Iterator[Problem]:
+        name, part = self.parts
+        if isinstance(value, Mapping) and part is not None:
+            for key, one in cast("Mapping[str, object]", value).items():
+                yield from name.problems(key, (*place, key)) if name else ()
+                yield from part.problems(one, (*place, key))
+        elif part is not None:
+            for index, one in enumerate(cast("Sequence[object]", value)):
+                yield from part.problems(one, (*place, index))
+
+    @property
+    def parts(self) -> "tuple[SettingField | None, SettingField | None]":
+        """The keys of a map as a field, and its values or the items of a list; None for another type."""
+        return _parts(self.hint)
+
+    def in_file(self, value: object) -> object:
+        """Return a value as the file has it: a number with its unit, a list, or its only word without brackets."""
+        if self.quantity is not None and isinstance(value, int):
+            return self.quantity.spell(value)
+        if not isinstance(value, tuple):
+            return value
+        items = list(cast("tuple[object, ...]", value))
+        is_word = len(items) == 1 and any(isinstance(annotation, WordOrList) for annotation in self.annotations)
+        return items[0] if is_word else items
 
     @property
     def block(self) -> type | None:
@@ -98,6 +177,11 @@ def setting_key(name: str) -> str:
     return camel_case(name.removesuffix("_s") if is_duration(name) else name)
 
 
+def file_key(path: str) -> str:
+    """Return the key in the file of an attribute path: `tpu.max_run_duration_s` is `tpu.maxRunDuration`."""
+    return ".".join(map(setting_key, path.split(".")))
+
+
 def is_duration(path: str) -> bool:
     """Return whether a field holds a duration, which the file spells with its unit."""
     return path.endswith("_s") and not path.endswith(_NAMES_WITH_UNIT)
@@ -107,7 +191,7 @@ def block_fields(
     block: type, path: str = "", key: str = "", effect: EffectName | None = None
 ) -> Iterator[SettingField]:
     """Yield the fields of a block, each followed by the fields of its own block. `path`, `key` and `effect` are those of the block."""
-    for field in _own_fields(block):
+    for field in own_fields(block):
         found = field._replace(
             path=f"{path}.{field.path}".removeprefix("."),
             key=f"{key}.{field.key}".removeprefix("."),
@@ -119,7 +203,8 @@ def block_fields(
 
 
 @cache
-def _own_fields(block: type) -> Sequence[SettingField]:
+def own_fields(block: type) -> Sequence[SettingField]:
+    """Return the fields of a block, without those of its blocks."""
     return tuple(
         own_field(
             field.name, field.type, field.default if field.default_factory is MISSING else field.default_factory()
@@ -150,64 +235,69 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
         return value, is_optional, (*own, *annotations)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        if members[1:]:
+            return hint, types.NoneType in typing.get_args(hint), ()
         value, _, annotations = split_annotations(members[0])
         return value, True, annotations
     return hint, False, ()
 
 
-_MOST_ACCEPTED: Final = 4_096
-_ACCEPTED: Final[dict[int, HasProblems]] = {}
-"""Blocks without a problem, by identity: a plan asks for its alternatives hundreds of times, mostly with the same frozen blocks."""
-
-
-def check_block(block: HasProblems, path: str = "") -> None:
+def check_block(block: HasProblems, name: str, *, in_python: bool = False) -> None:
     """Raise PlanningError for the first value of a block that its annotations reject, and for keys that contradict each other.
 
     A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
-    The message names fields by path in backticks, as messages of the planner do.
+    The message names keys of a file below `name`; with `in_python` attributes, in backticks.
     """
-    if _ACCEPTED.get(id(block)) is block:
-        return
-    for problem in _problems(block, path):
+    for problem in _problems(block, name, in_python=in_python):
         raise PlanningError(problem)
-    if len(_ACCEPTED) == _MOST_ACCEPTED:
-        _ACCEPTED.clear()
-    _ACCEPTED[id(block)] = block
 
 
-def _problems(block: HasProblems, path: str) -> Iterator[str]:
-    for field in _own_fields(type(block)):
+def _problems(block: HasProblems, name: str, *, in_python: bool) -> Iterator[str]:
+    tick = "`" if in_python else ""
+    for field in own_fields(type(block)):
         value: object = getattr(block, field.path)
         if value is None or value == field.default or (field.default is MISSING and not value):
             continue
-        place = f"{path}.{field.path}".removeprefix(".")
-        if field.block is not None:
-            yield from _problems(cast("HasProblems", value), place)
-        yield from _sentence(field, value, place)
-        item = _item_of(field.hint)
-        for one in cast("tuple[object, ...]", value) if item is not None else ():
-            yield from _sentence(item, one, place)
-    if hasattr(block, "problems"):
-        yield from (f"`{path}`: {problem}." if path else f"{problem}." for problem in block.problems())
+        place = f"{name}.{field.path if in_python else field.key}"
+        if field.block is not None and isinstance(value, field.block):
+            yield from _problems(cast("HasProblems", value), place, in_python=in_python)
+        for problem in field.problems(value):
+            shown = part_at(value, problem.place)
+            yield f"{tick}{place}{tick} is {json.dumps(shown) if isinstance(shown, str) else shown}; {problem.text}."
+    yield from (f"{tick}{name}{tick}: {problem}." for problem in contradictions(block))
+
+
+def contradictions(block: object) -> Iterator[str]:
+    """Return the contradictions between keys of a block, and what to change."""
+    return cast("HasProblems", block).problems() if hasattr(block, "problems") else iter(())
+
+
+def part_at(value: object, place: Place) -> object:
+    """Return the part of a value at a place; None if it has none. The place of a map's key is that of its value."""
+    for step in place:
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str | int, object]", value).get(step)
+        elif isinstance(value, list | tuple) and isinstance(step, int):
+            value = cast("Sequence[object]", value)[step]
+        else:
+            return None
+    return value
 
 
 @cache
-def _item_of(hint: object) -> SettingField | None:
-    """Return the items of a list as a field with the annotations of their type; None for another type."""
-    return own_field("", typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else None
+def _parts(hint: object) -> tuple[SettingField | None, SettingField | None]:
+    arguments, origin = typing.get_args(hint), typing.get_origin(hint)
+    if origin is tuple:
+        return None, own_field("", arguments[0])
+    return (own_field("", arguments[0]), own_field("", arguments[1])) if origin in {Mapping, dict} else (None, None)
 
 
-def _sentence(field: SettingField | None, value: object, path: str) -> Iterator[str]:
-    problem = None if field is None else field.problem(value)
-    if problem is not None:
-        shown = f'"{value}"' if isinstance(value, str) else value
-        yield f"`{path}` is {shown}; {problem}."
-
-
-def defaults_as_text(block: type) -> Mapping[str, str]:
-    """Return the default of each number with a unit as the file spells it, by key."""
-    return {
-        field.key: field.quantity.spell(field.default)
-        for field in _own_fields(block)
-        if field.quantity is not None and isinstance(field.default, int)
-    }
+def _has_type(hint: object, value: object) -> bool:
+    origin = typing.get_origin(hint) or hint
+    if origin is typing.Literal:
+        return value in typing.get_args(hint)
+    if origin is typing.Union or origin is types.UnionType:
+        return any(_has_type(one, value) for one in typing.get_args(hint))
+    if origin is int or origin is float:
+        return is_number(value) and (origin is float or isinstance(value, int))
+    return isinstance(value, list | tuple if origin is tuple else cast("type", origin))

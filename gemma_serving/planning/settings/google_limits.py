@@ -1,10 +1,10 @@
 """Values that Google rejects, or that no server survives: checked by the rules of a plan, whose findings a user can accept, and by a component.
 
-Each function yields its problems. `path` is the path of a block in their text, such as `cloud_run.startup_probe`.
+Each function yields its problems. `spell` returns the name of an attribute path in their text: the key in a file, or an argument in Python.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 from gemma_serving.planning.machine.hardware import (
     ACCELERATORS,
@@ -20,9 +20,11 @@ from gemma_serving.planning.machine.hardware import (
     why_not_planned,
 )
 from gemma_serving.planning.settings.cloud_run import MountSettings, ProbeSettings
+from gemma_serving.planning.settings.fields import file_key
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.units import DAY_S, HOUR_S, duration
 
+Spell: TypeAlias = Callable[[str], str]
 USUAL_RUN_S: Final = 4 * HOUR_S
 """Run that is proposed where none is set."""
 
@@ -48,11 +50,12 @@ class Problem(NamedTuple):
     """Next step, as a clause in the imperative."""
 
 
-def probe_problems(probe: ProbeSettings, path: str) -> Iterator[Problem]:
+def probe_problems(probe: ProbeSettings, path: str, spell: Spell = file_key) -> Iterator[Problem]:
     """Yield each limit of Cloud Run that a startup probe exceeds."""
 
     def outside(name: str, value_s: int, allowed: str) -> Problem:
-        return Problem(f"`{path}.{name}` is {value_s} s; {allowed}", f"set `{path}.{name}` within it")
+        key = spell(f"{path}.{name}")
+        return Problem(f"{key} is {value_s} s; {allowed}", f"set {key} within it")
 
     delay_s, period_s = probe.initial_delay_s, probe.period_s
     if not 0 <= delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S:
@@ -65,27 +68,29 @@ def probe_problems(probe: ProbeSettings, path: str) -> Iterator[Problem]:
     if whole_s > CLOUD_RUN_MAX_GPU_PROBE_S:
         yield Problem(
             f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s",
-            f"set `{path}.failure_threshold` to {CLOUD_RUN_MAX_GPU_PROBE_S // period_s} or less",
+            f"set {spell(f'{path}.failure_threshold')} to {CLOUD_RUN_MAX_GPU_PROBE_S // period_s} or less",
         )
 
 
-def instance_problems(host: Host, name: str, *, size: tuple[float, float], paths: tuple[str, str]) -> Iterator[Problem]:
+def instance_problems(
+    host: Host, name: str, *, size: tuple[float, float], paths: tuple[str, str], spell: Spell = file_key
+) -> Iterator[Problem]:
     """Yield each limit of Cloud Run that an instance with the GPU `name` exceeds. `size` and `paths`: its vCPU, and its memory in GiB."""
     vcpu, memory_gib = size
-    vcpu_path, memory_path = paths
+    vcpu_key, memory_key = map(spell, paths)
     allowed, most_gib = cloud_run_vcpu(host), most_memory_gib(host)
     if vcpu not in allowed:
         sizes = ", ".join(map(str, allowed))
-        yield Problem(f"`{vcpu_path}` is {vcpu:g}, but Cloud Run allows {sizes} vCPU with {name}", "choose one of them")
+        yield Problem(f"{vcpu_key} is {vcpu:g}, but Cloud Run allows {sizes} vCPU with {name}", "choose one of them")
     if not host.min_memory_gib <= memory_gib <= most_gib:
         limits = f"{host.min_memory_gib:g} to {most_gib:g} GiB"
-        fact = f"`{memory_path}` is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
-        yield Problem(fact, f"set `{memory_path}` within it")
+        fact = f"{memory_key} is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
+        yield Problem(fact, f"set {memory_key} within it")
     elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
         yield Problem(
-            f"`{memory_path}` is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} "
-            f"GiB with `{vcpu_path}` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)",
-            f"lower `{memory_path}` or raise `{vcpu_path}`",
+            f"{memory_key} is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} "
+            f"GiB with {vcpu_key} {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)",
+            f"lower {memory_key} or raise {vcpu_key}",
         )
 
 
@@ -106,9 +111,9 @@ def mount_owner_problems(mount: MountSettings, *, uid: int | None, gid: int | No
             yield name, given, wanted
 
 
-def run_limit_problem(tpu: TpuSettings, path: str) -> tuple[str, int] | None:
+def run_limit_problem(tpu: TpuSettings, spell: Spell = file_key) -> tuple[str, int] | None:
     """Return why a run has the wrong length, in sentences, and an allowed length in seconds; None for a run that is allowed."""
-    run_s, name = tpu.max_run_duration_s, f"`{path}.max_run_duration_s`"
+    run_s, name = tpu.max_run_duration_s, spell("tpu.max_run_duration_s")
     if run_s is None:
         if not tpu.has_form("flex-start"):
             return None
@@ -124,11 +129,11 @@ def run_limit_problem(tpu: TpuSettings, path: str) -> tuple[str, int] | None:
     return None
 
 
-def accelerator_problem(accelerator_type: str) -> str | None:
+def accelerator_problem(accelerator_type: str, spell: Spell = file_key) -> str | None:
     """Return why no TPU VM of this project has an accelerator type, or None."""
     found = find_accelerator(accelerator_type)
     if found is not None and found.is_tpu and not found.plan_only:
         return None
     allowed = ", ".join(one.name for one in ACCELERATORS.values() if one.is_tpu and not one.plan_only)
     reason = found.plan_only if found is not None and found.is_tpu else why_not_planned(accelerator_type)
-    return f'`tpu.accelerator_type` is "{accelerator_type}"; {reason or f"expected one of {allowed}"}'
+    return f'{spell("tpu.accelerator_type")} is "{accelerator_type}"; {reason or f"expected one of {allowed}"}'

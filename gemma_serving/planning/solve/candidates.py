@@ -46,10 +46,10 @@ from gemma_serving.planning.question.recommendation import (
     replica_counts,
 )
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment, Platform, WeightsMode
-from gemma_serving.planning.question.vllm_args import VllmOptions
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.image import named_image
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import prompt_tokens
 from gemma_serving.planning.units import align_to, ceil_div, next_power_of_two
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from gemma_serving.planning.cost.loading_modes import LoadingMode, loading_modes
 from gemma_serving.planning.cost.subject import Subject, examine
-from gemma_serving.planning.question.fields import with_changes
 from gemma_serving.planning.rules.findings import accepted_by, detected_findings
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import duration
 

@@ -7,10 +7,10 @@ from msgspec import structs
 
 from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.question.types import CostPlan, FormStep, Plan, RunningCosts, rounded
-from gemma_serving.planning.solve.wording import FIELDS, Wording, finding_json
+from gemma_serving.planning.solve.wording import Wording, finding_json
 
 
-def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
+def plan_json(plan: Plan, wording: Wording) -> dict[str, Any]:
     """Return a plan in JSON types; `wording` has the caller's keys."""
     document = asdict(plan.summary())
     document["vllm_version"] = plan.vllm_version or None

@@ -28,10 +28,11 @@ from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Band, Deployment, MemoryPlan, StartupPlan, WorkloadPlan
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.question.types import Band, MemoryPlan, StartupPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
     LEAST_CONTEXT,
     WEIGHTS_MODES,

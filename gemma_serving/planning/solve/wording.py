@@ -1,32 +1,25 @@
-"""Findings with a caller's names: settings keys for a stack, options for the command line.
+"""Findings in a caller's form: changes of a settings file for a stack, options for the command line.
 
-Messages name fields of a `Deployment` by path in backticks, and remedies are changes of fields. A `Wording` has the caller's keys.
+Messages name keys of a settings file. Remedies are changes of the fields of a `Deployment`, which a `Wording` turns into words.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from gemma_serving.contracts.fields import to_json
-from gemma_serving.planning.question.types import Finding, Remedy
+from gemma_serving.planning.settings.finding import Finding, Remedy
 
-_FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
 NO_STACK: Final = "STACK"
 """Word for the stack in the command of a finding."""
-_COMMAND: Final = re.compile(rf"(`gemma \w+ ){NO_STACK}\b")
 _VERBS = {"accelerator": "move to ", "model": "serve ", None: ""}
 
 
 class Wording(Protocol):
-    """A caller's names for fields and notation for changes."""
+    """A caller's notation for changes."""
 
     @property
     def stack(self) -> str:
         """Name of the stack in commands."""
-        ...
-
-    def key(self, path: str) -> str:
-        """Return the caller's name for a field."""
         ...
 
     def change(self, changes: Mapping[str, object]) -> str | None:
@@ -34,27 +27,9 @@ class Wording(Protocol):
         ...
 
 
-class FieldWording:
-    """The planner's own names: fields of `Deployment` by path."""
-
-    stack: str = NO_STACK
-
-    def key(self, path: str) -> str:
-        """Return the path itself."""
-        return path
-
-    def change(self, changes: Mapping[str, object]) -> str:
-        """Return the changes as assignments."""
-        return "set " + ", ".join(f"{path} = {value!r}" for path, value in changes.items())
-
-
-FIELDS = FieldWording()
-
-
-def with_callers_keys(text: str, wording: Wording) -> str:
-    """Return a message or advice with fields replaced by the caller's keys, and the stack in commands by its name."""
-    named = _FIELD.sub(lambda match: wording.key(match[1]), text)
-    return _COMMAND.sub(lambda match: f"{match[1]}{wording.stack}", named)
+def message_of(finding: Finding, wording: Wording) -> str:
+    """Return the message of a finding, with the name of the stack in its commands."""
+    return finding.message.replace(NO_STACK, wording.stack)
 
 
 def remedy_of(finding: Finding, wording: Wording) -> str:
@@ -62,7 +37,7 @@ def remedy_of(finding: Finding, wording: Wording) -> str:
     ways = [text for remedy in finding.remedies if remedy.is_deployable and (text := _way(remedy, wording))]
     outside = [f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable]
     rest = [f"Outside this project: {'; '.join(outside)}."] if outside else []
-    rest += [with_callers_keys(finding.advice, wording)] if finding.advice else []
+    rest += [finding.advice.replace(NO_STACK, wording.stack)] if finding.advice else []
     if any(remedy.move for remedy in finding.remedies if remedy.is_deployable):
         # A move changes several fields: one line for each.
         return "\n".join(["Choose one:", *(f"  - {way}" for way in ways), " ".join(rest)]).rstrip()
@@ -78,7 +53,7 @@ def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:
     return {
         "id": finding.id,
         "severity": finding.severity,
-        "message": with_callers_keys(finding.message, wording),
+        "message": message_of(finding, wording),
         "remedy": remedy_of(finding, wording),
         "source": finding.source,
         "remedies": [

@@ -15,7 +15,7 @@ from msgspec import Struct
 from gemma_serving.planning.data.overheads import AUDIO_TOKENS, FRAME_TOKENS, VIDEO_FRAMES, VIDEO_TOKENS, constant
 from gemma_serving.planning.model.spec import ModelSpec, active_params
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.steps import (
     FLOP_PER_PARAM,
     StepTime,

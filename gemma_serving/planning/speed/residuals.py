@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, MemoryPlan, ThroughputPlan, WorkloadPlan
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.bands import BANDS
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 

@@ -28,7 +28,7 @@ from gemma_serving.planning.question.types import (
     ThroughputPlan,
     WorkloadPlan,
 )
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed import bands
 from gemma_serving.planning.speed.prefill import Prompt, prompt_of
 from gemma_serving.planning.speed.sharing import StepShares, shares_of

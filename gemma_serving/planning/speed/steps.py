@@ -25,7 +25,7 @@ from gemma_serving.planning.question.releases import (
 )
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.units import from_gib
 
 _GIGA: Final = 1e9

@@ -27,11 +27,11 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.hf_config import model_from_config
-from gemma_serving.planning.question.types import NO_SERVICE, NO_TPU, Deployment
-from gemma_serving.planning.question.vllm_args import VllmOptions
-from gemma_serving.planning.question.workload import Workload
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 BOOTS: Final = FILE.with_name("boots")

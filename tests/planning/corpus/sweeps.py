@@ -17,8 +17,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.question.types import Band
-from gemma_serving.planning.question.workload import Workload
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.bands import Figure, Kind, kind_of
 from gemma_serving.planning.speed.prefill import prompt_of
 from gemma_serving.planning.speed.serving import server_of, workload_plan

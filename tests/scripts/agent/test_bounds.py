@@ -42,7 +42,7 @@ def shipped(stack, tpu=None, **changes):
     settings = stack_settings(stack, project=PROJECT, folder=settings_file(stack, ROOT).parent)
     if tpu:
         changes["tpu"] = replace(settings.tpu, **tpu)
-    return FrozenProject(folder=ROOT, stack=stack, settings=settings.model_copy(update=changes), digest="")
+    return FrozenProject(folder=ROOT, stack=stack, settings=replace(settings, **changes), digest="")
 
 
 def step(op, kind=CAPACITY_TYPE):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.planning.question.types import Deployment
-from gemma_serving.planning.question.workload import Workload
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from gemma_serving.scripts.bench.forecast import (
     PlanForecast,

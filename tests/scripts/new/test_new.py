@@ -99,7 +99,7 @@ def test_replacing_keeps_the_salt_the_secrets_and_the_project(new, tmp_path):
     assert document["config"]["gcp:project"] == "kept-project"
     assert document["config"]["gemma-serving:hfToken"] == {"secure": "v1:secret"}
     assert document["config"]["gemma-serving:target"] == "cloud-run"
-    assert settings_of(tmp_path).secrets == ["hfToken"]
+    assert settings_of(tmp_path).secrets == ("hfToken",)
     assert "save_token" not in out
     assert "gcp:project" not in out
 

@@ -10,7 +10,7 @@ from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Band
-from gemma_serving.planning.question.vllm_args import given_options
+from gemma_serving.planning.settings.vllm_args import given_options
 from gemma_serving.planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
 from gemma_serving.scripts.smoke.checks import PLAN_CHECK, run_smoke
 from gemma_serving.scripts.smoke.context import SmokeCheck, SmokeTarget

@@ -10,7 +10,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.scripts.stack import frozen
 from gemma_serving.scripts.stack.frozen import freeze
-from gemma_serving.stacks.settings import Settings
+from gemma_serving.stacks.schema import settings_schema
 
 ROOT = Path(__file__).resolve().parents[3]
 STACK = "l4-qat"
@@ -83,7 +83,7 @@ def test_weights_are_linked_and_counted_by_size_and_time(project, tmp_path, monk
 
 def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
     """A key with a path inside the project that `freeze` does not know would be read from the live folder."""
-    schema, example = Settings.model_json_schema(by_alias=True), "models/other/config.json"  # that of ProjectPath
+    schema, example = settings_schema(), "models/other/config.json"  # that of ProjectPath
     paths = {key for key, value in schema["properties"].items() if example in json.dumps(value)}
     assert not [name for name, block in schema["$defs"].items() if example in json.dumps(block)]
     assert {"modelConfig", "draftConfig"} <= paths

@@ -504,7 +504,7 @@ def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_projec
 
 def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
     settings = starting.stack_settings(STACK)
-    too_long = settings.model_copy(update={"vllm": replace(settings.vllm, max_model_len=999_999)})
+    too_long = replace(settings, vllm=replace(settings.vllm, max_model_len=999_999))
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
     monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
@@ -825,7 +825,7 @@ def of_an_order(monkeypatch):
         tpu = replace(
             settings.tpu, provisioning=("flex-start", "spot:5m", "standard"), zones=("us-east5-a", "us-east5-b")
         )
-        return settings.model_copy(update={"tpu": tpu})
+        return replace(settings, tpu=tpu)
 
     monkeypatch.setattr(preview_upcoming, "stack_settings", changed)
     monkeypatch.setattr(up, "stack_settings", changed)

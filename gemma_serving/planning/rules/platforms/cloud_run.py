@@ -17,17 +17,17 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.releases import is_known_from
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import STREAMER
-from gemma_serving.planning.question.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.rules.alternatives import alternatives_for
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import (
     PROBE_PERIOD_S,
     PROBE_TIMEOUT_S,
     mount_owner_problems,
     probe_problems,
 )
+from gemma_serving.planning.settings.vllm_args import STREAMER
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of
 from gemma_serving.planning.units import HOUR_S, duration, number_of
 
@@ -51,7 +51,7 @@ def _load_format(subject: Subject) -> RuleResult | None:
         return None
     if mode == "streamer" and given != STREAMER:
         return RuleResult(
-            f"`vllm.load_format` is {given}, but weights streamed from gs:// need {STREAMER}. The server will find "
+            f"vllm.loadFormat is {given}, but weights streamed from gs:// need {STREAMER}. The server will find "
             "no weights.",
             remedies=(change("vllm.load_format", None),),
         )
@@ -59,7 +59,7 @@ def _load_format(subject: Subject) -> RuleResult | None:
         return None
     streamed = Remedy(changes={"weights_mode": "streamer", "vllm.load_format": None})
     return RuleResult(
-        f"`vllm.load_format` is {given}, but the weights mode is {mode}, planned at "
+        f"vllm.loadFormat is {given}, but the weights mode is {mode}, planned at "
         f"{duration(subject.startup.load_s)}. The streamer "
         "will read local files at an untested rate; it is fast only when it reads gs:// directly.",
         remedies=(*((streamed,) if mode in _IN_BUCKET else ()), change("vllm.load_format", None)),
@@ -72,7 +72,7 @@ def _streams(subject: Subject) -> RuleResult | None:
     if resolved.weights_mode != "streamer" or is_known_from(resolved, STREAMS_FROM_GS):
         return None
     version = version_in_use(resolved.accelerator, resolved.deployment.image_version)
-    has = f"has vLLM {version}" if version else "has an unknown version of vLLM (`image.version`)"
+    has = f"has vLLM {version}" if version else "has an unknown version of vLLM (image.version)"
     return RuleResult(
         f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its "
         "image.",
@@ -101,7 +101,7 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
     if startup.total_s <= budget_s:
         return None
     given = (
-        f"`cloud_run.startup_probe` allows {duration(budget_s)}"
+        f"cloudRun.startupProbe allows {duration(budget_s)}"
         if probe
         else f"Cloud Run allows at most {duration(budget_s)}"
     )
@@ -146,8 +146,8 @@ def _queueing(subject: Subject) -> RuleResult | None:
     allowed = run.concurrency * run.max_instances
     if allowed < at_once:
         return RuleResult(
-            f"Cloud Run allows {number_of(allowed, 'concurrent request')} (`cloud_run.concurrency` {run.concurrency} x "
-            f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} "
+            f"Cloud Run allows {number_of(allowed, 'concurrent request')} (cloudRun.concurrency {run.concurrency} x "
+            f"cloudRun.maxInstances {run.max_instances}), but one instance can serve {at_once} of {length:,} "
             "tokens. Requests will queue while the GPU is underused.",
             remedies=(
                 change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
@@ -157,12 +157,12 @@ def _queueing(subject: Subject) -> RuleResult | None:
     if run.concurrency <= at_once:
         return None
     limit = (
-        "(`vllm.max_num_seqs`)"
+        "(vllm.maxNumSeqs)"
         if at_once == resolved.max_num_seqs * resolved.dp
         else f"(KV cache full with requests of {length:,} tokens)"
     )
     return RuleResult(
-        f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {number_of(at_once, 'concurrent request')} "
+        f"cloudRun.concurrency is {run.concurrency}, but one instance can serve {number_of(at_once, 'concurrent request')} "
         f"{limit}. The others will queue inside the instance, where scaling does not count them.",
         remedies=(change("cloud_run.concurrency", at_once), change("vllm.max_num_seqs", run.concurrency)),
     )
@@ -176,10 +176,10 @@ def _quota(subject: Subject) -> RuleResult | None:
         if run.max_instances <= _without_quota(subject):
             return None
         return RuleResult(
-            f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is not set.",
+            f"cloudRun.maxInstances is {run.max_instances}, but the GPU quota of {region} is not set.",
             severity="warn",
             advice=(
-                "To read it and print how to set `cloud_run.gpu_quota`, run `gemma doctor STACK`. "
+                "To read it and print how to set cloudRun.gpuQuota, run `gemma doctor STACK`. "
                 "Revisions that still hold instances count too."
             ),
         )
@@ -189,7 +189,7 @@ def _quota(subject: Subject) -> RuleResult | None:
     if run.min_instances > run.gpu_quota:
         changes["cloud_run.min_instances"] = run.gpu_quota
     return RuleResult(
-        f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
+        f"cloudRun.maxInstances is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
         "The deployment will fail.",
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
         advice="Or request more GPU quota (free of charge, takes days).",
@@ -226,11 +226,11 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     if start_s <= min(limit_s, _CLIENT_TIMEOUT_S):
         return None
     by_client = f"OpenAI's client libraries time out after {duration(_CLIENT_TIMEOUT_S)} by default"
-    by_google = f"Cloud Run terminates it after {duration(limit_s)} (`cloud_run.request_timeout_s`)"
+    by_google = f"Cloud Run terminates it after {duration(limit_s)} (cloudRun.requestTimeout)"
     causes = [text for text, most_s in ((by_google, limit_s), (by_client, _CLIENT_TIMEOUT_S)) if most_s < start_s]
     faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(
-        "`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to "
+        "cloudRun.minInstances is 0, so the first request after a pause waits for a start of up to "
         f"{duration(start_s)}. {', and '.join(causes)}.",
         remedies=(
             change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),

@@ -9,8 +9,8 @@ from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.prices import PRICES, Price, region_of
 from gemma_serving.planning.machine.hardware import MIN_RUN_S
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import HOUR_S, duration
 
 
@@ -20,7 +20,7 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
     if not least:
         return None
     return RuleResult(
-        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even "
+        f"cloudRun.minInstances is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even "
         "when idle. Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
@@ -39,8 +39,8 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
-        f"`max_usd` is {limit_usd}, but the TPU VM costs that much after {duration(fitting_s)}; its maximum is "
-        f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
+        f"maxUsd is {limit_usd}, but the TPU VM costs that much after {duration(fitting_s)}; its maximum is "
+        f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce maxUsd; only a scheduled guard "
         "(docs/costs.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )

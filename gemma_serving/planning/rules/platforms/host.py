@@ -7,8 +7,8 @@ from gemma_serving.planning.data.overheads import HOST_SYSTEM_DISK_GIB, IMAGE_ON
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
 from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import instance_problems, most_memory_gib
 from gemma_serving.planning.units import align_to, to_gib
 
@@ -65,7 +65,7 @@ def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
 
 def _cloud_run(resolved: Resolved) -> Iterator[str]:
     """Yield each Cloud Run limit that is exceeded."""
-    size, paths = (resolved.vcpu, resolved.host_memory_gib), ("vcpu", "host_memory_gib")
+    size, paths = (resolved.vcpu, resolved.host_memory_gib), ("cloud_run.cpu", "cloud_run.memory_mib")
     for found in instance_problems(resolved.host, resolved.accelerator.name, size=size, paths=paths):
         yield found.fact
 
@@ -74,9 +74,9 @@ def _machine(resolved: Resolved) -> Iterator[str]:
     """Yield each limit of the machine that is exceeded."""
     host, name = resolved.host, resolved.accelerator.name
     if resolved.host_memory_gib > host.max_memory_gib:
-        yield f"`host_memory_gib` is {resolved.host_memory_gib:g} GiB, but a machine with {name} has at most {host.max_memory_gib:g} GiB"
+        yield f"hostMemoryGib is {resolved.host_memory_gib:g} GiB, but a machine with {name} has at most {host.max_memory_gib:g} GiB"
     if resolved.vcpu > host.most_vcpu:
-        yield f"`vcpu` is {resolved.vcpu:g}, but a machine with {name} has at most {host.most_vcpu:g} vCPU"
+        yield f"vcpu is {resolved.vcpu:g}, but a machine with {name} has at most {host.most_vcpu:g} vCPU"
 
 
 def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:

@@ -14,15 +14,16 @@ from gemma_serving.planning.machine.hardware import (
 )
 from gemma_serving.planning.memory.host_memory import with_margin_gib
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.settings.finding import Remedy
 
 
 class _Use(Struct, frozen=True):
     """One instance's use of a quota, and the quota in the region."""
 
     setting: str
-    quota: str
+    key: str
+    """Its key in the settings. The key of its quota has `Quota` behind it."""
     unit: str
     each: float
     given: float | None
@@ -69,8 +70,8 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
     run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
     quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
     uses = (
-        _Use("vcpu", "cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
-        _Use("host_memory_gib", "memory_quota_mib", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
+        _Use("vcpu", "cloudRun.cpu", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
+        _Use("host_memory_gib", "cloudRun.memory", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
     )
     return [use for use in uses if use.given is not None or run.region]
 
@@ -78,14 +79,14 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
 def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:
     """Return each quota's limit, and the needs of all revisions' instances."""
     region = subject.resolved.deployment.cloud_run.region or "the region"
-    counted = f"{f'{revisions} x ' if revisions > 1 else ''}`cloud_run.max_instances` {instances}"
+    counted = f"{f'{revisions} x ' if revisions > 1 else ''}cloudRun.maxInstances {instances}"
     found: list[str] = []
     for use in over:
         allowed = f"{use.allowed:g} {use.unit}"
         known = f"is {allowed}" if use.given is not None else f"is not set (new projects have {allowed})"
         kind = "vCPU" if use.unit == "vCPU" else "memory"
         needed = f"{use.each * revisions * instances:g} {use.unit}"
-        one = f"{counted} x `{use.setting}` {use.each:g} {use.unit} is {needed}"
+        one = f"{counted} x {use.key} {use.each:g} {use.unit} is {needed}"
         found.append(f"{one}, but the {kind} quota of {region} {known}")
     return "; ".join(found)
 
@@ -126,5 +127,5 @@ def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str
 def _advice(uses: Sequence[_Use], instances: int) -> str:
     """Return the quota that the service and its updates need."""
     needs = [(use, use.each * REVISIONS_AT_AN_UPDATE * instances) for use in uses]
-    enough = " and ".join(f"{need:g} {use.unit} (`cloud_run.{use.quota}`)" for use, need in needs if need > use.allowed)
+    enough = " and ".join(f"{need:g} {use.unit} ({use.key}Quota)" for use, need in needs if need > use.allowed)
     return f"To raise the quota, request {enough}. To print the request, run `gemma doctor STACK`."

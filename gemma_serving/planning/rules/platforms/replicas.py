@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
 from gemma_serving.planning.question.recommendation import replica_counts
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import duration
 
 
@@ -48,7 +48,7 @@ def _experts(subject: Subject) -> RuleResult | None:
         else "vLLM divides the experts among all replicas, which the plan does not model"
     )
     return RuleResult(
-        f"`vllm.data_parallel_size` is {resolved.dp}, but {resolved.model_id} is a mixture of experts: {reason}.",
+        f"vllm.dataParallelSize is {resolved.dp}, but {resolved.model_id} is a mixture of experts: {reason}.",
         remedies=(replicas_remedy(None),),
     )
 
@@ -60,7 +60,7 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory) or startup is None:
         return None
     return RuleResult(
-        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times one replica's, which was "
+        f"vllm.dataParallelSize is {resolved.dp}: the planned rates are {resolved.dp} times one replica's, which was "
         f"not measured. The start takes {duration(startup.total_s)} if the replicas load and compile at the "
         f"same speed as one alone, and up to {duration(startup.total_high_s)} if they slow each other down. Host "
         "memory counts each replica's load.",

@@ -11,13 +11,13 @@ from gemma_serving.planning.data.prices import continent_of
 from gemma_serving.planning.machine.hardware import tpu_offer
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
 from gemma_serving.planning.question.releases import STREAMS_ON_TPU, is_known_from
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from gemma_serving.planning.rules.alternatives import alternatives_for
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import run_limit_problem
+from gemma_serving.planning.settings.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from gemma_serving.planning.speed.startup import compile_s_of
 from gemma_serving.planning.units import HOUR_S, duration, number_of
 
@@ -31,9 +31,9 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
     if used == chips:
         return None
     unit = "chip" if chips == resolved.accelerator.chips else "device"
-    set_to = f"`vllm.tensor_parallel_size` is {resolved.tp}"
+    set_to = f"vllm.tensorParallelSize is {resolved.tp}"
     if resolved.dp > 1:
-        set_to += f" and `vllm.data_parallel_size` is {resolved.dp}, {used} {unit}s together"
+        set_to += f" and vllm.dataParallelSize is {resolved.dp}, {used} {unit}s together"
 
     def remedies() -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.tensor_parallel_size": chips, "vllm.data_parallel_size": None})
@@ -53,7 +53,7 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
 
 @rule("TPU02")
 def _run_duration(subject: Subject) -> RuleResult | None:
-    problem = run_limit_problem(subject.resolved.deployment.tpu, "tpu")
+    problem = run_limit_problem(subject.resolved.deployment.tpu)
     if problem is None:
         return None
     message, allowed_s = problem
@@ -101,7 +101,7 @@ def _compile_cache(subject: Subject) -> RuleResult | None:
         cached = duration(compile_s_of(subject.resolved, is_cached=True))
         wait = f"for {duration(startup.compile_s)} instead of {cached}"
     return RuleResult(
-        f"`tpu.compile_cache` is off. Each restart will compile {wait}.",
+        f"tpu.compileCache is off. Each restart will compile {wait}.",
         remedies=(change("tpu.compile_cache", "machine"),),
     )
 
@@ -114,12 +114,12 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     remedies = (Remedy(changes={"vllm.load_format": None, "weights_mode": "disk"}),)
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
-            f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. "
+            f"vllm.loadFormat is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. "
             "The image is older or of unknown version, so the server will not start.",
             remedies=remedies,
         )
     return RuleResult(
-        "`vllm.load_format` is runai_streamer, which stores no weights on the TPU VM. Each start will read "
+        "vllm.loadFormat is runai_streamer, which stores no weights on the TPU VM. Each start will read "
         f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to "
         f"over 1 GB/s; the plan uses {constant('STREAMER_BYTES_PER_S') / 1e9:g} GB/s.",
         severity="warn",
@@ -134,22 +134,23 @@ def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
         return None
     boot_s = constant("VM_BOOT_S")
     planned_s, longest_s = boot_s + startup.total_s, boot_s + startup.total_high_s
-    times: dict[str, tuple[int | None, str]] = {}
+    times: dict[str, tuple[str, int | None, str]] = {}
     if tpu.wait_for == "ready":
-        times["tpu.ready_timeout_s"] = tpu.ready_timeout_s, "`gemma up` {} fail before the server is ready."
+        text = "`gemma up` {} fail before the server is ready."
+        times["tpu.ready_timeout_s"] = ("tpu.readyTimeout", tpu.ready_timeout_s, text)
     if tpu.has_form("flex-start") or tpu.api == "compute-engine":
-        times["tpu.max_run_duration_s"] = (
-            tpu.max_run_duration_s,
-            "Google {} delete the TPU VM before its server is ready.",
-        )
+        text = "Google {} delete the TPU VM before its server is ready."
+        times["tpu.max_run_duration_s"] = ("tpu.maxRunDuration", tpu.max_run_duration_s, text)
     short = {
-        path: (given_s, text) for path, (given_s, text) in times.items() if given_s is not None and given_s < longest_s
+        path: (key, given_s, text)
+        for path, (key, given_s, text) in times.items()
+        if given_s is not None and given_s < longest_s
     }
     if not short:
         return None
-    is_certain = any(given_s < planned_s for given_s, _ in short.values())
-    named = " and ".join(f"`{path}` is {duration(given_s)}" for path, (given_s, _) in short.items())
-    effects = " ".join(text.format("will" if given_s < planned_s else "may") for given_s, text in short.values())
+    is_certain = any(given_s < planned_s for _, given_s, _ in short.values())
+    named = " and ".join(f"{key} is {duration(given_s)}" for key, given_s, _ in short.values())
+    effects = " ".join(text.format("will" if given_s < planned_s else "may") for _, given_s, text in short.values())
     least_s = math.ceil(longest_s / 60) * 60
     return RuleResult(
         f"{named}, but a start takes {duration(planned_s)}, at most {duration(longest_s)}. {effects}",
@@ -167,7 +168,7 @@ def _localhost(subject: Subject) -> RuleResult | None:
     port = parts.netloc.lower().rpartition("localhost")[2]
     address = urlunsplit(parts._replace(netloc=f"127.0.0.1{port}"))
     return RuleResult(
-        f"`endpoint_url` is {url}, but localhost may resolve to ::1 first, where vLLM does not listen.",
+        f"endpointUrl is {url}, but localhost may resolve to ::1 first, where vLLM does not listen.",
         remedies=(change("endpoint_url", address),),
     )
 
@@ -177,10 +178,10 @@ def _private_access(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.private_google_access is not False:
         return None
     return RuleResult(
-        "`tpu.existing_network.private_google_access` is false, but the TPU VM has no external address. It will not be able to pull "
+        "tpu.existingNetwork.privateGoogleAccess is false, but the TPU VM has no external address. It will not be able to pull "
         "the image or the weights.",
         remedies=(change("tpu.existing_network", None),),
-        advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.existing_network.private_google_access` to true.",
+        advice="Or enable Private Google Access for the subnet (free of charge) and set tpu.existingNetwork.privateGoogleAccess to true.",
     )
 
 
@@ -223,7 +224,7 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.ssh == "os-login":
         return None
     return RuleResult(
-        "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
+        "tpu.ssh is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
         "the TPU VM is root on it, and can read the stack's secrets and the token of its service account.",
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
@@ -239,7 +240,7 @@ def _tunnel_admins(subject: Subject) -> RuleResult | None:
     whom = f"{count} members" if count > 1 else "1 member"
     command = TunnelRole("projects/YOUR_PROJECT", SUGGESTED_ID).create_command()
     return RuleResult(
-        f"`tpu.tunnel_members` grants {whom} roles/tpu.admin, which can create, stop and delete every TPU of the "
+        f"tpu.tunnelMembers grants {whom} roles/tpu.admin, which can create, stop and delete every TPU of the "
         "project. A tunnel needs only a custom role with 3 permissions.",
         remedies=(change("tpu.tunnel_role", SUGGESTED_ID),),
         advice=f"Create the role once, before `gemma up`: `{command}`.",

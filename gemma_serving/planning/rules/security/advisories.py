@@ -8,10 +8,10 @@ from msgspec import Struct
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.tables import Table, data_file, row_of
 from gemma_serving.planning.model.support import version_in_use, version_key
-from gemma_serving.planning.question.types import Remedy
 from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.settings.finding import Remedy
 
-ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
+ADVICE: Final = "Allow only callers that you trust, or set image to an image of that version by its digest."
 _UNKNOWN: Final = (0, 0, 0, 0)
 
 
@@ -74,7 +74,7 @@ def _vulnerable(subject: Subject) -> RuleResult | None:
     if version_key(_version(subject)) is None:
         return RuleResult(
             "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
-            advice="Set `image.version` to the version in the first lines of its log.",
+            advice="Set image.version to the version in the first lines of its log.",
         )
     found = vulnerabilities(subject) if subject.resolved.deployment.cloud_run.public else ()
     return RuleResult(_text(subject, found), severity="warn", advice=ADVICE) if found else None

@@ -8,6 +8,7 @@ from gemma_serving.planning.data.exposure import inner_domains, open_domains
 from gemma_serving.planning.question.server_flags import ServerArgument
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.fields import file_key
 from gemma_serving.planning.units import number_of
 
 _RUNS: Final = "runs Python code that it names"
@@ -49,19 +50,19 @@ def _public(subject: Subject) -> RuleResult | None:
     if not deployment.cloud_run.public:
         return None
     at_most = f"${cost.max_usd:,.0f} ({cost.max_usd_basis})"
-    limit = "" if deployment.max_usd is not None else " No `max_usd` limits the cost."
+    limit = "" if deployment.max_usd is not None else " No maxUsd limits the cost."
     if not deployment.has_api_key:
         return RuleResult(
             f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
             remedies=(change("cloud_run.public", False),),
-            advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/costs.md).",
+            advice="List the callers instead, or accept this finding, with maxUsd and a guard (docs/costs.md).",
         )
     return RuleResult(
         "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
         f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
         remedies=(change("cloud_run.public", False),),
-        advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/costs.md).",
+        advice="Or keep it public and set maxUsd, which a scheduled guard enforces (docs/costs.md).",
     )
 
 
@@ -73,7 +74,7 @@ def _unguarded(subject: Subject) -> RuleResult | None:
     if not found:
         return None
     return RuleResult(
-        "`vllm.extra_args` bypasses the path guard. With --grpc, vLLM serves gRPC, "
+        "vllm.extraArgs bypasses the path guard. With --grpc, vLLM serves gRPC, "
         "which checks no API key and lacks the /health that the stack polls.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
@@ -90,7 +91,7 @@ def _read_media(subject: Subject) -> RuleResult | None:
     where = f" The server is in your network ({network})." if network else ""
     named = f" {', '.join(inner)} can only be inside it or on the server's host." if inner else ""
     return RuleResult(
-        f"`vllm.allowed_media_domains` has {number_of(len(domains), 'host')}. Any caller can make the server fetch URLs of "
+        f"vllm.allowedMediaDomains has {number_of(len(domains), 'host')}. Any caller can make the server fetch URLs of "
         f"{', '.join(domains)} from its own "
         f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}",
         severity="block" if network or inner else "warn",
@@ -104,7 +105,7 @@ def _inner_network(subject: Subject) -> str:
     deployment, resolved = subject.resolved.deployment, subject.resolved
     if resolved.is_tpu and deployment.tpu.private_google_access is not None:
         return "tpu.existingNetwork"
-    return "`cloud_run.direct_vpc`" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
+    return "cloudRun.directVpc" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
 
 
 @rule("SEC10")
@@ -114,7 +115,7 @@ def _opened(subject: Subject) -> RuleResult | None:
         return None
     listed = "; ".join(dict.fromkeys(found.values()))
     return RuleResult(
-        f"`vllm.extra_args` opens the server: {listed}.",
+        f"vllm.extraArgs opens the server: {listed}.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
     )
 
@@ -134,7 +135,7 @@ def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     if deployment.bucket.existing is None or value != "bucket":
         return None
     return RuleResult(
-        f"`{cache[0]}` is bucket, but `bucket.existing` is {deployment.bucket.existing}, which the stack did not "
+        f"{file_key(cache[0])} is bucket, but bucket.existing is {deployment.bucket.existing}, which the stack did not "
         "create. Archives are signed (HMAC-SHA-256): the server does not run other writers' programs, but "
         "they can delete archives and restore older ones of this stack.",
         remedies=(change(*cache),),

@@ -8,9 +8,9 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import find_checkpoint
 from gemma_serving.planning.memory.resolve import Resolved
 from gemma_serving.planning.question.hub_files import hub_files
-from gemma_serving.planning.question.types import Remedy
-from gemma_serving.planning.question.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _UNPICKLES: Final = ("auto", "hf", "pt", "npcache")
@@ -44,7 +44,7 @@ def _pickled_weights(subject: Subject) -> RuleResult | None:
         return None
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
-        f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. "
+        f"vllm.loadFormat is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. "
         "Only PyTorch's restricted unpickler protects against it, and it has been bypassed (CVE-2025-32434). "
         f"{SAFETENSORS} opens no such file; the server will not start without any other.",
         remedies=(change("vllm.load_format", None),),
@@ -57,7 +57,7 @@ def _remote_code(subject: Subject) -> RuleResult | None:
     if not deployment.vllm.trust_remote_code:
         return None
     return RuleResult(
-        "`vllm.trust_remote_code` is true. The server will run Python code from the repository of "
+        "vllm.trustRemoteCode is true. The server will run Python code from the repository of "
         f"{deployment.model}, which Gemma 4 does not need.",
         remedies=(change("vllm.trust_remote_code", None),),
     )
@@ -71,14 +71,14 @@ def _floating(resolved: Resolved) -> Iterator[tuple[str, str, Mapping[str, objec
     if resolved.weights_mode == "hub" and not deployment.model_revision:
         known = _known_commit(deployment.model)
         advice = (
-            "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor "
+            "To find the commit of its main branch and the command that sets modelRevision, run `gemma doctor "
             "STACK`. Review the changes before you adopt a newer one."
         )
         yield f"model {deployment.model}", advice, {"model_revision": known} if known else {}
     advices = {
-        "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {{}}.",
-        "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {{}} to `vllm.extra_args`.",
-        "adapter": "vLLM loads the main branch of an adapter. With `weights_mode` bucket, gemma stage_model copies {} and pins it by its hash.",
+        "drafter": f"Set the key revision of {deployment.vllm_key('speculative_config')} to a commit of {{}}.",
+        "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {{}} to vllm.extraArgs.",
+        "adapter": "vLLM loads the main branch of an adapter. With weights bucket, gemma stage_model copies {} and pins it by its hash.",
     }
     for one in hub_files(resolved):
         if not COMMIT.fullmatch(one.revision):

@@ -5,18 +5,24 @@ own keys stay as aliases. A block and a key must not contradict each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Final, Literal, cast
-
-from pydantic import Field
+from dataclasses import dataclass, fields
+from typing import Annotated, Final, Literal, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case
-from gemma_serving.planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
-from gemma_serving.planning.settings.annotations import Matching, OneOf
+from gemma_serving.planning.settings.annotations import InFile, Limit, Matching, OneOf
+from gemma_serving.planning.settings.reading import read_block
 from gemma_serving.planning.settings.text import Commit, ModelId, Positive
-from gemma_serving.stacks.settings.block import Block
+from gemma_serving.planning.settings.vllm_args import (
+    BLOCK_KEYS,
+    DEFAULT_LORA_RANK,
+    IMAGE_TOKENS,
+    LORA_RANKS,
+    OPTIONS,
+    VllmOptions,
+)
 
 _PARSER: Final = "gemma4"
-_Items = Annotated[int, Field(ge=0, le=999)]
+_Items = Annotated[int, Limit(at_least=0, at_most=999)]
 _AdapterName = Annotated[str, Matching(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "an adapter's name", "sql")]
 _Folder = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _AdapterPlace = Annotated[
@@ -33,7 +39,8 @@ _SIZE: Final = OneOf(IMAGE_TOKENS)
 _RANK: Final = OneOf(LORA_RANKS)
 
 
-class MultimodalSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultimodalSettings:
     """Images, video and audio in a request.
 
     If one of `images`, `videos` and `audios` is set, the others are 0 by default.
@@ -64,7 +71,8 @@ class MultimodalSettings(Block):
         }
 
 
-class ThinkingSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingSettings:
     """Reasoning before the response."""
 
     parser: str | None = None
@@ -83,7 +91,8 @@ class ThinkingSettings(Block):
         }
 
 
-class ToolSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
     """Tool calls."""
 
     enabled: bool = True
@@ -97,10 +106,11 @@ class ToolSettings(Block):
         return {"enable_auto_tool_choice": self.enabled, "tool_call_parser": parser}
 
 
-class LoraSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
     """LoRA adapters."""
 
-    adapters: dict[_AdapterName, _AdapterPlace]
+    adapters: Mapping[_AdapterName, _AdapterPlace]
     """Adapters by the name that clients send as `model`.
 
     Each is a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket, `gemma stage_model` copies them to the
@@ -120,7 +130,8 @@ class LoraSettings(Block):
         }
 
 
-class SpeculativeSettings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeSettings:
     """Speculative decoding."""
 
     method: Literal["n-gram", "draft-model"]
@@ -135,7 +146,8 @@ class SpeculativeSettings(Block):
     revision: Commit | None = None
     """Commit of the draft model's repository."""
 
-    def _problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
         if self.method == "draft-model" and self.drafter is None:
             yield "method draft-model needs drafter; docs/reference/checkpoints.md lists draft models"
         if self.method == "n-gram" and (self.drafter or self.revision):
@@ -150,7 +162,8 @@ class SpeculativeSettings(Block):
         return {"speculative_config": {"model": self.drafter, **pinned, **proposals}}
 
 
-class VllmBlocks(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmBlocks:
     """The blocks of `vllm`."""
 
     multimodal: MultimodalSettings | None = None
@@ -169,7 +182,7 @@ class VllmBlocks(Block):
 
     def converted(self) -> Iterator[tuple[str, str, object]]:
         """Yield block, key of the option and value for each option that a block sets."""
-        for name in VllmBlocks.model_fields:
+        for name in BLOCKS:
             block: MultimodalSettings | ThinkingSettings | ToolSettings | LoraSettings | SpeculativeSettings | None = (
                 getattr(self, name)
             )
@@ -178,13 +191,12 @@ class VllmBlocks(Block):
                     yield name, camel_case(option), value
 
 
+BLOCKS: Final = tuple(block.name for block in fields(VllmBlocks))
+"""Keys of the blocks of `vllm`."""
 IN_BLOCKS: Final[Mapping[str, str]] = {
     camel_case(option.name): option.key for option in OPTIONS.values() if option.is_in_block
 }
 """Options that have a key only in a block, with that key."""
-
-_LISTS: Final = frozenset(camel_case(option.name) for option in OPTIONS.values() if option.kind is tuple)
-"""Keys with a list in the file and a tuple in the planner's options."""
 
 
 def without_blocks(value: object) -> object:
@@ -194,21 +206,24 @@ def without_blocks(value: object) -> object:
     given = dict(cast("Mapping[str, object]", value))
     for key in given.keys() & IN_BLOCKS.keys():
         raise ValueError(f"vllm.{key} is not a key; set vllm.{IN_BLOCKS[key]}")
-    blocks = VllmBlocks.model_validate({name: given.pop(name) for name in VllmBlocks.model_fields if name in given})
+    blocks = read_block(VllmBlocks, {name: given.pop(name) for name in BLOCKS if name in given})
     for name, key, converted in blocks.converted():
         if given.get(key, converted) != converted:
             raise ValueError(f"vllm.{name} and vllm.{key} set different values; keep one of them")
         given[key] = converted
-    return {
-        key: tuple(cast("list[object]", one)) if key in _LISTS and isinstance(one, list) else one
-        for key, one in given.items()
-    }
+    return given
+
+
+OptionsOrBlocks: TypeAlias = Annotated[VllmOptions, InFile(without_blocks)]
+"""Options of vLLM, which a file may have in blocks."""
 
 
 def stated_in_blocks(value: Mapping[str, object]) -> list[str]:
     """Return the options with their own key for which a file's `vllm` uses a block instead."""
     return [
-        name for name, block in BLOCK_OF.items() if value.get(block) is not None and value.get(camel_case(name)) is None
+        name
+        for name, key in BLOCK_KEYS.items()
+        if value.get(key.partition(".")[0]) is not None and value.get(camel_case(name)) is None
     ]
 
 
@@ -227,7 +242,7 @@ def block_changes(path: str, value: object, in_blocks: Sequence[str]) -> Mapping
         }
     if name == "speculative_config":
         return _speculative_changes(cast("Mapping[str, object] | None", value))
-    return {f"vllm.{KEYS_IN_BLOCKS[name]}": value}
+    return {f"vllm.{BLOCK_KEYS[name]}": value}
 
 
 def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -240,18 +255,3 @@ def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, ob
         "vllm.speculative.drafter": model,
         "vllm.speculative.revision": config.get("revision"),
     }
-
-
-KEYS_IN_BLOCKS: Final = {
-    "enable_auto_tool_choice": "tools.enabled",
-    "tool_call_parser": "tools.parser",
-    "reasoning_parser": "thinking.parser",
-    "chat_template": "thinking.template",
-}
-"""Keys of options that also have their own key."""
-BLOCK_OF: Final = {
-    "limit_mm_per_prompt": "multimodal",
-    "speculative_config": "speculative",
-    **{name: key.partition(".")[0] for name, key in KEYS_IN_BLOCKS.items()},
-}
-"""Block by option, for options that also have their own key."""

@@ -1,6 +1,7 @@
 """Fields of a `Deployment` by path, such as `vllm.max_model_len`: list, read, check and change them."""
 
 import dataclasses
+import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -10,13 +11,13 @@ from msgspec import Struct, structs
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from gemma_serving.planning.question.types import Deployment, WeightsMode
-from gemma_serving.planning.question.workload import Workload
-from gemma_serving.planning.settings.annotations import HasProblems, Limit
+from gemma_serving.planning.settings.annotations import HasProblems
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
-from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, own_field
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
 
@@ -35,13 +36,6 @@ _NOT_SETTABLE: Final = frozenset(
     }
 )
 """Objects of the program, values that follow from other fields, and blocks that only a stack has."""
-_LIMITS: Final[Mapping[str, Limit]] = {
-    "host_memory_gib": Limit(above=0),
-    "vcpu": Limit(above=0),
-    "measured_tok_per_s": Limit(at_least=0.001),
-    "max_usd": Limit(at_least=1),
-}
-"""Limits of the question's own numbers."""
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
     "startup_probe": ProbeSettings(),
@@ -73,26 +67,22 @@ def _leaves() -> Iterator[SettingField]:
         if name in _NOT_SETTABLE:
             continue
         field = own_field(name, hints[name])
-        limit = _LIMITS.get(name)
-        yield field if limit is None else field._replace(annotations=(limit,))
+        yield field
         if field.block is not None:
             yield from block_fields(field.block, field.path, field.key)
 
 
 def check_values(deployment: Deployment) -> None:
     """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
-    for path, limit in _LIMITS.items():
+    for path in ("host_memory_gib", "vcpu", "measured_tok_per_s", "max_usd", "weights_mode"):
         value: object = getattr(deployment, path)
-        if value is not None and not limit.allows(value):
-            raise PlanningError(f"`{path}` is {value}; it must be {limit}.")
-    if deployment.weights_mode is not None:
-        allowed = typing.get_args(question_fields()["weights_mode"].hint)
-        if deployment.weights_mode not in allowed:
-            raise PlanningError(f'`weights_mode` is "{deployment.weights_mode}". Allowed: {", ".join(allowed)}.')
-    for path in ("tpu", "cloud_run", "alerts", "metrics", "workload"):
+        problem = None if value is None else question_fields()[path].problem(value)
+        if problem is not None:
+            raise PlanningError(f"{file_key(path)} is {json.dumps(value)}; {problem}.")
+    for path in ("vllm", "tpu", "cloud_run", "alerts", "metrics", "workload"):
         block: HasProblems | None = getattr(deployment, path)
         if block is not None:
-            check_block(block, path)
+            check_block(block, file_key(path))
 
 
 def value_at(deployment: Deployment, path: str) -> object:
@@ -109,29 +99,34 @@ def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deplo
     """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
     if "model" in changes and deployment.model_revision:
         changes = {"model_revision": "", **changes}
-    has_block = deployment.tpu.accelerator_type or deployment.cloud_run.gpu
-    return _changed(deployment, _in_blocks(deployment, changes) if has_block else changes)
+    if deployment.tpu.accelerator_type or deployment.cloud_run.gpu:
+        cleared = {path: _OWN[path] for path in changes if path in _OWN}
+        changes = {**cleared, **_of_mount(deployment, changes), **in_blocks(deployment, changes)}
+    return _changed(deployment, changes)
 
 
-def _in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+def in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
     """Return the changes of a stack's machine as changes of its block, which a platform without a stack does not have."""
     platform = changes.get("platform", deployment.platform)
-    found = dict(changes)
-    if platform == "cloud-run" and "weights_mode" in changes:
-        found |= _of_mount(deployment.weights_mode, changes["weights_mode"])
-    for path in _MACHINE.keys() & changes.keys():
-        value = changes[path]
-        if platform == "cloud-run":
-            found |= {path: _OWN[path], **_of_service(path, value)}
+    found: dict[str, object] = {}
+    for path, value in changes.items():
+        if platform == "cloud-run" and path in _OWN:
+            found |= _of_service(path, value)
         elif platform == "tpu-vm" and path == "accelerator":
-            found |= {path: "", "tpu.accelerator_type": value}
+            found["tpu.accelerator_type"] = value
+        else:
+            found[path] = value
     return found
 
 
-def _of_mount(before: WeightsMode | None, mode: object) -> Mapping[str, object]:
+def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
     """Return the changes of the mount for another mode. Without the bucket, only a mode that reads it without a mount is removed."""
+    mode = changes.get("weights_mode")
+    if "weights_mode" not in changes or changes.get("platform", deployment.platform) != "cloud-run":
+        return {}
     if mode not in typing.get_args(MountMode):
-        return {"cloud_run.mount.mode": MountSettings().mode} if before in {"streamer", "memory"} else {}
+        is_unmounted = deployment.weights_mode in {"streamer", "memory"}
+        return {"cloud_run.mount.mode": MountSettings().mode} if is_unmounted else {}
     size = {} if mode == "fuse-cached" else {"cloud_run.mount.cache_size_mib": None}
     return {"cloud_run.mount.mode": mode, **size}
 

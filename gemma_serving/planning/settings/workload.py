@@ -10,9 +10,9 @@ from typing import Annotated, Final, TypeAlias, cast
 
 from gemma_serving.contracts.fields import Doc
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.vllm_args import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
 from gemma_serving.planning.settings.annotations import Limit, OneOf
 from gemma_serving.planning.settings.fields import SettingField, block_fields
+from gemma_serving.planning.settings.vllm_args import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
 
 _SHOWN: Final = 40
 """Maximum characters of an invalid value that a message repeats."""

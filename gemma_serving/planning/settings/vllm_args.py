@@ -8,16 +8,14 @@ of vLLM on TPU (tpu-inference).
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from types import UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_origin
 
-from gemma_serving.contracts.fields import Doc, camel_case, to_json
+from gemma_serving.contracts.fields import Doc, to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
-from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.numbers import is_number, read_json, whole_number
-from gemma_serving.planning.settings.annotations import Key, Limit
+from gemma_serving.planning.settings.annotations import Key, Limit, Matching, Unusable
+from gemma_serving.planning.settings.fields import SettingField, own_fields
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
@@ -58,12 +56,6 @@ class Pairs(NamedTuple):
     switch: str
 
 
-class Unusable(NamedTuple):
-    """Values that vLLM has but this project rejects, each with the reason as a sentence."""
-
-    reasons: Mapping[str, str]
-
-
 _KV_IN_4_BITS: Final = {
     "int4_per_token_head": "vLLM crashes with it and Gemma 4, whose layers have two widths of heads (vllm-project/vllm#48721).",
     "turboquant_k8v4": "vLLM rejects it for Gemma 4, whose attention kernel has no such cache (vllm-project/vllm#40094).",
@@ -79,6 +71,15 @@ _Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
 _Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)] | None
 _Gib: TypeAlias = Annotated[float, Limit(at_least=0)] | None
 _Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
+_HostName: TypeAlias = Annotated[
+    str,
+    Matching(
+        r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+        "a lower-case host name without a scheme, port or wildcard,",
+        "images.example.com",
+    ),
+]
+"""vLLM compares the lower-case host of a URL with each whole name (multimodal/media/connector.py)."""
 ENABLE_LORA: Final = "--enable-lora"
 IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
 """Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
@@ -256,7 +257,7 @@ class VllmOptions:
     served_model_name: Annotated[str | None, Doc("Name that clients send as `model`. Default: the model's id.")] = None
     seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
     allowed_media_domains: Annotated[
-        tuple[str, ...] | None,
+        tuple[_HostName, ...] | None,
         Flag("--allowed-media-domains"),
         Doc(
             "Host names from which the server may fetch images, audio and video by URL. Default: none.\n\n"
@@ -281,28 +282,6 @@ class VllmOptions:
 _NAMES: Final = tuple(option.name for option in fields(VllmOptions))
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-
-
-def _json_object(text: str) -> object:
-    value = read_json(text)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is an invalid value like any other
-    return cast("object", value)
-
-
-KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
-    bool: ("true or false", _boolean),
-    int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
-    float: ("a number", float),
-    str: ("text", str),
-    Mapping: ('a JSON object, such as {"name": "value"}', _json_object),
-    tuple: ("words with spaces between them", lambda text: tuple(text.split())),
-}
-"""For each kind of option: description of its value, and its parser for command-line text."""
-
-
 class VllmOption(NamedTuple):
     """One field of `VllmOptions`, read from its annotations."""
 
@@ -310,12 +289,10 @@ class VllmOption(NamedTuple):
     """Python name, such as max_model_len."""
     key: str
     """Key in the settings and of `--set`, such as maxModelLen or lora.rank."""
+    field: SettingField
+    """Its type and limits."""
     kind: object
     """int, float, bool, str, tuple or Mapping."""
-    choices: tuple[str, ...]
-    """Allowed values, or allowed keys of a mapping; empty if any is allowed."""
-    limit: Limit | None
-    """Limits of the number, or of each number in a mapping."""
     flag: str
     """Flag of `vllm serve`; empty for `extra_args`."""
     has_no_form: bool
@@ -326,40 +303,11 @@ class VllmOption(NamedTuple):
     """Unit of the value; empty if it has none or the name states it."""
     help: str
     """Effect of the option, in sentences."""
-    unusable: Mapping[str, str]
-    """Values of vLLM that are rejected, with the reason."""
 
     @property
     def is_in_block(self) -> bool:
         """True if its key is inside a block of the settings."""
         return "." in self.key
-
-    def read(self, text: str) -> object:
-        """Return the value of a command-line text. Raises PlanningError with the key, the value and the allowed values."""
-        words, reader = KINDS[self.kind]
-        try:
-            value = reader(text.lower() if self.kind is str and self.choices else text)
-        except (ValueError, KeyError):
-            raise PlanningError(f'{self.key} is "{text}"; it must be {words}.') from None
-        self.check(value)
-        return value
-
-    def check(self, value: object) -> None:
-        """Raise PlanningError with the key, the value and the allowed values if the value is invalid."""
-        if not isinstance(value, Mapping):
-            self._check_part(self.key, choice=value, value=value)
-            return
-        for key, part in cast("Mapping[str, object]", value).items():
-            self._check_part(f"{self.key}.{key}", choice=key, value=part)
-
-    def _check_part(self, key: str, *, choice: object, value: object) -> None:
-        if self.choices and choice not in self.choices:
-            why = self.unusable.get(str(choice))
-            raise PlanningError(f'{key} is "{choice}". {f"{why} " if why else ""}Allowed: {", ".join(self.choices)}.')
-        if self.limit and not (isinstance(value, int | float) and self.limit.allows(value)):
-            raise PlanningError(f"{key} is {value}; it must be {self.limit}.")
-        if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-            raise PlanningError(f"{key} is {value}; it must be a number.")
 
     def spell(self, value: object) -> tuple[str, ...]:
         """Return the words of `vllm serve` for a value; empty if the value needs none."""
@@ -392,34 +340,25 @@ def _nested(paths: tuple[tuple[str, ...], ...], value: object) -> Mapping[str, o
     return found
 
 
-def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
-    """Return the option that a field's annotation describes."""
-    value = annotation.__origin__
-    if get_origin(value) in {Union, UnionType}:
-        value = get_args(value)[0]  # the other is None
-    kind, choices = get_origin(value) or value, value
-    if kind is Mapping:
-        choices, value = get_args(value)
-    markers: dict[type[object], Any] = {
-        type(marker): marker for marker in (*getattr(value, "__metadata__", ()), *annotation.__metadata__)
-    }
+def _option(field: SettingField) -> VllmOption:
+    """Return the option that a field's annotations describe."""
+    kind = get_origin(field.hint) or field.hint
+    markers: dict[type[object], Any] = {type(marker): marker for marker in field.annotations}
     flag: Flag = markers.get(Flag, Flag())
     return VllmOption(
-        name=name,
-        key=markers[Key].name if Key in markers else camel_case(name),
-        kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
-        choices=get_args(choices) if get_origin(choices) is Literal else (),
-        limit=markers.get(Limit),
-        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{name.replace('_', '-')}",
+        name=field.path,
+        key=field.key,
+        field=field,
+        kind=str if kind is Literal else kind,
+        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{field.path.replace('_', '-')}",
         has_no_form=flag.has_no_form,
         shape=markers.get(InJson) or markers.get(Pairs),
         unit=markers[Unit].name if Unit in markers else "",
         help=markers[Doc].text,
-        unusable=markers[Unusable].reasons if Unusable in markers else {},
     )
 
 
-_OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
+_OPTIONS: Final = tuple(map(_option, own_fields(VllmOptions)))
 
 OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
 """Every option by its settings key, in the order of the command line."""
@@ -431,19 +370,21 @@ MAX_LORAS: Final = OPTIONS["lora.atOnce"].flag
 KEY_OF: Final[Mapping[str, str]] = {option.name: option.key for option in _OPTIONS}
 """Settings key of each field of `VllmOptions`."""
 
+BLOCK_KEYS: Final[Mapping[str, str]] = {
+    "limit_mm_per_prompt": "multimodal",
+    "speculative_config": "speculative",
+    "enable_auto_tool_choice": "tools.enabled",
+    "tool_call_parser": "tools.parser",
+    "reasoning_parser": "thinking.parser",
+    "chat_template": "thinking.template",
+}
+"""Block, or key in a block, of each field that also has its own key."""
+
 
 def given_options(options: VllmOptions) -> dict[str, object]:
     """Return the options that are set, by settings key."""
     values: dict[str, object] = to_json(options)
     return {key: value for key, value in values.items() if value not in (None, [], {})}
-
-
-def check_options(options: VllmOptions) -> None:
-    """Raise PlanningError for the first option with an invalid value."""
-    for option in _OPTIONS:
-        value: object = getattr(options, option.name)
-        if value is not None:
-            option.check(value)
 
 
 def vllm_arguments(

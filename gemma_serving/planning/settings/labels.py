@@ -17,4 +17,4 @@ def _reserved(labels: Mapping[str, str]) -> str | None:
     return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
 
 
-Labels = Annotated[dict[LabelKey, LabelValue], Checked(_reserved)]
+Labels = Annotated[Mapping[LabelKey, LabelValue], Checked(_reserved)]

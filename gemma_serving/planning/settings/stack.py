@@ -1,26 +1,24 @@
 """The file of a stack: one frozen model for both targets."""
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Final, Literal, cast
 from urllib.parse import urlsplit
-
-from pydantic import BeforeValidator, Field, field_validator
 
 from gemma_serving.contracts.labels import PRODUCT, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
-from gemma_serving.planning.question.vllm_args import STREAMER, VllmOptions
-from gemma_serving.planning.question.workload import Workload
-from gemma_serving.planning.rules.findings import check_accepted
-from gemma_serving.planning.settings.annotations import CONSISTENT, OnChange
+from gemma_serving.planning.settings.accepted import check_accepted
+from gemma_serving.planning.settings.annotations import Checked, InFile, Key, OnChange, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.docker_hub import DockerHubSettings
 from gemma_serving.planning.settings.image import ImageSettings, named_image
+from gemma_serving.planning.settings.labels import Labels
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.secrets import KINDS, SecretKey
 from gemma_serving.planning.settings.text import (
     Commit,
     DurationS,
@@ -33,11 +31,9 @@ from gemma_serving.planning.settings.text import (
     SecretVersion,
 )
 from gemma_serving.planning.settings.tpu import TpuSettings
-from gemma_serving.stacks.secrets import KINDS, SecretKey
-from gemma_serving.stacks.settings.block import Block
-from gemma_serving.stacks.settings.docker_hub import DockerHubSettings
-from gemma_serving.stacks.settings.labels import Labels
-from gemma_serving.stacks.settings.vllm import without_blocks
+from gemma_serving.planning.settings.vllm_args import STREAMER, VllmOptions
+from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks
+from gemma_serving.planning.settings.workload import Workload
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with their own server."""
@@ -48,28 +44,28 @@ NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 
 
 def _image_block(value: object) -> object:
-    """Return the block of an image set by name. A block is returned as it is, with tuples for lists."""
+    """Return the block of an image set by name. A block is returned as it is."""
     if isinstance(value, Mapping):
-        keys = cast("Mapping[str, object]", value)
-        # The value is no JSON any more, and the strict parser takes no list for a tuple then.
-        return {key: tuple(cast("list[object]", one)) if isinstance(one, list) else one for key, one in keys.items()}
+        return cast("Mapping[str, object]", value)
     image = IMAGES.get(value) if isinstance(value, str) else None
     if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
     return named_image(image)
 
 
-def _image_of_the_target(values: dict[str, object]) -> object:
-    """Return the name of the target's default image. The target is validated first."""
-    return DEFAULT_IMAGES[str(values["target"])]
+def _url_problem(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    is_whole = parts.scheme in {"http", "https"} and parts.hostname
+    return None if is_whole else "expected a full URL such as https://models.example.com"
 
 
-def _with_image_names(schema: dict[str, Any]) -> None:
-    schema["enum"] = [*IMAGES]
-
-
-_HOST_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""vLLM compares the lower-case host of a URL with each whole name (multimodal/media/connector.py)."""
+def _tools_problem(options: VllmOptions) -> str | None:
+    if options.enable_auto_tool_choice and not options.tool_call_parser:
+        return "enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +79,13 @@ class SmokeSettings:
     startup_budget_s: DurationS | None = None
 
 
-class Settings(Block):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
     """All settings of a stack. Values of secrets are never part of them."""
 
     project: ProjectId
     """Google Cloud project, from gcp:project."""
-    target: ServerTarget
+    target: Annotated[ServerTarget, OneOf(("tpu", "cloud-run", "gateway"))]
     """Platform that the stack runs on."""
     model: ModelId
     """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
@@ -98,21 +95,15 @@ class Settings(Block):
     With weights hub, the server loads this commit even after newer ones are pushed. With weights bucket, `gemma stage_model` copies it and
     `bucket.manifest` pins the server to the copy.
     """
-    architecture_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="modelConfig")
+    architecture_file: Annotated[ProjectPath | None, Key("modelConfig"), OnChange("nothing")] = None
     """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
-    drafter_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="draftConfig")
+    drafter_file: Annotated[ProjectPath | None, Key("draftConfig"), OnChange("nothing")] = None
     """The same for the drafter in `vllm.speculativeConfig`, if the planner does not know it."""
     quantization: Annotated[Literal["bf16", "fp8", "w4a16"] | None, OnChange("nothing")] = None
     """Precision of the weights. Default: the checkpoint's own."""
     weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
     """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""
-    image: Annotated[
-        ImageSettings,
-        BeforeValidator(
-            _image_block,
-            json_schema_input_type=Annotated[str, Field(json_schema_extra=_with_image_names)] | ImageSettings,
-        ),
-    ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
+    image: Annotated[ImageSettings, InFile(_image_block, IMAGES)]
     """The server's image: a name from `gemma_serving/planning/data/images.json`, or a block for a custom image. Default: the target's image.
 
     A custom image is a Docker Hub repository, pinned by digest. The stack pulls it through Artifact Registry.
@@ -122,29 +113,29 @@ class Settings(Block):
 
     Docker Hub limits pulls without an account. They count against an IP address that you share with others.
     """
-    vllm: Annotated[VllmOptions, BeforeValidator(without_blocks)] = Field(default_factory=VllmOptions)
+    vllm: Annotated[OptionsOrBlocks, Checked(_tools_problem)] = field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for options that are not set."""
-    tpu: Annotated[TpuSettings | None, CONSISTENT] = None
+    tpu: TpuSettings | None = None
     """TPU capacity, and how long to wait for it. Required with target tpu, otherwise rejected."""
-    cloud_run: Annotated[CloudRunSettings | None, CONSISTENT] = None
+    cloud_run: CloudRunSettings | None = None
     """Cloud Run service with one GPU per instance. Required with target cloud-run, otherwise rejected."""
-    bucket: Annotated[BucketSettings, CONSISTENT, Field(default_factory=BucketSettings)]
+    bucket: BucketSettings = field(default_factory=BucketSettings)
     """Bucket for weights (`weights: bucket`) and for compiled programs (`compileCache: bucket`)."""
-    smoke: Annotated[SmokeSettings, Field(default_factory=SmokeSettings), OnChange("nothing")]
+    smoke: Annotated[SmokeSettings, OnChange("nothing")] = field(default_factory=SmokeSettings)
     """Thresholds of the smoke checks. Default: from the plan."""
-    workload: Annotated[Workload | None, CONSISTENT, OnChange("nothing")] = None
+    workload: Annotated[Workload | None, OnChange("nothing")] = None
     """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed.
 
     Without `users` and `ratePerS`, the workload has as many users as the server runs concurrently.
     """
-    endpoint_url: Annotated[str | None, OnChange("nothing")] = None
+    endpoint_url: Annotated[str | None, Checked(_url_problem), OnChange("nothing")] = None
     """URL at which clients reach the server, for example a load balancer's. Default: the stack's own."""
     measured_tok_per_s: Annotated[PositiveNumber | None, OnChange("nothing")] = None
     """Measured output rate of all requests together, in tokens per second.
 
     The planner uses it for the cost per million tokens.
     """
-    accept_findings: Annotated[list[str], Field(default_factory=list), OnChange("nothing")]
+    accept_findings: Annotated[tuple[str, ...], Checked(check_accepted), OnChange("nothing")] = ()
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = None
     """Maximum time since the first start of a TPU VM or the service, across TPU VMs.
@@ -156,67 +147,31 @@ class Settings(Block):
 
     `gemma teardown --all --over-limit` tears down stacks that cost more.
     """
-    alerts: Annotated[AlertSettings, Field(default_factory=AlertSettings), OnChange("update")]
+    alerts: Annotated[AlertSettings, OnChange("update")] = field(default_factory=AlertSettings)
     """Alert policies in Cloud Monitoring and a dashboard.
 
     Without metrics, only alerts on log lines can fire and, on Cloud Run, alerts on server errors and the daily cost.
     """
-    metrics: Annotated[MetricsSettings, Field(default_factory=MetricsSettings), OnChange("revision")]
+    metrics: Annotated[MetricsSettings, OnChange("revision")] = field(default_factory=MetricsSettings)
     """OpenTelemetry collector next to the server, which writes metrics to Managed Service for Prometheus."""
     prices: Annotated[FilePath | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the dated list prices.
 
     `gemma plan prices` refreshes the list prices. `gemma teardown --all --over-limit` uses list prices.
     """
-    labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
+    labels: Annotated[Labels, OnChange("update")] = field(default_factory=dict[str, str])
     """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None
     """Existing version in Secret Manager with the Hugging Face token, instead of `hfToken`. Its value never passes through Pulumi."""
     api_key_secret: SecretVersion | None = None
     """Existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
-    secrets: Annotated[list[SecretKey], Field(default_factory=list)]
+    secrets: tuple[SecretKey, ...] = ()
     """Secrets set by value. Pulumi holds the values."""
-    vllm_in_blocks: Annotated[list[str], Field(default_factory=list)]
+    vllm_in_blocks: tuple[str, ...] = ()
     """Options of vLLM for which the file uses a block, because messages name the keys that it uses."""
 
-    @field_validator("endpoint_url")
-    @classmethod
-    def _whole_url(cls, url: str | None) -> str | None:
-        try:
-            parts = urlsplit(url or "https://none.example")
-        except ValueError:
-            parts = urlsplit("")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("expected a full URL such as https://models.example.com")
-        return url
-
-    @field_validator("vllm")
-    @classmethod
-    def _parser_for_tools(cls, options: VllmOptions) -> VllmOptions:
-        if options.enable_auto_tool_choice and not options.tool_call_parser:
-            raise ValueError("enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4")
-        return options
-
-    @field_validator("vllm")
-    @classmethod
-    def _domains_are_host_names(cls, options: VllmOptions) -> VllmOptions:
-        wrong = next((name for name in options.allowed_media_domains or () if not _HOST_NAME.fullmatch(name)), None)
-        if wrong is not None:
-            raise ValueError(
-                f'allowedMediaDomains has "{wrong}"; expected lower-case host names without a scheme, port or wildcard, '
-                "such as images.example.com"
-            )
-        return options
-
-    @field_validator("accept_findings")
-    @classmethod
-    def _findings_exist(cls, ids: list[str]) -> list[str]:
-        error = check_accepted(ids)
-        if error:
-            raise ValueError(error)
-        return ids
-
-    def _problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys, and what to change."""
         return chain(self._of_the_target(), self._unused())
 
     def _of_the_target(self) -> Iterator[str]:

@@ -1,0 +1,30 @@
+"""The findings that `acceptFindings` may name."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from gemma_serving.planning.data.tables import data_file
+
+
+@cache
+def _rules() -> Mapping[str, tuple[str, bool]]:
+    """Return the title of each rule of a deployment, and whether its finding can be accepted."""
+    rows = [row for row in data_file("rules.json") if row.get("on") != "gateway"]
+    return {row["id"]: (row["what"], row.get("is_acceptable", True)) for row in rows}
+
+
+@cache
+def acceptable_ids() -> tuple[str, ...]:
+    """Return the ids that `acceptFindings` may name."""
+    return tuple(identifier for identifier, (_, is_acceptable) in _rules().items() if is_acceptable)
+
+
+def check_accepted(ids: Iterable[str]) -> str | None:
+    """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
+    for identifier in ids:
+        if identifier not in _rules():
+            return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(acceptable_ids())}'
+        what, is_acceptable = _rules()[identifier]
+        if not is_acceptable:
+            return f"{identifier} ({what}) cannot be accepted; remove it and change the deployment"
+    return None

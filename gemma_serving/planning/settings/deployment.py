@@ -1,0 +1,138 @@
+"""The question of the planner: the blocks of a stack's settings, with blanks, and what is no setting."""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Struct
+
+from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.machine.hardware import Accelerator
+from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.settings.annotations import Limit
+from gemma_serving.planning.settings.bucket import BucketSettings
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
+from gemma_serving.planning.settings.image import ImageSettings
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF, VllmOptions
+from gemma_serving.planning.settings.workload import Workload
+
+Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
+"""`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
+WeightsMode = Literal["hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image"]
+"""Source of the server's weights at startup.
+
+`hub`: downloaded from Hugging Face; `disk`: copied from the bucket to a local disk first; `memory`: copied from the bucket to
+shared memory first; `fuse`, `fuse-buffered`, `fuse-cached`: read through a Cloud Storage FUSE mount, plain, with buffered reads,
+or through a file cache with parallel downloads; `streamer`: vLLM's runai_streamer reads gs://; `image`: part of the image.
+"""
+
+
+NO_TPU: Final = TpuSettings(accelerator_type="", zones=(), max_run_duration_s=14_400)
+"""The block of a question that names no TPU: empty where a stack has to set a value."""
+NO_SERVICE: Final = CloudRunSettings(
+    region="", gpu="", cpu=0, memory_mib=0, concurrency=0, max_instances=1, request_timeout_s=0
+)
+"""The block of a question that names no service: empty or 0 where a stack has to set a value, or where it does not matter."""
+
+
+class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The complete input of the planner. Only `model` and an accelerator are required.
+
+    The blocks are those of a stack's settings, as they are. What is no setting is added: the model's figures, prices, the date, and a
+    platform that no stack has. None or empty is "recommend" where a stack's block has to set a value.
+
+    Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
+    them and raises `planning.PlanningError` with one sentence if a name is unknown or two settings conflict.
+    """
+
+    model: str
+    accelerator: str = ""
+    """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""
+    model_revision: str | None = None
+    """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
+    platform: str | None = None
+    """None uses the accelerator's only or default platform."""
+    quantization: str | None = None
+    """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
+    vllm: VllmOptions = VllmOptions()
+    """Options as set; `planning.question.recommendation` supplies the rest."""
+    weights_mode: WeightsMode | None = None
+    """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
+    host_memory_gib: Annotated[float, Limit(above=0)] | None = None
+    """Memory of a machine without a block; None for the service's (`given_memory_gib`), without one the default for the accelerator."""
+    vcpu: Annotated[float, Limit(above=0)] | None = None
+    """vCPU of a machine without a block; None for the service's (`given_vcpu`), without one the default for the accelerator."""
+    image: ImageSettings | None = None
+    """The server's image; None for the accelerator's default image."""
+    tpu: TpuSettings = NO_TPU
+    cloud_run: CloudRunSettings = NO_SERVICE
+    bucket: BucketSettings = BucketSettings()
+    alerts: AlertSettings = AlertSettings(enabled=False)
+    """Stacks have alerts by default; a question without a stack has none."""
+    metrics: MetricsSettings = MetricsSettings()
+    has_api_key: bool = False
+    """True if the server requires an API key and therefore has the path guard."""
+    endpoint_url: str | None = None
+    workload: Workload | None = None
+    """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
+    measured_tok_per_s: Annotated[float, Limit(at_least=0.001)] | None = None
+    """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
+    max_usd: Annotated[int, Limit(at_least=1)] | None = None
+    """Maximum cost in US dollars before a guard tears the deployment down."""
+    accept_findings: tuple[str, ...] = ()
+    """Ids of findings that the user accepted; they are shown but block nothing."""
+    staged_parts: tuple[str, ...] = ()
+    """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
+    vllm_in_blocks: tuple[str, ...] = ()
+    """Options for which the settings use a block instead of the option's own key, so findings name its keys."""
+    model_spec: ModelSpec | None = None
+    """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
+    device: Accelerator | None = None
+    """A device by its specifications (`planning.machine.devices.parse_device`), instead of `accelerator`."""
+    draft_spec: ModelSpec | None = None
+    """Architecture of a draft model outside the catalog."""
+    prices: PriceBook | None = None
+    """Prices that replace the list prices."""
+    today: str | None = None
+    """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
+
+    def vllm_key(self, name: str) -> str:
+        """Return the key of an option of vLLM that the settings use: its own, or a block's."""
+        return f"vllm.{BLOCK_KEYS[name] if name in self.vllm_in_blocks else KEY_OF[name]}"
+
+    @property
+    def accelerator_name(self) -> str:
+        """Name of the accelerator as it was given, or of the platform's block; empty if neither names one."""
+        if self.accelerator:
+            return self.accelerator
+        blocks = (self.cloud_run.gpu, self.tpu.accelerator_type)
+        own, other = blocks if self.platform == "cloud-run" else reversed(blocks)
+        return own or other
+
+    @property
+    def given_vcpu(self) -> float | None:
+        """VCPU of the machine as it was given, or of the service; None for the default."""
+        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.cpu > 0
+        return self.cloud_run.cpu if self.vcpu is None and is_service else self.vcpu
+
+    @property
+    def given_memory_gib(self) -> float | None:
+        """Memory of the machine as it was given, or of the service; None for the default."""
+        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.memory_mib > 0
+        return self.cloud_run.memory_mib / 1024 if self.host_memory_gib is None and is_service else self.host_memory_gib
+
+    @property
+    def image_version(self) -> str | None:
+        """VLLM version in the image; None for the default image's version, empty if unknown."""
+        if self.image is None or self.image.is_default:
+            return None
+        return self.image.version or ""
+
+    @property
+    def image_supports(self) -> tuple[str, ...]:
+        """Precisions that a custom image loads, regardless of `planning.model.support`."""
+        return () if self.image is None else self.image.supports
+
+    def collects_on(self, platform: str) -> bool:
+        """Return whether a collector of metrics runs next to the server on a platform."""
+        return collects(self.alerts, self.metrics, platform)

@@ -1,0 +1,140 @@
+"""Read settings: a block from the values of a file, or one value from the text of a command line.
+
+A file has camelCase keys and quantities with a unit. No other value is converted.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
+from typing import Any, Final, Literal, TypeVar, cast, get_origin
+
+from gemma_serving.planning.numbers import is_number, read_json, whole_number
+from gemma_serving.planning.settings.annotations import InFile, Quantity, WordOrList
+from gemma_serving.planning.settings.fields import Place, Problem, SettingField, contradictions, own_fields
+
+T = TypeVar("T")
+_THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
+
+
+class InvalidBlockError(ValueError):
+    """Values of a file that are no block of settings."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        """Keep every problem."""
+        super().__init__("; ".join(problem.text for problem in problems))
+        self.problems = problems
+
+
+def read_block(block: type[T], values: Mapping[str, object]) -> T:
+    """Return a block of a file's values. Raises InvalidBlockError with every problem."""
+    found: list[Problem] = []
+    read = _block(block, values, (), found)
+    if read is None:
+        raise InvalidBlockError(tuple(found))
+    return read
+
+
+def _block(block: type[T], values: Mapping[str, object], place: Place, found: list[Problem]) -> T | None:
+    """Return the block; None after adding its problems. Keys that contradict each other count only if each value is valid."""
+    known, rest, read = len(found), dict(values), dict[str, Any]()
+    for field in own_fields(block):
+        key = field.file_key
+        if key in rest:
+            read[field.path] = _value(field, rest.pop(key), (*place, key), found)
+        elif field.default is MISSING:
+            found.append(Problem((*place, key), "", "missing"))
+    found += [Problem((*place, key), "", "unknown") for key in rest]
+    if len(found) > known:
+        return None
+    made = block(**read)
+    problem = next(contradictions(made), None)
+    if problem is None:
+        return made
+    found.append(Problem(place, problem))
+    return None
+
+
+def _value(field: SettingField, value: object, place: Place, found: list[Problem]) -> object:
+    """Return the value of a field; any other value after adding its problems."""
+    if value is None and field.is_optional:
+        return None
+    given = value
+    try:
+        for annotation in field.annotations:
+            if isinstance(annotation, InFile | Quantity | WordOrList):
+                value = annotation.read(value)
+    except InvalidBlockError as error:
+        found += [problem._replace(place=(*place, *problem.place)) for problem in error.problems]
+        return None
+    except ValueError as error:
+        found.append(Problem(place, str(error)))
+        return None
+    known, (_, item) = len(found), field.parts
+    if field.block is not None and isinstance(value, Mapping):
+        value = _block(cast("type[object]", field.block), cast("Mapping[str, object]", value), place, found)
+    elif isinstance(value, list):
+        items = cast("list[object]", value)
+        if item is not None and item.block is not None:
+            items = [_value(item, one, (*place, index), found) for index, one in enumerate(items)]
+        value = tuple(items)
+    if len(found) == known:
+        hint = _hint(field, value)
+        wrong = field.problems(value, place) if hint is None else [Problem(place, hint)]
+        found += [problem if isinstance(given, list | Mapping) else Problem(place, problem.text) for problem in wrong]
+    return value
+
+
+def _hint(field: SettingField, value: object) -> str | None:
+    """Return what to write for a text that stands for a number; None for any other value."""
+    if not field.has_number or not isinstance(value, str):
+        return None
+    thousands = _THOUSANDS.fullmatch(value)
+    if field.hint is int:
+        words = "expected a whole number without a unit; write"
+        return thousands and f"{words} {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
+    try:
+        is_text = is_number(read_json(value))
+    except ValueError:
+        return None
+    quotes = "remove the quotes, or set it again with `pulumi config set --type float`"
+    return f"expected a number, not text; {quotes}" if is_text else None
+
+
+def read_text(field: SettingField, text: str) -> object:
+    """Return the value of a field that a command line has as text. Raises ValueError with what is expected."""
+    value = _of_text(field, text) if field.quantity is None else field.quantity.read(text)
+    problem = field.problem(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return value
+
+
+def _of_text(field: SettingField, text: str) -> object:
+    kind = get_origin(field.hint) or field.hint
+    words, read = _KINDS[str if kind is Literal else kind]
+    try:
+        return read(text.lower() if kind is Literal else text)
+    except (ValueError, KeyError):
+        raise ValueError(f"expected {field.allowed if field.has_number else words}") from None
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+
+
+def _json_object(text: str) -> object:
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is an invalid value like any other
+    return cast("object", value)
+
+
+_KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
+    bool: ("true or false", _boolean),
+    int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
+    float: ("a number", float),
+    str: ("text", str),
+    Mapping: ('a JSON object, such as {"name": "value"}', _json_object),
+    tuple: ("words with spaces between them", lambda text: tuple(text.split())),
+}
+"""For each type: description of its value, and its parser for command-line text."""
