@@ -91,10 +91,11 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 def _own_key(subject: Subject) -> RuleResult | None:
     read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
     repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
+    ignored = [one for one in read if one.name in _UNPLANNED and not one.is_off]
     if not repeated:
-        return _ignored(subject, [one for one in read if one.name in _UNPLANNED and not one.is_off])
+        return _ignored(subject, ignored)
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
-    kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
+    kept, moved = kept_arguments(subject, (*repeated, *ignored)), _moved(repeated)
     return RuleResult(
         f"vllm.extraArgs has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
