@@ -200,14 +200,14 @@ def _vulnerable_rows() -> Iterator[Sequence[str]]:
     for name, image in IMAGES.items():
         for_tpu = image.platform == "tpu"
         placed = {path: one for path, one in deployed.items() if (one.platform == "tpu-vm") == for_tpu}
-        own = {path: one for path, one in placed.items() if one.image_version == image.version}
-        plans = [plan(replace(one, image=image_of_version(image.version))) for one in (own or placed).values()]
+        matching = {path: one for path, one in placed.items() if one.image_version == image.version}
+        plans = [plan(replace(one, image=image_of_version(image.version))) for one in (matching or placed).values()]
         ids = dict.fromkeys(each for one in plans for each in one.vulnerabilities)
         named = ", ".join(f"{each} (before {ADVISORIES[each].fixed})" for each in ids)
         yield (
             f"`{name}`",
             image.version,
-            ", ".join(f"`{_name(path)}`" for path in own),
+            ", ".join(f"`{_name(path)}`" for path in matching),
             f"{len(ids)}: {named}" if ids else "0",
         )
 

@@ -141,7 +141,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
     given = tpu.existing_network
     if given is not None:
         return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
-    own = PrivateNetwork(
+    created = PrivateNetwork(
         "network",
         PrivateNetworkArgs(
             project=context.settings.project,
@@ -155,7 +155,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
         ),
         foundation.options,
     )
-    return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
+    return _Network(network=created.network, subnetwork=created.subnetwork_name, ready=created.ready)
 
 
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:

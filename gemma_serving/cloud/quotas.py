@@ -59,10 +59,10 @@ def instance_quotas(accelerator_type: str, provisioning: str) -> Sequence[Quota]
     offer = family.tpu if family is not None else None
     if offer is None:
         return ()
-    own = Quota("compute", "tpus_per_tpu_family", FAMILY_QUOTA, family=offer.instance_family)
+    ordinary = Quota("compute", "tpus_per_tpu_family", FAMILY_QUOTA, family=offer.instance_family)
     preemptible = Quota("compute", offer.instance_quota_metric, offer.instance_quota_id)
-    wanted = (preemptible, own) if is_preemptible(provisioning) else (own,)
-    return [quota for quota in wanted if quota.metric and (quota.family or quota is not own)]
+    wanted = (preemptible, ordinary) if is_preemptible(provisioning) else (ordinary,)
+    return [quota for quota in wanted if quota.metric and (quota.family or quota is not ordinary)]
 
 
 def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
@@ -114,7 +114,7 @@ def _lowest(
 def _limit(limit: Mapping[str, object], dimensions: Mapping[str, str]) -> int | None:
     """Return a limit's value for a location, nearest bucket first; None if it has no bucket for it. A missing value is 0."""
     buckets = [as_mapping(bucket) for bucket in as_sequence(limit.get("quotaBuckets"))]
-    own = [bucket for bucket in buckets if as_mapping(bucket.get("dimensions")) == dimensions]
+    exact = [bucket for bucket in buckets if as_mapping(bucket.get("dimensions")) == dimensions]
     general = [bucket for bucket in buckets if not bucket.get("dimensions")]
-    chosen = (own or general or [None])[0]
+    chosen = (exact or general or [None])[0]
     return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))

@@ -154,9 +154,9 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     first = reader.reads(_first_lists(scope))
     reads = (*first, *reader.reads([*_place_lists(scope, first), *_policy_lists(scope, first)]))
     resources = [*_resources(reads)]
-    own = [item for item in resources if scope.wants(item.owner, item.name)]
-    found = [*own, *_grants(reads, scope, [item.owner for item in resources])]
-    networks = [item.name for item in own if item.kind == NETWORK]
+    owned = [item for item in resources if scope.wants(item.owner, item.name)]
+    found = [*owned, *_grants(reads, scope, [item.owner for item in resources])]
+    networks = [item.name for item in owned if item.kind == NETWORK]
     unread = _unread_sentences(reads)
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),

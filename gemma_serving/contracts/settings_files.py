@@ -18,9 +18,9 @@ def shipped_files(folder: Path) -> Sequence[Path]:
 
 def settings_file(stack: str, folder: Path) -> Path:
     """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
-    own = folder / f"Pulumi.{stack}.yaml"
-    example = folder / EXAMPLES / own.name
-    return example if example.is_file() and not own.is_file() else own
+    file = folder / f"Pulumi.{stack}.yaml"
+    example = folder / EXAMPLES / file.name
+    return example if example.is_file() and not file.is_file() else file
 
 
 def stacks_in(folder: Path) -> Sequence[str]:

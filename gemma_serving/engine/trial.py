@@ -107,8 +107,8 @@ def with_secrets_of(text: str, other: str) -> str:
     found = _FIRST_INDENTED.search(kept)
     if found is not None:
         blank = found[1]
-        own = [match for match in _SECRET.finditer(other) if match["key"] not in names]
-        lines = [f"{blank}{match['key']}:\n{blank}  secure: {match['value']}\n" for match in own]
+        added = [match for match in _SECRET.finditer(other) if match["key"] not in names]
+        lines = [f"{blank}{match['key']}:\n{blank}  secure: {match['value']}\n" for match in added]
         kept = "".join([kept[: found.start(1)], *lines, kept[found.start(1) :]])
     salt = [match[0].rstrip("\n") for match in _SALT.finditer(other)]
     return "\n".join([kept.rstrip("\n"), *salt, ""]) if salt else kept

@@ -63,10 +63,10 @@ def original_note(subject: Subject) -> str:
     served = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
     if served is None or not served.is_personal:
         return ""
-    own = examine(with_changes(resolved.deployment, served_as(served.architecture)))
-    if _verdict(own, detected_findings(own)) == "fits":
-        return f"Google's own {served.architecture} fits too (${own.cost.usd_per_hour:.2f}/h)."
-    place = cheapest_place(own)
+    server = examine(with_changes(resolved.deployment, served_as(served.architecture)))
+    if _verdict(server, detected_findings(server)) == "fits":
+        return f"Google's own {served.architecture} fits too (${server.cost.usd_per_hour:.2f}/h)."
+    place = cheapest_place(server)
     elsewhere = f"; it fits on {place.title} (${place.usd_per_hour:.2f}/h)" if place and place.usd_per_hour else ""
     return f"Google's own {served.architecture} does not fit on {resolved.accelerator.name}{elsewhere}."
 

@@ -99,8 +99,8 @@ class OptionParser(argparse.ArgumentParser):
 
     def _unknown_option(self) -> str:
         """Return the sentence about the first option that does not exist; empty if all exist."""
-        own = itertools.takewhile(lambda word: word != "--" and word not in self.subcommand_names, self._given)
-        names = (word.partition("=")[0] for word in own if _OPTION_WORD.match(word))
+        before = itertools.takewhile(lambda word: word != "--" and word not in self.subcommand_names, self._given)
+        names = (word.partition("=")[0] for word in before if _OPTION_WORD.match(word))
         wrong = next((name for name in names if name not in {*self.flags, "-h", "--help"}), None)
         other = self.synonyms.get(wrong or "")
         found = f" Did you mean {other}?" if other in self.flags else self.hint(wrong or "", self.flags)

@@ -167,10 +167,10 @@ def judged(result: Mapping[str, Any]) -> dict[str, Any]:
         unsupported = [share for share in PERCENTILES if result["completed"] < requests_for(share)]
         return {**result, **{f"p{share:g}_{name}_ms": None for share in unsupported for name in LATENCIES}}
     kept = [number for number, at_s in enumerate(result["start_times"]) if steady["start_s"] <= at_s <= steady["end_s"]]
-    own = ("start_s", "end_s", "requests", "requests_left_out", "first_wave", *_RATES)
+    columns = ("start_s", "end_s", "requests", "requests_left_out", "first_wave", *_RATES)
     return {
         **result,
-        **{name: value for name, value in steady.items() if name not in own},
+        **{name: value for name, value in steady.items() if name not in columns},
         **{name: [result[name][number] for number in kept] for name in LISTS},
     }
 

@@ -90,8 +90,8 @@ class CommandTool:
         server.tool(name=self.name, description=self.description, annotations=self.hint)(run)
 
     def _signature(self) -> inspect.Signature:
-        own = inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter("context", own, annotation=Context[Any, Any])]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter("context", kind, annotation=Context[Any, Any])]
         full = {FULL: _FULL} if self.name in WITH_FULL else {}
         limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
         for name, argument in {**self.takes, **full, **limit}.items():
@@ -100,7 +100,7 @@ class CommandTool:
             if default is None and field is not None and field.kind is bool:
                 default = False
             # A default is not validated, so an optional argument needs no type that includes null.
-            parameters.append(inspect.Parameter(name, own, default=default, annotation=_kind(argument, field)))
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=_kind(argument, field)))
         return inspect.Signature(parameters, return_annotation=Answer)
 
 

@@ -33,13 +33,13 @@ def roofline_of(model: str, accelerator: str) -> Roofline | None:
             continue
         step_bytes += read * (BYTES_PER_PARAM.get(precision, 0.5) if tensor.quantizable else 2.0)
     # Layers that share another layer's keys and values skip prompt tokens (vLLM's fast prefill).
-    own = sum(group.count for group in spec.groups if group.owns_kv) / spec.layers
+    cached = sum(group.count for group in spec.groups if group.owns_kv) / spec.layers
     flops_per_s = device.devices * device.bf16_tflops * 1e12 * PEAK_GAIN.get(precision, 1.0)
     # Two operations per weight and token. Scores and their product with the values: two multiply-adds per element of each head.
     return Roofline(
         model=model_id,
         accelerator=device.name,
-        prompt_tok_per_s=flops_per_s / (2 * active["matrices"] * own),
+        prompt_tok_per_s=flops_per_s / (2 * active["matrices"] * cached),
         output_tok_per_s=flops_per_s / (2 * (active["matrices"] + active["head"])),
         attention=tuple(
             (

@@ -122,7 +122,7 @@ class JudgedPlace:
     model: str
     """The provisioning model in question, a key of `models`."""
     quota: QuotaCheck
-    own: Sequence[ExistingRequest]
+    requests: Sequence[ExistingRequest]
     parts: Sequence[HourlyPart]
     """Cost of one slice, or one instance of the stack's size."""
     position: int | None = None
@@ -156,8 +156,8 @@ def question_of(
 ) -> CapacityQuestion:
     """Return the question about these accelerators, else about the stack's, else about all. Raises PlanningError for an unknown one."""
     tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
-    own = tpu.accelerator_type if tpu else run.gpu if run else None
-    found = [one for name in accelerators or (own,) for one in deployable_accelerators(name, option="ACCELERATOR")]
+    wanted = tpu.accelerator_type if tpu else run.gpu if run else None
+    found = [one for name in accelerators or (wanted,) for one in deployable_accelerators(name, option="ACCELERATOR")]
     model = cast("ProvisioningModel", provisioning or (tpu.forms[0].model if tpu else "flex-start"))
     return CapacityQuestion(
         project=project,
@@ -244,9 +244,9 @@ class _PlaceComparison:
         name = api_accelerator_type(accelerator.name)
         here = [ListedQueuedResource(item) for item in self.responses.get("queuedResources", zone).items]
         model = self.asked.provisioning
-        own = [self._own(one) for one in here if one.stack is not None and name in one.accelerators]
+        requests = [self._own(one) for one in here if one.stack is not None and name in one.accelerators]
         models = {model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS}
-        forms = [self._form(accelerator, form, zone, models[form], own) for form in (model, *self.asked.forms)]
+        forms = [self._form(accelerator, form, zone, models[form], requests) for form in (model, *self.asked.forms)]
         return JudgedPlace(
             accelerator=accelerator,
             place=zone,
@@ -254,7 +254,7 @@ class _PlaceComparison:
             models=models,
             model=model,
             quota=forms[0].quota,
-            own=own,
+            requests=requests,
             parts=forms[0].parts,
             position=self.position(zone),
             forms=self._in_order(forms),
@@ -279,7 +279,7 @@ class _PlaceComparison:
         model: ProvisioningModel,
         zone: str,
         accepted: LocationCheck,
-        own: Sequence[ExistingRequest],
+        requests: Sequence[ExistingRequest],
     ) -> JudgedForm:
         tpu = self.settings.tpu if self.settings else None
         needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.chips
@@ -301,14 +301,14 @@ class _PlaceComparison:
             ),
             in_stack=step is not None and zone in self.asked.places,
             not_requested=skipped,
-            last_answer=self._last_answer(zone, model, own, is_stacks=step is not None),
+            last_answer=self._last_answer(zone, model, requests, is_stacks=step is not None),
         )
 
     def _last_answer(
-        self, zone: str, model: ProvisioningModel, own: Sequence[ExistingRequest], *, is_stacks: bool
+        self, zone: str, model: ProvisioningModel, requests: Sequence[ExistingRequest], *, is_stacks: bool
     ) -> ExistingRequest | None:
         """Return the latest request in a form, or the one in the stack's state if Google was read and lists none."""
-        latest = max((one for one in own if one.model == model), key=lambda one: one.created, default=None)
+        latest = max((one for one in requests if one.model == model), key=lambda one: one.created, default=None)
         recorded = self.recorded if is_stacks and self.responses.get("queuedResources", zone).is_read else None
         if latest is None and recorded is not None and (recorded.name.split("/")[3], recorded.model) == (zone, model):
             return recorded
@@ -352,7 +352,7 @@ class _PlaceComparison:
             models={"instance": accepted},
             model="instance",
             quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use),
-            own=[_own(item, owner.stack) for item, owner in owners if owner is not None],
+            requests=[_own(item, owner.stack) for item, owner in owners if owner is not None],
             parts=instance_parts(
                 self.prices,
                 gpu=gpu.name,

@@ -64,12 +64,10 @@ def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
 def _show_requests(out: Console, places: Sequence[JudgedPlace], now: datetime) -> None:
     """Print this project's requests, and why they wait or failed."""
     for place in places:
-        for own in place.own:
-            if own.model is not None:
-                short = f" ({own.shortage.sentence.rstrip('.')})" if own.shortage else ""
-                text = (
-                    f"{place.place}, {own.model}: stack {own.stack} is {own.state}, {age(_age_s(own, now))} old{short}."
-                )
+        for request in place.requests:
+            if request.model is not None:
+                short = f" ({request.shortage.sentence.rstrip('.')})" if request.shortage else ""
+                text = f"{place.place}, {request.model}: stack {request.stack} is {request.state}, {age(_age_s(request, now))} old{short}."
                 paragraph(out, text, prefix=_INDENT)
 
 
@@ -147,7 +145,8 @@ def _instances(title: str, shown: Sequence[JudgedPlace], now: datetime) -> Fitte
             _answer(place.hardware),
             _answer(place.models[place.model]),
             _use(place.quota),
-            "; ".join(f"{own.stack}: {own.state} {age(_age_s(own, now))}" for own in place.own) or "-",
+            "; ".join(f"{request.stack}: {request.state} {age(_age_s(request, now))}" for request in place.requests)
+            or "-",
             _price(place.usd_per_hour, is_assumed=place.price_is_assumed),
         )
     return rows
@@ -161,10 +160,10 @@ def _price(usd_per_hour: float | None, *, is_assumed: bool) -> str:
     return "-" if usd_per_hour is None else f"{usd_per_hour:.2f}{'*' if is_assumed else ''}"
 
 
-def _last_answer(own: ExistingRequest, now: datetime) -> str:
+def _last_answer(request: ExistingRequest, now: datetime) -> str:
     """Return a request's state, age and cause, narrow enough for 80 columns. The lines below the table have the stack."""
-    cause = " gone" if own.is_recorded else f" {own.shortage.cause}" if own.shortage else ""
-    return f"{_STATES.get(own.state, own.state)} {age(_age_s(own, now))}{cause}"
+    cause = " gone" if request.is_recorded else f" {request.shortage.cause}" if request.shortage else ""
+    return f"{_STATES.get(request.state, request.state)} {age(_age_s(request, now))}{cause}"
 
 
 def problems_of(responses: GoogleResponses) -> Sequence[str]:
@@ -190,8 +189,8 @@ def _use(quota: QuotaCheck) -> str:
     return (limit if quota.used is None else f"{quota.used:g} of {limit}") + (" !" if quota.state == "failed" else "")
 
 
-def _age_s(own: ExistingRequest, now: datetime) -> float:
-    return max((now - own.created).total_seconds(), 0.0)
+def _age_s(request: ExistingRequest, now: datetime) -> float:
+    return max((now - request.created).total_seconds(), 0.0)
 
 
 def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
@@ -204,7 +203,7 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "provisioning": {"model": place.model, **_check_json(place.models[place.model])},
         "provisioning_models": {model: _check_json(check) for model, check in place.models.items()},
         "quota": _quota_json(place.quota),
-        "requests": [_request_json(one, now) for one in place.own],
+        "requests": [_request_json(one, now) for one in place.requests],
         "usd_per_hour": rounded(place.usd_per_hour),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,

@@ -70,8 +70,8 @@ def run_checks(
     if isinstance(credentials, user.Credentials):
         return [login, *refused]
     # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
-    own = replace(checkup, google=google_api.connect(given=credentials))
-    return [login, *refused, *_of_enabled_apis(own, concurrently(chosen(own), limit_s))]
+    unbilled = replace(checkup, google=google_api.connect(given=credentials))
+    return [login, *refused, *_of_enabled_apis(unbilled, concurrently(chosen(unbilled), limit_s))]
 
 
 def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:

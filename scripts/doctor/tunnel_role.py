@@ -21,9 +21,9 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
 def _role(checkup: Checkup, role: TunnelRole) -> Iterator[Diagnosis]:
     kind, _, number = role.parent.partition("/")
     if kind == "projects" and number != checkup.project:
-        own = tunnel_role(role.id, checkup.project)
-        detail = f"{role.name} can only be granted in its own project; create one in {checkup.project} and set gemma-serving:tpu.tunnelRole: {own.id}"
-        yield missing(detail, own.create_command())
+        role_here = tunnel_role(role.id, checkup.project)
+        detail = f"{role.name} can only be granted in its own project; create one in {checkup.project} and set gemma-serving:tpu.tunnelRole: {role_here.id}"
+        yield missing(detail, role_here.create_command())
         return
     try:
         found = checkup.google.get("iam", f"v1/{role.name}")

@@ -72,10 +72,10 @@ def _run(words: Sequence[str]) -> int:
         return _run([*words[1:], "--help"])
     word = words[0] if words else ""
     rest = words[1:]
-    own = {"": _first, "--version": _version, **dict.fromkeys(_HELP, overview)}
-    own |= {"completion": lambda: _completion(rest), COMPLETE: lambda: _candidates(rest)}
-    if word in own:
-        print(own[word](), end="")
+    without_command = {"": _first, "--version": _version, **dict.fromkeys(_HELP, overview)}
+    without_command |= {"completion": lambda: _completion(rest), COMPLETE: lambda: _candidates(rest)}
+    if word in without_command:
+        print(without_command[word](), end="")
         return int(ExitCode.DONE)
     entry = entry_of(word)
     if entry is None:

@@ -46,25 +46,25 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     """
     fields, words = option_fields(call.command.options), [*call.lead, *call.words]
     stack = fields.get("stack")
-    own = call.words[: call.words.index("--")] if "--" in call.words else call.words
-    if {"-h", "--help"} & set(own):
+    before = call.words[: call.words.index("--")] if "--" in call.words else call.words
+    if {"-h", "--help"} & set(before):
         return [*call.lead, "--help"]
     if stack is None:
         return words
-    leading = list(takewhile(lambda word: not word.startswith("-"), own))
+    leading = list(takewhile(lambda word: not word.startswith("-"), before))
     # A repeated word, such as an accelerator, has no limit.
-    takes = sum(len(own) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
+    takes = sum(len(before) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
     if leading and (has_settings(leading[0]) or stack_of_file(leading[0]) or len(leading) > takes):
         if not takes and leading[1:] and has_settings(leading[1]):
             each = " and ".join(f"`gemma {call.name} {one}`" for one in leading)
             raise CommandRefusedError(f"{call.name} takes one stack, not {len(leading)}. Run {each}.")
         return [*call.lead, stack.flag, *call.words]
-    is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
+    is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in before)
     if is_given or not (stack.is_required or "url" in fields):
         return words
     if call.command.changes:
         raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
-    if not is_readable(call.command, [stack.flag, call.name, *own]):
+    if not is_readable(call.command, [stack.flag, call.name, *before]):
         return words  # refused before the engine lists the stacks
     name, why = default_stack(call.name)
     print_progress("gemma", f"stack {name} ({why})")

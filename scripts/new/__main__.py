@@ -313,16 +313,18 @@ def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.model.catalog import spec_of
 
-    own = read_model(config, name=name)
+    custom = read_model(config, name=name)
     sized = [
         one
         for one in CHECKPOINTS.values()
-        if one.kind == "instruct" and (known := spec_of(one.id)).hidden == own.hidden and known.groups == own.groups
+        if one.kind == "instruct"
+        and (known := spec_of(one.id)).hidden == custom.hidden
+        and known.groups == custom.groups
     ]
-    same = [one for one in sized if own.is_gemma4 and one.scheme == own.native_quantization]
+    same = [one for one in sized if custom.is_gemma4 and one.scheme == custom.native_quantization]
     if same:
         return (same[0],)
-    other = f"{sized[0].architecture} in {own.native_quantization}" if sized else "no size of Gemma 4"
+    other = f"{sized[0].architecture} in {custom.native_quantization}" if sized else "no size of Gemma 4"
     why = f"{config} describes {other}"
     raise PlanningError(
         f"{why}, but no tested checkpoint has these weights. To plan it anyway, run `gemma plan --config {config} "

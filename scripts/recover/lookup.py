@@ -95,8 +95,8 @@ def _named(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupRes
     def find(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
         full = kind.named(inputs)
         is_bucket = kind.api == "storage"
-        own = str(inputs["name"]) if is_bucket else full
-        name = f"gs://{own}" if is_bucket else full
+        short = str(inputs["name"]) if is_bucket else full
+        name = f"gs://{short}" if is_bucket else full
         answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
         if is_bucket and isinstance(answer, Unknown) and answer.cause == "denied":
             return LookupResult(owner="not_owned", name=name)  # names of buckets are unique among all projects
@@ -104,7 +104,7 @@ def _named(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupRes
         # Without these, a refresh treats the provider's attribution label as foreign.
         labels = as_mapping(as_mapping(body).get("labels"))
         outputs = {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
-        return search.whose(body, name, own, outputs)
+        return search.whose(body, name, short, outputs)
 
     return find
 

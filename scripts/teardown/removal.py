@@ -522,8 +522,10 @@ def _works_again(item: StackSpending, found: Sequence[FoundResource], api: Googl
     """Return whether an idle stack has had a request since: earlier teardowns may have taken hours."""
     if not item.is_only_idle:
         return False
-    own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
-    if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:
+    same_stack = [
+        one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)
+    ]
+    if spending(api, same_stack, GOOGLE_CLOCK.now())[0].exceeded:
         return False
     progress(f"stack {item.owner.stack} is not idle anymore and is kept")
     return True

@@ -133,8 +133,8 @@ def _described(executable: Path, version: str, source: Source) -> Engine | None:
 
 
 def _path_without_ours() -> str:
-    own = str(Path(sys.prefix) / "bin")
-    return os.pathsep.join(folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder != own)
+    binaries_of = str(Path(sys.prefix) / "bin")
+    return os.pathsep.join(folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder != binaries_of)
 
 
 def _make(source: Source, maker: Callable[[Path], None]) -> Engine:

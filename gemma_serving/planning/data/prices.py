@@ -144,7 +144,7 @@ class PriceBook(Struct, frozen=True, kw_only=True):
     """Origin of the custom prices if a refresh wrote them; None if the user did."""
     refreshed: "PriceBook | None" = None
     """Prices that precede the list prices."""
-    own: Mapping[str, float] = field(default_factory=dict[str, float])
+    everywhere: Mapping[str, float] = field(default_factory=dict[str, float])
     """Custom prices for every region, by key."""
     regions: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     """Custom prices by region."""
@@ -162,13 +162,13 @@ class PriceBook(Struct, frozen=True, kw_only=True):
                 f'The price file has "regions" {regions!r}. Write regions with their prices, such as '
                 '{"us-east5": {"v6e_spot_usd_per_chip_hour": 1.4}}.'
             )
-        own = _checked(flat)
+        everywhere = _checked(flat)
         by_region = {
             str(region): _checked_region(str(region), prices)
             for region, prices in cast("Mapping[object, object]", regions).items()
         }
         as_of = _checked_date(given["as_of"]) if "as_of" in given else ""
-        return cls(as_of=as_of, own=own, regions=by_region, catalog=_catalog(given.get("catalog")))
+        return cls(as_of=as_of, everywhere=everywhere, regions=by_region, catalog=_catalog(given.get("catalog")))
 
     def price(self, key: str, place: str | None = None) -> Price:
         """Return a price in a zone or region: the custom one, the refreshed one, the list price, then the highest known one.
@@ -177,9 +177,9 @@ class PriceBook(Struct, frozen=True, kw_only=True):
         """
         region = region_of(place) or ""
         for book in self._books():
-            own = book.regions.get(region, {}).get(key) or book.own.get(key)
-            if own is not None:
-                return _price_in(book, key, region, own)
+            price = book.regions.get(region, {}).get(key) or book.everywhere.get(key)
+            if price is not None:
+                return _price_in(book, key, region, price)
         listed = self._list_price(key, region)
         for book in self._books():
             if region and book.catalog is not None and key in book.catalog.keys:
@@ -221,7 +221,7 @@ class PriceBook(Struct, frozen=True, kw_only=True):
         key = "between_regions_usd_per_gib"
         if source == target:
             return Price(key=key, region=target, usd=0.0, as_of="", url="")
-        if key in self.own:
+        if key in self.everywhere:
             return self.price(key)
         rows = PRICES[key].regions
         known = rows.get("-".join(sorted((continent_of(source), continent_of(target)))))

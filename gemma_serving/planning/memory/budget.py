@@ -165,8 +165,8 @@ def captured_graphs(resolved: Resolved) -> int:
     """
     if resolved.is_tpu or resolved.eager:
         return 0
-    own = _mixed_graphs(resolved) + _sizes_up_to(min(_decoding(resolved), _LARGEST_GRAPH))
-    return own * (2 if lora_of(resolved) is not None else 1) + _drafter_graphs(resolved)
+    derived = _mixed_graphs(resolved) + _sizes_up_to(min(_decoding(resolved), _LARGEST_GRAPH))
+    return derived * (2 if lora_of(resolved) is not None else 1) + _drafter_graphs(resolved)
 
 
 def _drafter_graphs(resolved: Resolved) -> int:

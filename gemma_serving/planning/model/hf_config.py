@@ -138,8 +138,8 @@ def _unmodelled(
         yield "which layers use a window (layer_types is missing, so sliding_window applies to all)"
     if not gemma and any(top.block(key) is not None for key in ("vision_config", "audio_config")):
         yield "the runtime memory of its image or audio encoders"
-    own = (top.block("text_config") or top).values
-    omitted = [key for key in _DEFAULTS.get(model_type, {}) if own.get(key) is None and top.values.get(key) is None]
+    stated = (top.block("text_config") or top).values
+    omitted = [key for key in _DEFAULTS.get(model_type, {}) if stated.get(key) is None and top.values.get(key) is None]
     if omitted:
         yield f"whether it changes the defaults of {model_type} ({', '.join(omitted)}), which its config omits"
     if text.whole("num_nextn_predict_layers", default=0):

@@ -127,12 +127,12 @@ def _packing(block: ConfigReader) -> str:
 
 def _nvfp4(block: ConfigReader) -> str:
     """Return the NVFP4 scheme of ModelOpt, by the layers of the language model that the checkpoint leaves unquantized."""
-    own = [
+    quantized = [
         one for one in block.texts("ignore", "exclude_modules") if not one.count("vision") and not one.count("audio")
     ]
-    if not any("self_attn" in one for one in own):
+    if not any("self_attn" in one for one in quantized):
         return "nvfp4"
-    return "nvfp4-experts" if any(".mlp" in one and ".mlp.gate" not in one for one in own) else "nvfp4-mlp"
+    return "nvfp4-experts" if any(".mlp" in one and ".mlp.gate" not in one for one in quantized) else "nvfp4-mlp"
 
 
 def _has_fp4_activations(block: ConfigReader) -> bool:

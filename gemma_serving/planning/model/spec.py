@@ -186,8 +186,8 @@ def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
         found += _attention(model, group)
         found += _feed_forward(model, group)
         # Gemma has norms of queries and keys, and one scale.
-        own = 2 * group.attention.head_dim + 1 if model.is_gemma4 else 0
-        found.append(Tensor("norm", group.count * (model.norms_per_layer * model.hidden + own), "replicated"))
+        norms = 2 * group.attention.head_dim + 1 if model.is_gemma4 else 0
+        found.append(Tensor("norm", group.count * (model.norms_per_layer * model.hidden + norms), "replicated"))
     found.append(Tensor("norm", model.hidden, "replicated"))
     found += _towers(model)
     return tuple(t for t in found if t.params > 0)
@@ -237,7 +237,7 @@ def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
     experts = group.experts
     if experts is not None:
         width, active_share = experts.intermediate, experts.active / experts.count
-        own = model.hidden + experts.count if model.is_gemma4 else 0
+        scales = model.hidden + experts.count if model.is_gemma4 else 0
         found += [
             Tensor(
                 "experts",
@@ -248,7 +248,7 @@ def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
             ),
             Tensor("mlp", column * experts.shared_intermediate, quantizable=True),
             Tensor("router", group.count * model.hidden * experts.count, "replicated"),
-            Tensor("norm", group.count * (own + (3 * model.hidden if model.is_gemma4 else 0)), "replicated"),
+            Tensor("norm", group.count * (scales + (3 * model.hidden if model.is_gemma4 else 0)), "replicated"),
         ]
     return found
 

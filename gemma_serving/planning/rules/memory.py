@@ -253,8 +253,8 @@ def _support(resolved: Resolved, precision: str) -> Support:
 
 def _least_supported(resolved: Resolved) -> tuple[str, Support]:
     """Return the precision of the weights with the worst answer on the device, of those that the checkpoint has, and that answer."""
-    own = dict.fromkeys((resolved.scheme.name, *(scheme for _, scheme in resolved.spec.parts)))
-    rows = [(scheme, _support(resolved, scheme)) for scheme in own]
+    schemes = dict.fromkeys((resolved.scheme.name, *(scheme for _, scheme in resolved.spec.parts)))
+    rows = [(scheme, _support(resolved, scheme)) for scheme in schemes]
     return min(rows, key=lambda one: (_ANSWERS.index(one[1].answer), not one[1].is_weight_only))
 
 

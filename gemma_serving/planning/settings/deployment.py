@@ -106,8 +106,8 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.accelerator:
             return self.accelerator
         blocks = (self.cloud_run.gpu, self.tpu.accelerator_type)
-        own, other = blocks if self.platform == "cloud-run" else reversed(blocks)
-        return own or other
+        used, other = blocks if self.platform == "cloud-run" else reversed(blocks)
+        return used or other
 
     @property
     def given_vcpu(self) -> float | None:

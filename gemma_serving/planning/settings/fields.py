@@ -231,8 +231,8 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     """Return a type without None and annotations, whether None is allowed, and the annotations from inside out."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *annotations = typing.get_args(hint)
-        value, is_optional, own = split_annotations(inner)
-        return value, is_optional, (*own, *annotations)
+        value, is_optional, inside = split_annotations(inner)
+        return value, is_optional, (*inside, *annotations)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         members = [member for member in typing.get_args(hint) if member is not types.NoneType]
         if members[1:]:

@@ -145,16 +145,16 @@ def effective_changes(deployment: Deployment, changes: Mapping[str, object]) -> 
 
 
 def _changed(owner: T, changes: Mapping[str, object]) -> T:
-    own: dict[str, object] = {}
+    direct: dict[str, object] = {}
     inner: dict[str, dict[str, object]] = {}
     for path, value in changes.items():
         name, dot, rest = path.partition(".")
         if dot:
             inner.setdefault(name, {})[rest] = value
         else:
-            own[name] = value
+            direct[name] = value
     for name, values in inner.items():
         block = getattr(owner, name)
-        own[name] = _changed(_EMPTY[name] if block is None else block, values)
+        direct[name] = _changed(_EMPTY[name] if block is None else block, values)
     change = structs.replace if isinstance(owner, Struct) else dataclasses.replace
-    return change(cast("Any", owner), **own)
+    return change(cast("Any", owner), **direct)

@@ -177,9 +177,9 @@ class Settings:
     def _of_the_target(self) -> Iterator[str]:
         """Yield each contradiction of the target to another key, and what to change."""
         given = {"tpu": self.tpu is not None, "cloudRun": self.cloud_run is not None}
-        own, other = ("tpu", "cloudRun") if self.target == "tpu" else ("cloudRun", "tpu")
-        if not given[own]:
-            yield f"target {self.target} requires the block {own}"
+        used, other = ("tpu", "cloudRun") if self.target == "tpu" else ("cloudRun", "tpu")
+        if not given[used]:
+            yield f"target {self.target} requires the block {used}"
         if given[other]:
             yield f"target {self.target} does not use the block {other}; remove it or change the target"
         if self.target == "tpu" and self.weights == "prefetched-image":

@@ -124,14 +124,14 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
     on_slice = chosen.solution.subject.resolved.is_tpu
     elsewhere = [way for way in found if way.solution.subject.resolved.is_tpu != on_slice]
     otherwise = [way for way in found if way.kind != chosen.kind]
-    own = [way for way in otherwise if way.solution is chosen.solution and way.starts_per_day < chosen.starts_per_day]
+    fewer = [way for way in otherwise if way.solution is chosen.solution and way.starts_per_day < chosen.starts_per_day]
     return Choice(
         profile=profile,
         goal=goal,
         ways=tuple(groups.values()),
         other=next(iter((*elsewhere, *otherwise)), None),
         cheapest=min(found, key=lambda way: way.rank("cost")),
-        stays=next(iter(own), None),
+        stays=next(iter(fewer), None),
     )
 
 

@@ -74,8 +74,8 @@ def smoke_bands(
 
     def load(users: int) -> WorkloadPlan:
         # The checks' own requests are shorter than the stack's workload.
-        own = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
-        return workload_plan(server_of(resolved, memory, own), 0.0)
+        smoke = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
+        return workload_plan(server_of(resolved, memory, smoke), 0.0)
 
     ttft = throughput.ttft_s
     alone = load(1)

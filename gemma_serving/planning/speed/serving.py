@@ -97,8 +97,8 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def limits(self) -> tuple[RequestLimit, ...]:
         """Each limit that is equal to `slots`, vLLM's first; the KV cache only if max-num-seqs is larger."""
-        own: RequestLimit = "kv-cache" if self.kv_slots < self.resolved.max_num_seqs else "max-num-seqs"
-        counts: dict[RequestLimit, int | None] = {own: self.own_slots, "concurrency": self.admitted}
+        slots: RequestLimit = "kv-cache" if self.kv_slots < self.resolved.max_num_seqs else "max-num-seqs"
+        counts: dict[RequestLimit, int | None] = {slots: self.own_slots, "concurrency": self.admitted}
         return tuple(limit for limit, count in counts.items() if count == self.slots)
 
     @property
@@ -244,14 +244,14 @@ def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> Loa
 
 
 def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt: Prompt) -> int:
-    shared, own = _blocks(resolved, workload, prompt)
+    shared, separate = _blocks(resolved, workload, prompt)
     tokens = _longest_tokens(resolved, workload, prompt)
     # Only the prompts of the step in progress hold its tokens in addition to their windows, and each its own tokens at most.
     in_flight = min(tokens_in_flight(resolved), STEPS_IN_FLIGHT + math.ceil(prompt.tokens))
-    more = max(_request_blocks(resolved, tokens, in_flight) - shared - own, 0)
+    more = max(_request_blocks(resolved, tokens, in_flight) - shared - separate, 0)
     computed, free = max(1 / prompt.steps, 1.0), memory.kv_blocks - shared
-    few = free / (own + more)
-    return math.floor(few if few <= computed else (free - computed * more) / own)
+    few = free / (separate + more)
+    return math.floor(few if few <= computed else (free - computed * more) / separate)
 
 
 def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int, int]:
@@ -389,8 +389,8 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
     prompt = server.prompt
     load = state.load
     replicas, rate = state.replicas, state.requests_per_s * state.replicas
-    shared, own = _blocks(server.resolved, workload, prompt)
-    held = min((shared + state.running * own) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
+    shared, separate = _blocks(server.resolved, workload, prompt)
+    held = min((shared + state.running * separate) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
     tpot = server.band("tpot", load.tpot_s)
     ttft = server.band("ttft", load.ttft_s + state.queue_s)
     output = server.band("rate", rate * workload.output_tokens)

@@ -228,10 +228,10 @@ def _fp4_params(resolved: Resolved) -> float:
 @lru_cache(maxsize=64)
 def _dense_params(spec: ModelSpec, unquantized: frozenset[str]) -> float:
     """Return the parameters of quantized layers without experts that a token uses."""
-    own = [
+    layers = [
         one for one in tensors(spec) if one.quantizable and one.role not in unquantized | {"experts"} and not one.copy
     ]
-    return sum(one.params * one.active_share for one in own)
+    return sum(one.params * one.active_share for one in layers)
 
 
 def flops_per_s(resolved: Resolved) -> float:

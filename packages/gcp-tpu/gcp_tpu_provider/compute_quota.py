@@ -55,10 +55,10 @@ class ComputeQuotas:
         needed, quota = int(accelerator_type.rpartition("-")[2]), quota_of(accelerator_type)
         if quota is None:
             return needed, {}, ""
-        own = () if inputs["provisioningModel"] == "standard" else ((quota.metric, quota.id),)
+        preemptible = () if inputs["provisioningModel"] == "standard" else ((quota.metric, quota.id),)
         found: dict[str, float] = {}
         places = {"region": _region(zone), "tpu_family": quota.family}
-        for metric, quota_id in (*own, (FAMILY_METRIC, FAMILY_QUOTA_ID)):
+        for metric, quota_id in (*preemptible, (FAMILY_METRIC, FAMILY_QUOTA_ID)):
             limits, why = await self.quotas.limits(
                 str(inputs["project"]), f"compute.googleapis.com/{metric}", places, "region"
             )

@@ -170,9 +170,9 @@ async def read(
     fresh.observe(found)
     fresh.observe_node(node)
     current = _refreshed(inputs, node) if inputs else _imported(found, node)
-    own = operation.own_labels(cast("dict[str, str]", fresh.observed.get("ownerLabels") or {}))
+    labels = operation.own_labels(cast("dict[str, str]", fresh.observed.get("ownerLabels") or {}))
     fresh.observed["ownerLabels"] = (
-        own if inputs else own or None
+        labels if inputs else labels or None
     )  # the next update adds the label that an import lacks
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:

@@ -172,11 +172,11 @@ def _value(mark: ChartMark, *, is_named: bool) -> dict[str, Any]:
 
 
 def _colors(chart: LineChart) -> Iterator[str]:
-    own = 0
+    index = 0
     for line in chart.series:
         if line.kind == "measured":
-            own += 1
-        yield LIMIT_COLOR if line.kind == "limit" else COLORS[(own - 1) % len(COLORS)]
+            index += 1
+        yield LIMIT_COLOR if line.kind == "limit" else COLORS[(index - 1) % len(COLORS)]
 
 
 def _without_extras(root: Any) -> Any:  # noqa: ANN401 - an element of pygal's tree

@@ -99,8 +99,8 @@ class _SyntheticMaker:
         if shared > len(self._prefix):
             rng = random.Random(f"{source.recipe.seed}/prefix")  # noqa: S311 - filler text and load patterns, no secret
             self._prefix = rng.choices(source.recipe.words, k=max(shared, BODY_WORDS))
-        own = self._words.words(index, count - shared) if count > shared else []
-        text = " ".join([*self._prefix[:shared], *own])
+        separate = self._words.words(index, count - shared) if count > shared else []
+        text = " ".join([*self._prefix[:shared], *separate])
         return PlannedRequest(content=self._with_media(index, text), output_tokens=output)
 
     def _shared(self, count: int) -> int:

@@ -231,7 +231,7 @@ def test_instances_of_other_services_count_by_gpu_and_by_redundancy():
     found = judged(Google({"us-east4/services": {"services": listed}, "consumerQuotaMetrics": quota}), names=("L4",))
     place = next(place for place in found if place.place == "us-east4")
     assert (place.quota.used, place.quota.limit, place.quota.state) == (2, 3, "passed")
-    assert [own.name.rpartition("/")[2] for own in place.own] == ["one", "two", "four"]
+    assert [request.name.rpartition("/")[2] for request in place.requests] == ["one", "two", "four"]
 
 
 # --- partial answers -------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
         models={model: yes},
         model=model,
         quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit=unit),
-        own=(),
+        requests=(),
         parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning="flex-start", place=zone),
         forms=[form_of(form, used, zone) for form in FORMS] if accelerator.is_tpu else (),
     )
@@ -95,7 +95,7 @@ def capacity():
         form_of("standard", 0.0, "southamerica-west1-a", in_stack=True, not_requested="above"),
     ]
     places = [
-        place("southamerica-west1-a", "v6e-4", used=12.0, position=0, own=(own,), forms=forms),
+        place("southamerica-west1-a", "v6e-4", used=12.0, position=0, requests=(own,), forms=forms),
         place("us-east5-b", "v6e-4"),
         place("us-south1-a", "v6e-4", models={"flex-start": no}),
         place("us-south1-a", "v6e-1", models={"flex-start": no}),
