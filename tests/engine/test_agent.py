@@ -152,7 +152,7 @@ def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(w
     content = {name: result.structured_content for name, result in found.items() if name not in failed}
     assert known == (False, True)
     assert content["preview"]["allowed"], content["preview"]
-    assert content["preview"]["budget"].startswith("This run costs $21.60 at most (one run of 4 h); ")
+    assert content["preview"]["budget"].startswith("This run costs at most $21.60 for one run of 4 h; ")
     assert content["up"]["ok"], content["up"]
     assert without_salt(file.read_text()) == text.splitlines()
     assert content["ask"]["output_tokens"] > 0

@@ -55,7 +55,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.skipif(not has_e
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     """A cloud whose clock is slow enough that a teardown ends before the two hours in which Cloud Run holds a subnetwork: 180 s."""
-    with open_workspace(tmp_path_factory.mktemp("workspace"), "--speed", "40") as opened:
+    folder = tmp_path_factory.mktemp("workspace")
+    # Smoke times single tokens, which a server that answers faster sends in one piece.
+    with open_workspace(folder, "--speed", "40", serving_speed="1") as opened:
         yield opened
 
 
