@@ -177,7 +177,8 @@ def _spending(read: _StackFigures) -> StackSpending:
     if first_s is not None:
         source = where if record.since_s == first_s else "current resources"
         read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {source}")
-    past, unpriced = account.name if account else "", set[str]()
+    past = account.name if account else ""
+    unpriced = set[str]()
     priced = [item for item in found if has_price(item)]
     usd_by_name = defaultdict[str, float](float, {item.name: 0.0 for item in priced})
     if record.spent_micros:

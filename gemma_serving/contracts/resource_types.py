@@ -11,4 +11,6 @@ SERVICE_COMPONENT: Final = "gemma-serving:index:CloudRunGpuService"
 GATEWAY_COMPONENT: Final = "gemma-serving:index:GatewayService"
 """The same around the service of a gateway."""
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
+"""Types of what serves: a request for capacity, or a service."""
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"

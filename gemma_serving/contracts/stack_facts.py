@@ -1,4 +1,4 @@
-"""What exists of one stack: the answer that commands read, and what it says about the server."""
+"""Facts about one stack and its server, which all commands read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ class DeployedServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServesNow:
-    """What a stack serves now."""
+    """State of serving of a stack, as one word with its reason."""
 
     word: ServingWord
     """`deployed`: its server exists. `ended`: its server existed and is gone. `no server`: only other resources are in the state."""
@@ -132,7 +132,7 @@ class ServesNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFacts:
-    """What exists of one stack. A part is None if the caller did not name it: it is then neither absent nor unknown."""
+    """Facts about one stack. A part is None if the caller did not name it: it is then neither absent nor unknown."""
 
     stack: str
     state: Answer[str]

@@ -14,7 +14,7 @@ from gemma_serving.contracts.fields import ContractError, as_mapping, as_sequenc
 from gemma_serving.contracts.labels import PRODUCT, owner_of
 from gemma_serving.contracts.outputs import DETAILS_TYPE, StackOutputs
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVER_TYPES
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import file_text, state_folder
 from gemma_serving.engine.deployment import (
@@ -30,7 +30,6 @@ Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
 
 STACK_TYPE: Final = "pulumi:pulumi:Stack"
-SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` stopped before it."
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""

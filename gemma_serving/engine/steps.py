@@ -12,12 +12,11 @@ from pydantic import BaseModel
 from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_model
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.engine.deployment import UNKNOWN, is_secret, type_in
 from gemma_serving.engine.previewed import diagnostics, steps_in
 from gemma_serving.engine.state import STACK_TYPE
 
-CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
 _QUIET: Final = frozenset({"same", "refresh"})
 """Operations without changes. A refresh reports its findings as separate steps."""
 _SHOWN: Final = frozenset({"create", "update", "delete", "replace", "read"})
@@ -59,7 +58,7 @@ class ResourceChange(BaseModel, frozen=True):
     @property
     def is_disruptive(self) -> bool:
         """True if it replaces or deletes the serving resource."""
-        return self.type in CAPACITY_TYPES and self.op in {"delete", "replace"}
+        return self.type in SERVER_TYPES and self.op in {"delete", "replace"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

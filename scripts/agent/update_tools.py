@@ -13,6 +13,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import json_object
 from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE
@@ -21,7 +22,7 @@ from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_lock
 from gemma_serving.engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
-from gemma_serving.engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
+from gemma_serving.engine.steps import PlannedStep, changes_of, steps_of
 from gemma_serving.scripts.agent.bounds import require_bound
 from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
 from gemma_serving.scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
@@ -78,7 +79,7 @@ async def preview(call: CommandCall) -> Answer:
         plan_id=plan_id, tool="up", stack=stack, usd_per_hour=usd_per_hour, refresh=refresh
     )
     changes, unchanged, warnings = changes_of(document, agent.secrets)
-    in_order = sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in CAPACITY_TYPES))
+    in_order = sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in SERVER_TYPES))
     return {
         "plan_id": plan_id,
         "stack": stack,

@@ -9,14 +9,14 @@ from gemma_serving.contracts.collector import COLLECTOR_METADATA_KEY
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.server_change import server_change
 from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import read_deployment, type_in
 from gemma_serving.engine.previewed import steps_in
 from gemma_serving.engine.state import of_deployment
-from gemma_serving.engine.steps import CAPACITY_TYPES, ResourceChange
+from gemma_serving.engine.steps import ResourceChange
 from gemma_serving.planning import Plan, plan
 from gemma_serving.planning.cost.capacity_order import order_lines
 from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
@@ -139,7 +139,7 @@ def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
     made = [
         change.type
         for change in changes
-        if (change.op == "create" and change.type in CAPACITY_TYPES) or _comes_back(change)
+        if (change.op == "create" and change.type in SERVER_TYPES) or _comes_back(change)
     ]
     return made[0] if made and effect_of_changes(changes) != "target" else None
 
@@ -201,7 +201,7 @@ def _compiles(preview: Mapping[str, object]) -> bool | None:
     """Return whether a server that is updated in place compiles again; None if its change is unknown, as after a new secret."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
-        if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
+        if kind in SERVER_TYPES and step.get("op") == "update":
             before = as_mapping(as_mapping(step.get("oldState")).get("inputs"))
             after = as_mapping(as_mapping(step.get("newState")).get("inputs"))
             change = server_change(kind, before, after)

@@ -26,7 +26,6 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.engine.state import Item, StackState
-from gemma_serving.engine.steps import CAPACITY_TYPES
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
 from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.errors import PlanningError
@@ -133,8 +132,8 @@ def planned_rate(cost: "CostPlan", instances: tuple[int, int] | None) -> str:
     if not cost.is_known:
         return hourly(None)
     if instances is not None:
-        least, most = (cost.most_usd_per_hour * count for count in instances)
-        return _service_rate(least, most)
+        least, most = instances
+        return _service_rate(cost.most_usd_per_hour * least, cost.most_usd_per_hour * most)
     most = hourly(cost.most_usd_per_hour)
     return most if most == hourly(cost.lowest_usd_per_hour) else f"up to {most}"
 
@@ -164,8 +163,7 @@ def reported_billing(state: str, usd_per_hour: float | None, *, has_ended: bool,
 
 def recorded_costs(state: StackState, billing: Billing = "running") -> Sequence[ServerCosts]:
     """Return the costs of each server in a state, created or pending, as of the last `up`."""
-    items = [item for item in (*state.resources, *state.pending) if item.get("type") in CAPACITY_TYPES]
-    return [_recorded(state, item, billing) for item in items]
+    return [_recorded(state, item, billing) for item in state.servers]
 
 
 def _recorded(state: StackState, item: Item, billing: Billing) -> ServerCosts:
@@ -236,6 +234,6 @@ def _places(inputs: Item, made: Item) -> Iterator[tuple[str, str]]:
     listed = [as_mapping(form) for form in as_sequence(inputs.get("forms"))]
     in_use = form_in_use(inputs, made)
     for form in [{"provisioningModel": in_use or "standard"}] if in_use or not listed else listed:
-        own = form.get("zones")
-        for zone in zones if own is None else as_sequence(own):
+        listed_zones = form.get("zones")
+        for zone in zones if listed_zones is None else as_sequence(listed_zones):
             yield str(form.get("provisioningModel")), str(zone)

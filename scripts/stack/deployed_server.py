@@ -37,12 +37,11 @@ from gemma_serving.contracts.guest_attributes import (
 )
 from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
-from gemma_serving.contracts.parallel import each_within
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer
-from gemma_serving.engine.state import SERVER_TYPES, Item, StackState
+from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.stack.settings import NO_PROJECT, gateway_settings, stack_settings
@@ -54,8 +53,7 @@ _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "F
 
 def serving(state: StackState) -> DeployedServer | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
-    items = (item for item in (*state.resources, *state.pending) if not item.get("delete"))
-    return next((server_of(item) for item in items if item.get("type") in SERVER_TYPES), None)
+    return next((server_of(item) for item in state.servers if not item.get("delete")), None)
 
 
 def server_of(item: Item) -> DeployedServer:
@@ -121,17 +119,6 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: boo
         return _with_cost(api, _with_shortage(api, facts, found, owned), owned) if owned and costs else facts
     except GoogleListError as error:
         raise ScriptError(f"Google returned an error: {error}") from None
-
-
-def facts_within(
-    found: DeployedServer, stack: str, *, limit_s: float, costs: bool = True
-) -> tuple[CloudFacts | None, BaseException | None]:
-    """Return `cloud_facts`, or the error: TimeoutError without an answer within `limit_s` seconds."""
-
-    def ask() -> CloudFacts:
-        return cloud_facts(connect(found.project), found, stack=stack, costs=costs)
-
-    return each_within([ask], workers=1, limit_s=limit_s)[0]
 
 
 def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:

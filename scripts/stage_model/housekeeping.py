@@ -21,11 +21,10 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
 from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
-from gemma_serving.engine.steps import CAPACITY_TYPES
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.prompts import confirm
@@ -86,7 +85,7 @@ class _Readers:
             text = json.dumps(resource)
             # A machine's own copy has the path of every folder, a service only its bucket's.
             wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
-            if resource.get("type") in CAPACITY_TYPES and re.search(wanted, text):
+            if resource.get("type") in SERVER_TYPES and re.search(wanted, text):
                 return True
         return False
 

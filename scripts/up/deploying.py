@@ -16,6 +16,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.children import interruptible
@@ -23,7 +24,7 @@ from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
 from gemma_serving.engine.previewed import diagnostics, previewed
-from gemma_serving.engine.state import SERVER_TYPES, of_deployment, outputs_in, read
+from gemma_serving.engine.state import of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
@@ -31,8 +32,8 @@ from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
+from gemma_serving.scripts.stack.serves import read_served
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.status.api import read_served
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
 

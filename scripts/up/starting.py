@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
@@ -14,6 +15,7 @@ from gemma_serving.contracts.guest_attributes import FAILED, reason_of
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import refresh_command
+from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
@@ -25,9 +27,10 @@ from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
 from gemma_serving.scripts.stack.costs import ServerCosts, reported_billing
+from gemma_serving.scripts.stack.deployed_server import CAPACITY
+from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import forget
-from gemma_serving.scripts.status.api import CAPACITY, CloudFacts, facts_within, serving
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
 from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
@@ -84,10 +87,11 @@ def _require_same_project(stack: str) -> None:
 def _require_zone(settings: Settings, state: StackState) -> None:
     """Raise CommandRefusedError if an interrupted `up` has running capacity in a zone that the settings no longer list."""
     tpu = settings.tpu
-    found = serving(state) if any(item.get("type") == CAPACITY_TYPE for item in state.pending) else None
-    if tpu is None or found is None or tpu.allow_replace_active:
+    is_interrupted = any(item.get("type") == CAPACITY_TYPE for item in state.pending)
+    if tpu is None or not is_interrupted or tpu.allow_replace_active:
         return
-    facts, _ = facts_within(found, state.stack, limit_s=_GOOGLE_LIMIT_S, costs=False)
+    report = read_facts(state, "server", limit_s=_GOOGLE_LIMIT_S).server
+    facts = report.value if isinstance(report, Present) else None
     if facts is not None and facts.state == ACTIVE and facts.place not in tpu.zones:
         raise CommandRefusedError(
             f"The capacity in {facts.place} is ACTIVE. An interrupted `gemma up` requested it, but `tpu.zones` no longer lists its zone. "
@@ -151,16 +155,16 @@ def exists_now(stack: str) -> str:
     state = read(stack)
     if state.status != "read":
         return f"Exists now: unknown, because the state cannot be read. {end}"
-    found = serving(state)
-    if found is None:
+    known = read_facts(state, "cost", limit_s=_GOOGLE_LIMIT_S)
+    what = "capacity" if known.declared is not None and known.declared.kind in CAPACITY else "service"
+    if isinstance(known.server, Unknown):
+        return f"Exists now: unknown, because Google did not report the {what} ({known.server.why}). {end}"
+    if not isinstance(known.server, Present):
         return (
             f"Exists now: {number_of(len(state.resources), 'resource')} in the state, and no server. If an earlier state had one, it may "
             f"still cost money: `gemma teardown {stack} --dry-run` asks Google. {end}"
         )
-    what = "service" if found.kind not in CAPACITY else "capacity"
-    facts, error = facts_within(found, stack, limit_s=_GOOGLE_LIMIT_S)
-    if facts is None:
-        return f"Exists now: unknown, because Google did not report the {what} ({error}). {end}"
+    facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
     is_service = what == "service"
     costs = ServerCosts(

@@ -5,7 +5,7 @@ from typing import Final
 import pulumi
 
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVER_TYPES
 from gemma_serving.contracts.server_change import ServerChange, server_change
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.stacks.base import Context
@@ -27,7 +27,7 @@ def show_changes(context: Context) -> None:
 
     hook = pulumi.ResourceHook("changed-server", show, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    bind_types({SERVICE_TYPE, CAPACITY_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
+    bind_types(SERVER_TYPES, pulumi.ResourceHookBinding(before_update=[hook]))
 
 
 def change_text(kind: str, change: ServerChange | None, plan: Plan) -> str:

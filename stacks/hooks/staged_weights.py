@@ -17,7 +17,7 @@ from gemma_serving.cloud.google_calls import GoogleCallError, call
 from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.staged_weights import (
     MANIFEST,
     STAGING_VARIABLE,
@@ -60,7 +60,7 @@ def require_weights_of_new_server(settings: Settings, stack: str, deployed: Reso
 
     `deployed`: the resources in the state. `gemma stage_model` creates only the bucket, so it needs no weights.
     """
-    has_server = any(as_mapping(each).get("type") in {SERVICE_TYPE, CAPACITY_TYPE} for each in deployed.values())
+    has_server = any(as_mapping(each).get("type") in SERVER_TYPES for each in deployed.values())
     if has_server or pulumi.runtime.is_dry_run() or STAGING_VARIABLE in os.environ:
         return
     with ThreadPoolExecutor(max_workers=1) as pool:  # the program itself runs in an event loop

@@ -6,6 +6,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from tests.tools.imports import imports
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "plan"
 LOADED = f"""
@@ -41,6 +43,20 @@ def test_no_module_is_loaded_under_two_names():
     folders = {"scripts/__init__.py", f"scripts/{COMMAND}/__init__.py"}  # `python -m scripts.plan` needs its folders
     assert twice() == folders
     assert (ROOT / "scripts" / COMMAND / "__init__.py").read_text().count("\n") == 1  # and that one is only a sentence
+
+
+def test_no_file_imports_a_room_by_its_bare_name():
+    """ruff bans the names too, but not where the standard library's HTTP client is allowed."""
+    rooms = {path.name for path in (ROOT / "gemma_serving").iterdir() if (path / "__init__.py").is_file()}
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split() if (ROOT / name).is_file()]
+    found = {
+        f"{path}:{line}"
+        for path in paths
+        for line, module in imports(path.read_text())
+        if module.split(".")[0] in rooms
+    }
+    assert found == set()
 
 
 def test_a_bare_import_is_seen():

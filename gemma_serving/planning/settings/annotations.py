@@ -52,7 +52,7 @@ class Constraint:
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What the JSON schema of a value states in addition to its type."""
+        """Keywords of a value's JSON schema in addition to its type."""
         return {}
 
 

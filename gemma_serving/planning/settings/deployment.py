@@ -1,4 +1,4 @@
-"""The question of the planner: the blocks of a stack's settings, with blanks, and what is no setting."""
+"""The planner's input: the blocks of a stack's settings, which may be empty, and facts that are no settings."""
 
 from typing import Annotated, Final, Literal
 
@@ -105,9 +105,10 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Name of the accelerator as it was given, or of the platform's block; empty if neither names one."""
         if self.accelerator:
             return self.accelerator
-        blocks = (self.cloud_run.gpu, self.tpu.accelerator_type)
-        used, other = blocks if self.platform == "cloud-run" else reversed(blocks)
-        return used or other
+        gpu, slice_type = self.cloud_run.gpu, self.tpu.accelerator_type
+        if self.platform == "cloud-run":
+            return gpu or slice_type
+        return slice_type or gpu
 
     @property
     def given_vcpu(self) -> float | None:

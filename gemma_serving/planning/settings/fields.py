@@ -45,11 +45,11 @@ Place: TypeAlias = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """What is wrong with a value."""
+    """A problem with a value."""
 
     place: Place
     text: str
-    """What is expected, or what contradicts what, as a clause; empty for an unknown or a missing key."""
+    """The expected value, or the contradiction, as a clause; empty for an unknown or a missing key."""
     kind: Literal["value", "unknown", "missing"] = "value"
 
 
@@ -92,7 +92,7 @@ class SettingField(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What the type and its limits allow, in words, such as "a whole number of 1 or more"."""
+        """The values that the type and its limits allow, such as "a whole number of 1 or more"."""
         origin = typing.get_origin(self.hint) or self.hint
         if origin is typing.Literal:
             return one_of(typing.get_args(self.hint))

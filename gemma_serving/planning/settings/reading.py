@@ -111,7 +111,8 @@ def read_text(field: SettingField, text: str) -> object:
 
 def _of_text(field: SettingField, text: str) -> object:
     kind = get_origin(field.hint) or field.hint
-    words, read = _KINDS[str if kind is Literal else kind]
+    key = str if kind is Literal else kind
+    words, read = _KINDS[key]
     try:
         return read(text.lower() if kind is Literal else text)
     except (ValueError, KeyError):

@@ -177,7 +177,8 @@ class Settings:
     def _of_the_target(self) -> Iterator[str]:
         """Yield each contradiction of the target to another key, and what to change."""
         given = {"tpu": self.tpu is not None, "cloudRun": self.cloud_run is not None}
-        used, other = ("tpu", "cloudRun") if self.target == "tpu" else ("cloudRun", "tpu")
+        used = "tpu" if self.target == "tpu" else "cloudRun"
+        other = "cloudRun" if self.target == "tpu" else "tpu"
         if not given[used]:
             yield f"target {self.target} requires the block {used}"
         if given[other]:

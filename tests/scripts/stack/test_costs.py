@@ -18,6 +18,7 @@ from gemma_serving.contracts.answers import Present
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.arguments import ListedStack
 from gemma_serving.scripts.stack import deployed_server
+from gemma_serving.scripts.stack import facts as stack_facts
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.deployed_server import cloud_facts, serving
 from gemma_serving.scripts.stack.facts import facts_of
@@ -180,7 +181,7 @@ def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
     google = Google({document["name"]: document for _, document in documents})
     monkeypatch.setattr(GoogleClock, "now", lambda _: NOW)
     monkeypatch.setattr("gemma_serving.cloud.spending._billed_s", lambda *_: 7200.0)
-    monkeypatch.setattr(deployed_server, "connect", lambda _project: google)
+    monkeypatch.setattr(stack_facts, "connect", lambda _project: google)
     monkeypatch.setattr(deployed_server, "_with_shortage", lambda _api, facts, *_: facts)
     monkeypatch.setattr(deployed_server, "_with_phase", lambda _api, facts, _name: facts)
 

@@ -24,7 +24,7 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import deployed_server
+from gemma_serving.scripts.stack import facts
 from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
@@ -95,8 +95,8 @@ class Engine:
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         monkeypatch.setattr(starting, "blocking_checks", self._blocking)
         monkeypatch.setattr(starting, "read", lambda _stack: self.state)
-        monkeypatch.setattr(deployed_server, "connect", lambda _project: None)
-        monkeypatch.setattr(deployed_server, "cloud_facts", self._facts)
+        monkeypatch.setattr(facts, "connect", lambda _project: None)
+        monkeypatch.setattr(facts, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
         self.serves = ServesNow(word="deployed")
         """What Google says of the server."""

@@ -21,8 +21,6 @@ from gemma_serving.planning.settings.vllm_args import LORA_MODULES, TOKENIZER, T
 from gemma_serving.planning.speed.startup import compile_s_of
 from gemma_serving.planning.units import HOUR_S, duration, number_of
 
-_USUAL_RUN_S = 4 * HOUR_S
-
 
 @rule("TPU01")
 def _slice_parallelism(subject: Subject) -> RuleResult | None:
