@@ -71,6 +71,20 @@ def original_note(subject: Subject) -> str:
     return f"Google's own {served.architecture} does not fit on {resolved.accelerator.name}{elsewhere}."
 
 
+def assumed_note(subject: Subject) -> str:
+    """Return the settings of a question that the planner filled in, as a sentence: those that decide price, start and memory. Empty without any."""
+    resolved, given = subject.resolved, subject.resolved.deployment
+    has_host = resolved.platform != "cloud-run" or given.given_memory_gib is not None
+    filled = (
+        (given.weights_mode, f"weights by {resolved.weights_mode}"),
+        (has_host or None, f"{resolved.vcpu:g} vCPU and {resolved.host_memory_gib:g} GiB"),
+        (given.vllm.max_model_len, f"{resolved.max_model_len:,} tokens per request"),
+        (given.vllm.max_num_seqs, f"{resolved.max_num_seqs} requests at once"),
+    )
+    words = [text for value, text in filled if value is None]
+    return f"Assumed: {', '.join(words)}." if words else ""
+
+
 def _verdict(subject: Subject, found: Mapping[str, Severity]) -> Verdict:
     if is_out_of_memory(subject.memory):
         return "out-of-memory"

@@ -163,12 +163,14 @@ def show_plan(planned: PlannedQuestion) -> None:
 
         show_costs(plan)
     else:
-        from gemma_serving.planning.planner import original_note
+        from gemma_serving.planning.planner import assumed_note, original_note
         from gemma_serving.planning.solve.faster_start import faster_start
         from gemma_serving.scripts.plan.table import show  # rich takes longer to load than the plan
 
         faster = faster_start(planned.subject)
-        show(plan, wording, original_note(planned.subject), "" if faster is None else faster.text(wording))
+        assumed = "" if options.question.stack else assumed_note(planned.subject)
+        note = " ".join(filter(None, (original_note(planned.subject), assumed)))
+        show(plan, wording, note, "" if faster is None else faster.text(wording))
 
 
 def plan_object(planned: PlannedQuestion) -> dict[str, object]:

@@ -481,3 +481,26 @@ def test_a_warning_about_a_choice_ranks_last(monkeypatch):
     solutions = fully_doubled(monkeypatch)().solutions
     assert {one.warnings for one in solutions} == {(), ("FIT07",), ("SCL06",)}
     assert [bool(one.warnings) for one in solutions] == sorted(bool(one.warnings) for one in solutions)
+
+
+@pytest.mark.parametrize("size", ["E2B", "E4B", "12B", "26B-A4B", "31B"])
+def test_a_question_has_the_price_and_the_start_of_the_file_that_new_writes(size: str) -> None:
+    """`gemma plan --model M --accelerator A` plans what `gemma new --model M --accelerator A` writes.
+
+    Only a checkpoint that needs an image of this project on a TPU differs: its question names that image, and the file also serves text only.
+    """
+    found = solve(
+        parse_workload(CHAT), ServiceLimits(), checkpoints=checkpoints_of(size), places=rentable_accelerators(())
+    )
+    asked = [one for one in found.solutions if not one.image]
+    assert asked
+    for one in asked:
+        accelerator = one.subject.resolved.accelerator.name
+        question = Deployment(
+            model=one.served.checkpoint.id, quantization=one.served.quantization, accelerator=accelerator
+        )
+        planned = plan(question)
+        figures = round(planned.cost.usd_per_hour, 2), round(planned.startup.ready_s / 60, 1)
+        assert figures == (round(one.usd_per_hour, 2), round(one.subject.startup.ready_s / 60, 1)), (
+            f"{one.served.words} on {accelerator}"
+        )

@@ -11,16 +11,15 @@ from gemma_serving.planning.cost.costs import most_usd_per_hour
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from gemma_serving.planning.memory.budget import memory_plan
-from gemma_serving.planning.memory.host_memory import with_margin_gib
+from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings
 from gemma_serving.planning.settings.deployment import WeightsMode
 from gemma_serving.planning.speed.startup import LOAD_RATES, startup_plan
-from gemma_serving.planning.units import HOUR_S, align_to, to_gib
+from gemma_serving.planning.units import HOUR_S, to_gib
 
 MODES: Final[tuple[MountMode, ...]] = get_args(MountMode)
 """Modes for the stack's bucket that a Cloud Run service can use."""
@@ -118,11 +117,7 @@ def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: flo
 
 def _host_for(resolved: Resolved, need_gib: float) -> tuple[float, float] | None:
     """Return the memory and the vCPU for a start: the current ones, otherwise the next size of Cloud Run."""
-    memory_gib, vcpu = resolved.host_memory_gib, resolved.vcpu
-    if need_gib > memory_gib:
-        memory_gib = float(max(align_to(int(need_gib) + 1, CLOUD_RUN_GIB_PER_VCPU), resolved.host.min_memory_gib))
-    enough = (float(one) for one in cloud_run_vcpu(resolved.host) if one * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
-    least = next(enough, None)
-    if least is None or memory_gib > resolved.host.max_memory_gib:
-        return None
-    return memory_gib, max(vcpu, least)
+    if need_gib <= resolved.server_memory_gib:
+        return resolved.host_memory_gib, resolved.vcpu
+    larger = smallest_instance(resolved, need_gib)
+    return None if larger is None else (larger[0], max(larger[1], resolved.vcpu))

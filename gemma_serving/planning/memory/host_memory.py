@@ -1,15 +1,18 @@
 """Host memory of a start, by weights mode; and the checkpoints that a server loads in addition to its model: drafter and adapters."""
 
+from math import ceil
 from typing import Final
 
+from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from gemma_serving.planning.data.overheads import STREAMER_BUFFER_BYTES, constant
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from gemma_serving.planning.memory.adapters import adapter_bytes
 from gemma_serving.planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.lora import adapters_of, lora_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.units import GIB, to_gib
+from gemma_serving.planning.units import GIB, align_to, to_gib
 
 _BF16: Final = 2
 
@@ -50,6 +53,20 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
 def with_margin_gib(peak_gib: float) -> float:
     """Return the host memory in GiB with which a start of this peak is safe."""
     return peak_gib + max(constant("HOST_MARGIN_GIB"), constant("HOST_MARGIN") * peak_gib)
+
+
+def smallest_instance(resolved: Resolved, need_gib: float) -> tuple[float, float] | None:
+    """Return the memory in GiB and the vCPU of the smallest Cloud Run instance with this accelerator whose server has `need_gib`.
+
+    None if no size is large enough.
+    """
+    host, taken_vcpu = resolved.host, 0
+    if resolved.collects_on_cloud_run:
+        need_gib, taken_vcpu = need_gib + COLLECTOR_MIN_GIB, COLLECTOR_VCPU
+    memory_gib = max(align_to(ceil(need_gib), CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
+    sizes = (vcpu for vcpu in cloud_run_vcpu(host) if (vcpu - taken_vcpu) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
+    vcpu = next(sizes, None)
+    return None if vcpu is None or memory_gib > host.max_memory_gib else (float(memory_gib), float(vcpu))
 
 
 def keeps_graphs(resolved: Resolved) -> bool:

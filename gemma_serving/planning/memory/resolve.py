@@ -19,6 +19,7 @@ from gemma_serving.planning.machine.hardware import (
     why_not_planned,
 )
 from gemma_serving.planning.memory.budget import comfortable_utilization, memory_plan
+from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.margins import edges_of_memory, one_request
 from gemma_serving.planning.model.catalog import spec_of, unknown_model
 from gemma_serving.planning.model.spec import ModelSpec
@@ -108,7 +109,17 @@ def filled_in(deployment: Deployment) -> Resolved:
         prices=deployment.prices or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
     )
-    return _with_fewer_sequences(_far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found))
+    found = _with_fewer_sequences(_far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found))
+    return _on_smallest_instance(found) if platform == "cloud-run" and memory_gib is None else found
+
+
+def _on_smallest_instance(resolved: Resolved) -> Resolved:
+    """Return the same on the smallest Cloud Run instance that loads the weights, as a new settings file has; on the default one if none does."""
+    size = smallest_instance(resolved, with_margin_gib(memory_plan(resolved).load_peak_host_gib))
+    if size is None:
+        return resolved
+    vcpu = resolved.deployment.given_vcpu
+    return replace_struct(resolved, host_memory_gib=size[0], vcpu=size[1] if vcpu is None else vcpu)
 
 
 def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:

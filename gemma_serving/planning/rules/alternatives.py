@@ -11,7 +11,7 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
 from gemma_serving.planning.data.images import built_images, built_name, image_words, shipped_options
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator, host_of, known_places, machine_type_of
+from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator, known_places, machine_type_of
 from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import MODELS, spec_of
 from gemma_serving.planning.model.spec import ModelSpec
@@ -73,6 +73,8 @@ def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> It
             continue
         try:
             after = filled_in(with_changes(deployment, moved))
+            if after.platform == "cloud-run" and deployment.platform is not None:
+                moved |= {"host_memory_gib": after.host_memory_gib, "vcpu": after.vcpu}
         except PlanningError:
             continue
         usd_per_hour = most_usd_per_hour(after)
@@ -200,13 +202,13 @@ def _loads(subject: Subject, accelerator: Accelerator, scheme: str, spec: ModelS
 def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     """Return the settings that a Cloud Run service with this GPU needs. Settings that the deployment leaves unset stay unset."""
     run, is_explicit = deployment.cloud_run, deployment.platform is not None
-    host, regions = host_of(accelerator, "cloud-run"), known_places(accelerator)
+    regions = known_places(accelerator)
     is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
     usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else 0
     usual_timeout_s = HOUR_S if is_explicit else 0
     return {
-        "host_memory_gib": host.memory_gib if is_explicit else None,
-        "vcpu": host.vcpu if is_explicit else None,
+        "host_memory_gib": None,
+        "vcpu": None,
         "cloud_run.startup_probe": None,
         "cloud_run.cuda_compatibility": None,
         "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],

@@ -6,15 +6,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
+from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB
 from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import checkpoint_of, original_of, stored_as
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from gemma_serving.planning.memory import margins
 from gemma_serving.planning.memory.activations import item_tokens
 from gemma_serving.planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
-from gemma_serving.planning.memory.host_memory import with_margin_gib
+from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.kv_cache import largest_model_len, layout_of
 from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
 from gemma_serving.planning.memory.tpu_programs import warm_up_of
@@ -35,7 +34,7 @@ from gemma_serving.planning.rules.alternatives import (
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.units import align_to, from_gib, number_of, to_gib
+from gemma_serving.planning.units import from_gib, number_of, to_gib
 
 _ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
 """Answers about a precision on a device, the worst first."""
@@ -132,30 +131,19 @@ def _host_memory(subject: Subject) -> RuleResult | None:
 
 def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     """Yield sufficient host memory, with the vCPUs that Cloud Run requires for it."""
-    resolved = subject.resolved
-    host, need = resolved.host, with_margin_gib(subject.memory.load_peak_host_gib)
+    resolved, peak_gib = subject.resolved, subject.memory.load_peak_host_gib
+    host, need_gib = resolved.host, with_margin_gib(peak_gib)
     if resolved.platform != "cloud-run":
         yield from fewer_replicas(resolved)
-        yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
+        yield change("host_memory_gib", float(min(int(need_gib) + 1, host.max_memory_gib)))
         return
     if resolved.collects_on_cloud_run:
         yield change("metrics.enabled", False)
-        need += COLLECTOR_MIN_GIB
-    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
-    if (
-        subject.memory.load_peak_host_gib <= host.max_memory_gib < memory_gib
-        and resolved.host_memory_gib < host.max_memory_gib
-    ):
-        memory_gib = host.max_memory_gib  # without its margin
-    taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
-    enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
-    vcpu = next(enough, None)
-    if memory_gib > host.max_memory_gib or vcpu is None:
-        return
-    changes: dict[str, object] = {"host_memory_gib": float(memory_gib)}
-    if resolved.vcpu < vcpu:
-        changes["vcpu"] = float(vcpu)
-    yield Remedy(changes=changes)
+    most_gib = host.max_memory_gib - (COLLECTOR_MIN_GIB if resolved.collects_on_cloud_run else 0)
+    if peak_gib <= most_gib:  # a start at the maximum has less than its margin
+        size = smallest_instance(resolved, min(need_gib, most_gib))
+        if size is not None:
+            yield Remedy(changes={"host_memory_gib": size[0], "vcpu": max(size[1], resolved.vcpu)})
 
 
 @rule("FIT04")
