@@ -18,6 +18,7 @@ from gemma_serving.planning.rules.security.advisories import vulnerabilities
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
+from gemma_serving.planning.speed.measured_starts import card_of
 
 
 def plan(deployment: Deployment) -> Plan:
@@ -63,12 +64,14 @@ def original_note(subject: Subject) -> str:
     served = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
     if served is None or not served.is_personal:
         return ""
+    card = card_of(resolved.accelerator.name)
+    logs = f" Public logs show this repack running on {card}." if card in served.runs_on else ""
     server = examine(with_changes(resolved.deployment, served_as(served.architecture)))
     if _verdict(server, detected_findings(server)) == "fits":
-        return f"Google's own {served.architecture} fits too (${server.cost.usd_per_hour:.2f}/h)."
+        return f"Google's own {served.architecture} fits too (${server.cost.usd_per_hour:.2f}/h).{logs}"
     place = cheapest_place(server)
     elsewhere = f"; it fits on {place.title} (${place.usd_per_hour:.2f}/h)" if place and place.usd_per_hour else ""
-    return f"Google's own {served.architecture} does not fit on {resolved.accelerator.name}{elsewhere}."
+    return f"Google's own {served.architecture} does not fit on {resolved.accelerator.name}{elsewhere}.{logs}"
 
 
 def assumed_note(subject: Subject) -> str:

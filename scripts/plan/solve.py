@@ -164,7 +164,10 @@ def _notes(found: SolvedQuestion) -> Iterator[str]:
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
     is_open = found.question.model is None
-    yield f"Chosen by {by} among the deployments that meet the limits{context}.{f' {quality}' if is_open else ''}"
+    yield (
+        f"Chosen by {by} among the deployments that meet the limits{context}; of equal ones, those that public logs show running precede "
+        f"the others.{f' {quality}' if is_open else ''}"
+    )
     if found.choice is None:
         end = "typical values; --conservative compares the slow ends of their bands"
         end = "the slow ends of their bands" if found.limits.conservative else end

@@ -1,11 +1,12 @@
 """A plan says how many measured starts its time of a start comes from."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS, find_checkpoint
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, behind_the_start
+from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, behind_the_start, card_of
 from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
 
 
@@ -19,6 +20,17 @@ def starts_of_the_corpus() -> dict[str, tuple[int, int]]:
         if timed:
             found["whole" if timed & {*WHOLE_STARTS} else "parts"][card] += 1
     return {card: (found["whole"][card], found["parts"][card]) for card in {*found["whole"], *found["parts"]}}
+
+
+def test_a_checkpoint_names_the_cards_on_which_public_logs_show_it_running():
+    found = defaultdict[str, set[str]](set)
+    for boot in load().boots:
+        asked = boot.deployment
+        served = find_checkpoint(asked.model)
+        is_as_published = asked.model_spec is None and not asked.quantization and not asked.device
+        if boot.outcome == "runs" and is_as_published and served is not None and served.id in CHECKPOINTS:
+            found[served.id].add(card_of(asked.accelerator))
+    assert {name: {*one.runs_on} for name, one in CHECKPOINTS.items() if one.runs_on} == found
 
 
 def test_a_plan_counts_the_measured_starts_of_its_card():

@@ -48,6 +48,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """A commit of the repository from public sources, read 2026-11; empty if none was found. `commit_source` names the source. The hub was not
     queried: its main branch may be newer, but commits do not disappear."""
     commit_source: str = ""
+    runs_on: tuple[str, ...] = ()
+    """Cards and TPU generations on which a public log shows a server with these files, in their own precision; a test counts the logs again."""
     absent: Page | None = None
     """Page that reports the hub's 404 for the id; None for an id that exists."""
     source: Page

@@ -44,6 +44,7 @@ from gemma_serving.planning.solve.candidates import (
     servings_of,
     settings_of,
 )
+from gemma_serving.planning.speed.measured_starts import card_of
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from gemma_serving.planning.speed.startup import startup_plan
 from gemma_serving.planning.speed.unknown import or_none
@@ -81,9 +82,9 @@ Rank: TypeAlias = tuple[float, ...]
 
 
 def rank(goal: Goal, solution: "Solution", usd: float, usd_per_million_tokens: float, *, starts: float = 0.0) -> Rank:
-    """Return the order of a deployment by a goal, the best lowest: its warnings, its money, its cold starts, and the time of a request."""
+    """Return the order of a deployment by a goal, the best lowest: warnings, money, cold starts, whether no public log shows it running, time of a request."""
     first = {"cost": (), "latency": (solution.request_s,), "throughput": (usd_per_million_tokens,)}[goal]
-    return (len(solution.warnings), *first, round(usd, 2), starts, solution.request_s)
+    return (len(solution.warnings), *first, round(usd, 2), starts, not solution.is_recorded, solution.request_s)
 
 
 class Solution(Struct, frozen=True, kw_only=True):
@@ -103,6 +104,12 @@ class Solution(Struct, frozen=True, kw_only=True):
     def answer(self) -> WorkloadPlan:
         """The results for the workload."""
         return cast("WorkloadPlan", self.subject.workload)
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if a public log shows a server with this checkpoint, in its own precision, on this card."""
+        card = card_of(self.subject.resolved.accelerator.name)
+        return self.served.quantization is None and card in self.served.checkpoint.runs_on
 
     @property
     def is_price_assumed(self) -> bool:
