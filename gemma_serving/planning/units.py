@@ -77,6 +77,13 @@ def duration(seconds: float) -> str:
     return f"{whole / DAY_S:g} d" if whole % DAY_S == 0 else f"{whole / DAY_S:.1f} d"
 
 
+def about(seconds: float, low_s: float, high_s: float) -> str:
+    """Return a planned time as sure as it is: about 12 min (9 to 15)."""
+    if seconds < 2 * 60:
+        return f"about {seconds:.0f} s ({low_s:.0f} to {high_s:.0f})"
+    return f"about {seconds / 60:.0f} min ({low_s / 60:.0f} to {high_s / 60:.0f})"
+
+
 def age(seconds: float) -> str:
     """Return an age in the largest unit with a value of at least two: 95 s, 12 min, 3 d. An age below 0 is 0 s."""
     for unit, size_s in (("d", DAY_S), ("h", HOUR_S), ("min", 60)):

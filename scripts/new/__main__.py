@@ -159,7 +159,7 @@ def _new(options: NewOptions) -> ExitCode:
     else:
         wording = StackWording(deployment, options.name)
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
-        price = f"List price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
+        price = f"Price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
         precision = _converted(options, settings)
         for text in (f"Wrote {path.name}.", headline(planned), *precision, *image, price, *warnings):
             print_result(text)

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 
 from gemma_serving.planning.question.types import BillPart, Plan
-from gemma_serving.planning.units import duration
+from gemma_serving.planning.units import about, duration
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 
 _DAY_H: Final = 24
@@ -63,8 +63,9 @@ def _bill(out: Console, plan: Plan) -> None:
     for part in plan.running.bill:
         bill.add_row(*_row(part, urls))
     out.print(bill)
+    reported = {price.url for price in prices if price.is_reported}
     for number, url in enumerate(urls, 1):
-        out.print(f"({number}) {url}", soft_wrap=True, markup=False)
+        out.print(f"({number}) {'reported by ' if url in reported else ''}{url}", soft_wrap=True, markup=False)
     if any(price.is_assumed for price in prices):
         paragraph(out, _ASSUMED)
     paragraph(out, "A busy hour streams output at the saturated rate.")
@@ -92,7 +93,10 @@ def _starts(plan: Plan) -> Iterator[str]:
     if running.cold_start_s is None or running.cold_start_usd is None:
         yield f"The cost of a cold start is unknown: no start on {plan.accelerator} was measured."
     else:
-        yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
+        traffic_usd = sum(part.usd for part in running.bill if part.basis == "start")
+        traffic = f", ${traffic_usd:.2f} of it for traffic" if traffic_usd else ""
+        takes = about(plan.startup.ready_s, *plan.startup.ready_band_s)
+        yield f"A cold start takes {takes} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
     if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
         yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
         return

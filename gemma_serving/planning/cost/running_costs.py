@@ -52,7 +52,11 @@ def running_costs(subject: Subject) -> RunningCosts:
     idle_billing_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
     always_usd_per_hour, always_on = _always_on(subject)
     start_h = None if start_s is None else start_s / HOUR_S
-    windows = () if start_h is None else tuple(_window(hours, subject, idle_billing_s, start_h) for hours in _WINDOWS_H)
+    bill = tuple(_with_others(_bill(subject)))
+    start_usd = sum(part.usd for part in bill if part.basis == "start")
+    windows: tuple[Window, ...] = ()
+    if start_h is not None:
+        windows = tuple(_window(hours, subject, idle_billing_s, start_h, start_usd) for hours in _WINDOWS_H)
     shortest_h: float | None = None
     even_h: float | None = _DAY_H
     if on_cloud_run:
@@ -63,9 +67,9 @@ def running_costs(subject: Subject) -> RunningCosts:
         # The run length N at which hourly x N / (N - start) equals the on-demand price.
         shortest_h = start_h * always_usd_per_hour / (always_usd_per_hour - hourly)
     return RunningCosts(
-        bill=tuple(_with_others(_bill(subject))),
+        bill=bill,
         cold_start_s=start_s,
-        cold_start_usd=None if start_h is None else hourly * start_h,
+        cold_start_usd=None if start_h is None else hourly * start_h + start_usd,
         idle_usd_per_hour=hourly,
         idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
@@ -129,8 +133,11 @@ def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
             yield f"{resolved.accelerator.name}, commitment of {years} y", chips * price.usd * MONTH_H
 
 
-def _window(hours: float, subject: Subject, idle_billing_s: float, start_h: float) -> Window:
-    """Return a month with one run of some hours per day. On Cloud Run, start and idle billing are added; on a machine the start is part of the run."""
+def _window(hours: float, subject: Subject, idle_billing_s: float, start_h: float, start_usd: float) -> Window:
+    """Return a month with one run of some hours per day, and what each start adds to the bill.
+
+    On Cloud Run, start and idle billing are added; on a machine the start is part of the run.
+    """
     hourly = subject.cost.usd_per_hour
     if subject.resolved.platform == "cloud-run":
         billed_h = min(hours + start_h + idle_billing_s / HOUR_S, _DAY_H)
@@ -139,8 +146,9 @@ def _window(hours: float, subject: Subject, idle_billing_s: float, start_h: floa
         billed_h = hours
         # A flex-start run of 24 h per day expires and starts again; one machine cannot run longer than the day.
         served_h = max(hours - start_h, 0.0)
-    per_served = hourly * billed_h / served_h if served_h > 0 else math.inf
-    return Window(hours_per_day=hours, usd_per_month=hourly * billed_h * _MONTH_DAYS, usd_per_served_hour=per_served)
+    usd = hourly * billed_h + start_usd
+    per_served = usd / served_h if served_h > 0 else math.inf
+    return Window(hours_per_day=hours, usd_per_month=usd * _MONTH_DAYS, usd_per_served_hour=per_served)
 
 
 def _bill(subject: Subject) -> Iterator[BillPart]:

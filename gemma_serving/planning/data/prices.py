@@ -115,6 +115,11 @@ class Price(Struct, frozen=True, kw_only=True):
         return None if not self.as_of else (date.fromisoformat(today) - _day(self.as_of)).days
 
     @property
+    def is_reported(self) -> bool:
+        """True if its source is no page of Google's, but a public document that quotes one."""
+        return bool(self.url) and not self.url.startswith("https://cloud.google.com/")
+
+    @property
     def max_age_days(self) -> int:
         """Age above which it is old."""
         return MAX_SPOT_AGE_DAYS if _SPOT in self.key else MAX_AGE_DAYS

@@ -151,6 +151,12 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     Excludes the wait for capacity. None except on a TPU VM."""
 
     @property
+    def ready_band_s(self) -> tuple[float, float]:
+        """Low and high end of `ready_s`."""
+        wait_s = self.ready_s - self.total_s
+        return self.total_low_s + wait_s, self.total_high_s + wait_s
+
+    @property
     def sequential_s(self) -> float:
         """The total of a start without stages side by side, as by `docker run` without the agent."""
         return self.total_s + self.beside_s
