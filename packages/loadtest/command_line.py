@@ -53,6 +53,8 @@ class Option:
     positional: bool = False
     repeated: bool = False
     """The option can be repeated; the field is a tuple."""
+    many: bool = False
+    """The option takes any number of words; the field is a tuple, or None without the option."""
     negatable: bool = False
     """A switch that also has a `--no-` form."""
     variable: str = ""
@@ -152,6 +154,8 @@ class OptionField:
     @property
     def words_of_value(self) -> str:
         """The value in a reference entry, in brackets if it may be missing."""
+        if self.option.many:
+            return f"[{self.metavar} ...]"
         return f"[{self.metavar}]" if self.option.bare else self.metavar
 
     @property
@@ -213,7 +217,8 @@ def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
             values[field.name] = read_options(hint, parsed)
         else:
             value: object = getattr(parsed, field.name)
-            values[field.name] = tuple(cast("list[object]", value)) if option.repeated else value
+            is_list = option.repeated or (option.many and value is not None)
+            values[field.name] = tuple(cast("list[object]", value)) if is_list else value
     return kind(**values)
 
 
@@ -259,9 +264,9 @@ def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", t
 
 
 def _value_type(hint: object) -> type[object]:
-    """Return the type of one value: `int` for `int | None` and for `tuple[int, ...]`."""
-    members = [member for member in typing.get_args(hint) if member is not types.NoneType] or [hint]
-    return cast("type[object]", members[0])
+    """Return the type of one value: `int` for `int | None`, for `tuple[int, ...]` and for both."""
+    members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+    return _value_type(members[0]) if members else cast("type[object]", hint)
 
 
 def _add(parser: OptionParser, add: Callable[..., object], field: OptionField) -> None:
@@ -282,6 +287,8 @@ def _add(parser: OptionParser, add: Callable[..., object], field: OptionField) -
         words["default"], required = os.environ[option.variable], False
     if option.repeated:
         words |= {"action": "append", "default": list[object]()}
+    if option.many:
+        words["nargs"] = "*"
     if option.bare:
         words |= {"nargs": "?", "const": option.bare}
     add(field.flag, dest=field.name, required=required, **words)

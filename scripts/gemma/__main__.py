@@ -132,7 +132,7 @@ def _first() -> str:
 
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
-    known = [*ENTRIES, "completion"]
+    known = [*ENTRIES, "completion", "help"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
     near = did_you_mean(word, known)
     stacks = [word] if has_settings(word) else [] if synonym or near else stacks_meant(word)

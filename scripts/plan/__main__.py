@@ -1,6 +1,8 @@
 r"""Plan a deployment before it costs anything.
 
+  gemma plan
   gemma plan tpu-v6e1
+  gemma plan --compare l4-12b-qat tpu-v6e1
   gemma plan l4-qat --costs
   gemma plan tpu-v6e1 --compile
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
@@ -13,7 +15,7 @@ r"""Plan a deployment before it costs anything.
       --model 26B --hours-per-day 8
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
-findings.
+findings. Without a stack, one line for each.
 """
 
 import gc
@@ -83,7 +85,15 @@ def _plan(options: PlanOptions) -> ExitCode:
 
 
 def _answered(options: PlanOptions) -> ExitCode:
-    _check(options)
+    used = _used(options)
+    stacks = options.comparison.compare
+    if stacks or not used:
+        from gemma_serving.scripts.plan.stacks import show_stacks
+
+        for other in sorted(used - {"compare", "stack"}):
+            raise PlanningError(f"Stacks after --compare and --{other} cannot be combined.")
+        return show_stacks([*filter(None, [options.question.stack]), *(stacks or ())], as_json=options.as_json)
+    _check(used)
     if options.solving.solve:
         from gemma_serving.scripts.plan.solve import (
             solve_question,  # imports all of the planner and, with --write, the settings
@@ -92,7 +102,7 @@ def _answered(options: PlanOptions) -> ExitCode:
         return solve_question(
             options.question, options.comparison, options.solving, write=options.write, as_json=options.as_json
         )
-    if options.comparison.compare:
+    if options.comparison.compare is not None:
         from gemma_serving.scripts.plan.compare import compare
 
         return compare(_with_checkpoint(options.question), options.comparison, as_json=options.as_json)
@@ -212,15 +222,17 @@ def _moved(stack: str) -> str:
     return ""
 
 
-def _check(options: PlanOptions) -> None:
-    """Raise PlanningError for options that cannot be combined, or without a deployment."""
-    used = {
-        *given_options(options.question),
-        *given_options(options.comparison),
-        *given_options(options.solving),
-        *given_options(options.judging),
-        *given_options(options),
+def _used(options: PlanOptions) -> set[str]:
+    """Return the options that the command line has, without `--json`."""
+    groups = (options.question, options.comparison, options.solving, options.judging)
+    single = {"write": options.write, "explain": options.explain, "costs": options.costs}
+    return {name for name, value in single.items() if value} | {
+        name for group in groups for name in given_options(group)
     }
+
+
+def _check(used: set[str]) -> None:
+    """Raise PlanningError for options that cannot be combined, or without a deployment."""
     for sentence in (*_wrong(used), *_lacking(used)):
         raise PlanningError(sentence)
 

@@ -75,7 +75,10 @@ class Question:
 class ComparisonOptions:
     """Comparison of accelerators."""
 
-    compare: Annotated[bool, Option("Plan the model on every accelerator.")] = False
+    compare: Annotated[
+        tuple[str, ...] | None,
+        Option("Plan the model on every accelerator, or compare stacks.", metavar="STACK", many=True),
+    ] = None
     min_context: Annotated[int | None, Option("Minimum context length of a request.", metavar="TOKENS", least=1)] = None
     min_concurrency: Annotated[float | None, Option("Minimum number of concurrent max-length requests.", above=0)] = (
         None

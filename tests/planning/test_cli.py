@@ -107,7 +107,10 @@ def test_a_tpu_has_no_startup_probe_and_two_pauses_and_a_service_has_a_probe(run
         text = " ".join(run("--stack", stack)[1].split())
         return text[text.index("Start-up:") : text.index(" ─")]
 
-    assert start("tpu-v6e1") == "Start-up: 11 min 43 s; in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
+    assert (
+        start("tpu-v6e1")
+        == "Start-up: about 12 min (10 to 14); in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
+    )
     assert "; a startup probe needs at least 7 min;" in start("l4-12b-qat")
 
 
@@ -205,7 +208,7 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "No deployment to plan"),
+        (("--compare",), "No deployment to plan"),
         (("--model", "google/gemma-4-E2B-it"), "No accelerator"),
         (
             ("--model", "gpt-5", "--accelerator", "L4"),

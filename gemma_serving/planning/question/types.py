@@ -395,7 +395,7 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
     cold_start_s: float | None
     """None if the start is unknown, as all figures that need it."""
     cold_start_usd: float | None
-    """Cost of the instance or slice until it is ready, without the bill's parts per start."""
+    """Cost of the instance or slice until it is ready, and the bill's parts per start."""
     idle_usd_per_hour: float
     idle_billing_s: float
     """Seconds that an instance is billed after its last request; 0 if it runs until its run expires."""

@@ -1,0 +1,95 @@
+"""Several stacks in one table: the verdict, start, speed and price of each."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.units import about
+from gemma_serving.scripts.plan.question import ROOT
+from gemma_serving.scripts.stack.settings import NO_PROJECT
+from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
+from gemma_serving.stacks.planned import to_deployment, today
+from gemma_serving.stacks.wording import StackWording
+
+_NUMBERS = ("tok/s, 1 request", "tok/s, full", "$/h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStack:
+    """A stack with its plan, or with the error of its settings."""
+
+    name: str
+    plan: Plan | None = None
+    wording: Wording | None = None
+    error: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as one object: `stack`, and the plan as `gemma plan STACK --json` has it, or `error`."""
+        if self.plan is None or self.wording is None:
+            return {"stack": self.name, "error": self.error}
+        return {"stack": self.name, **plan_json(self.plan, self.wording)}
+
+
+def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
+    """Print one row for each stack; without names, for all in the project's folder and its examples, except gateways.
+
+    Return 2 if a named stack does not fit. Raises PlanningError for a named stack without a settings file.
+    """
+    files = [settings_file(name, ROOT) for name in names] or [
+        file for file in shipped_files(ROOT) if not is_gateway_file(file)
+    ]
+    rows = [_planned(stack_of_file(file.name)) for file in files]
+    if as_json:
+        print(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
+    else:
+        _table(rows)
+    is_good = all(row.plan is not None and row.plan.fits for row in rows)
+    return ExitCode.DONE if is_good or not names else ExitCode.REFUSED
+
+
+def _planned(name: str) -> PlannedStack:
+    file = settings_file(name, ROOT)
+    try:
+        deployment = to_deployment(from_file(file, project=NO_PROJECT), ROOT, today=today())
+        return PlannedStack(name=name, plan=plan(deployment), wording=StackWording(deployment, name))
+    except (SettingsError, PlanningError) as error:
+        if not file.is_file():
+            raise PlanningError(str(error)) from None
+        return PlannedStack(name=name, error=str(error).splitlines()[0])
+
+
+def _table(rows: Sequence[PlannedStack]) -> None:
+    from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
+
+    out = console(sys.stdout)
+    headings = ("stack", "model", "on", "verdict", "start", *_NUMBERS)
+    shown = FittedTable("", headings, numbers=_NUMBERS, least=("tok/s, 1 request", "tok/s, full", "model"))
+    for row in rows:
+        shown.add_row(row.name, *(_cells(row.plan) if row.plan else ("", "", "invalid", "", "", "", "")))
+    out.print(shown)
+    for row in rows:
+        if row.error:
+            paragraph(out, f"{row.name}: {row.error}")
+    paragraph(out, "The whole plan of one: gemma plan STACK.")
+
+
+def _cells(one: Plan) -> Sequence[str]:
+    start, speed = one.known_startup, one.known_throughput
+    verdict = "may fail" if one.fits and one.margin else one.verdict
+    return (
+        one.model.rpartition("/")[2],
+        one.accelerator,
+        ", ".join([verdict, *(finding.id for finding in one.stopping)]),
+        "unknown" if start is None else about(start.ready_s, *start.ready_band_s).removeprefix("about "),
+        "unknown" if speed is None else f"{speed.decode_tok_per_s:,.0f}",
+        "unknown" if speed is None else f"{speed.saturated_tok_per_s:,.0f}",
+        f"{one.cost.usd_per_hour:.2f}" if one.cost.is_known else "unknown",
+    )

@@ -1,0 +1,41 @@
+"""`gemma plan` without a stack, and `gemma plan --compare STACK STACK`: one line for each."""
+
+import json
+
+import pytest
+
+from gemma_serving.contracts.settings_files import shipped_files, stack_of_file
+from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.scripts.plan.question import ROOT
+
+
+def test_every_shipped_stack_has_one_line_with_the_verdict_of_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for stack in map(stack_of_file, (path.name for path in shipped_files(ROOT))):
+        assert [line for line in lines if line.split()[:1] == [stack] and "fits" in line], stack
+
+
+def test_compared_stacks_have_the_figures_of_their_own_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--compare", "l4-12b-qat", "tpu-v6e1", "--json"]) == 0
+    rows = {row.pop("stack"): row for row in json.loads(capsys.readouterr().out)["stacks"]}
+    assert list(rows) == ["l4-12b-qat", "tpu-v6e1"]
+    for stack, row in rows.items():
+        assert main(["--stack", stack, "--json"]) == 0
+        whole = json.loads(capsys.readouterr().out)
+        assert {key: whole[key] for key in row} == row
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--compare", "l4-12b-qat", "l4-qatt"], "Pulumi.l4-qatt.yaml not found. Did you mean l4-qat?"),
+        (["--compare", "l4-12b-qat", "tpu-v6e1", "--costs"], "Stacks after --compare and --costs cannot be combined."),
+        (["--compare"], "No deployment to plan."),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused_in_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
