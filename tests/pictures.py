@@ -1,6 +1,6 @@
 """Write the pictures of terminals in docs/images: `make pictures`, about a minute.
 
-A stack waits for capacity on the local cloud and gets it, in terminals that pyte reads. Nothing is drawn by hand: each picture shows the
+A stack is deployed on the local cloud, answers and is torn down, in terminals that pyte reads. Nothing is drawn by hand: each picture shows the
 rows that stood on the screen; rows above the effect of an update are left out, and counted. A test compares their figures with the stack.
 """
 
@@ -10,6 +10,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,8 @@ COLUMNS = 95
 """Columns of the terminals: a picture of them is as wide as a page of text, 830 pixels."""
 FIRST_COLUMNS = 64
 """Columns of the pictures of README's first screen, which a phone shows at 0.6 of their size."""
+CHAT = ("chat", STACK, "Say hello.")
+TEARDOWN = ("teardown", STACK, "--yes")
 REFUSED = ("plan", "--model", "google/gemma-4-12B-it", "--accelerator", "L4")
 """A deployment that the plan stops."""
 CELL, ROW, MARGIN, BAR = 8.4, 18, 14, 30
@@ -68,6 +71,10 @@ class Run:
     bold: bool = False
 
 
+Screen = tuple[str, Sequence[Sequence[Run]]]
+"""A command with the rows that it printed."""
+
+
 def read_rows(terminal: Terminal) -> Sequence[Sequence[Run]]:
     """Return the rows of a terminal's screen down to the last that is not empty, with their colours."""
     screen = terminal.screen
@@ -88,9 +95,10 @@ def read_rows(terminal: Terminal) -> Sequence[Sequence[Run]]:
     return [[_without_owner(run) for run in row] for row in rows]
 
 
-def draw(command: str, rows: Sequence[Sequence[Run]]) -> str:
-    """Return an SVG image of a terminal that shows a command and the rows of its screen."""
-    shown = [[Run(column=0, data="$", fg="green", bold=True), Run(column=2, data=command, bold=True)], *rows]
+def draw(screens: Sequence[Screen]) -> str:
+    """Return an SVG image of a terminal that shows commands, each with its rows."""
+    shown = [row for command, rows in screens for row in (_prompt(command), *rows)]
+    command = "; ".join(one for one, _ in screens)
     columns = max(run.column + len(run.data) for row in shown for run in row)
     width, height = round(columns * CELL + 2 * MARGIN), BAR + len(shown) * ROW + MARGIN
     texts = [_text(run, BAR + at * ROW + 14) for at, row in enumerate(shown) for run in row]
@@ -106,6 +114,10 @@ def draw(command: str, rows: Sequence[Sequence[Run]]) -> str:
             "</svg>\n",
         )
     )
+
+
+def _prompt(command: str) -> Sequence[Run]:
+    return [Run(column=0, data="$", fg="green", bold=True), Run(column=2, data=command, bold=True)]
 
 
 def words_of(picture: str) -> str:
@@ -135,8 +147,8 @@ def _text(run: Run, y: int) -> str:
     return f'<text {place}{bold} fill="{colour}" {width}>{html.escape(run.data, quote=False)}</text>'
 
 
-def _write(name: str, command: str, rows: Sequence[Sequence[Run]]) -> None:
-    picture, path = draw(command, rows), FOLDER / name
+def _write(name: str, *screens: Screen) -> None:
+    picture, path = draw(screens), FOLDER / name
     if found := private_words(words_of(picture)):
         raise SystemExit(f"pictures: {name} would show {found[0]!r}; nothing was written.")
     path.write_text(picture, encoding="utf-8")
@@ -186,31 +198,28 @@ def _shown(workspace: Workspace, *words: str, columns: int = COLUMNS) -> Sequenc
         terminal.close()
 
 
-def _give(workspace: Workspace, chips: int) -> None:
-    zone = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": chips}}
-    workspace.change_scenario({"tpu": {"zones": dict.fromkeys(workspace.admin("scenario")["tpu"]["zones"], zone)}})
+def _receipt(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the sentences about what was deleted, without the engine's rows above them."""
+    return _without_rows(rows, 0, _places(rows, "teardown:")[-1])
+
+
+def _real_speed(folder: str) -> AbstractContextManager[Workspace]:
+    """Return a workspace whose server streams as fast as the planned one."""
+    return open_workspace(Path(folder) / "pictures", serving_speed="1")
 
 
 def main() -> None:
-    """Take a stack through its wait and write the pictures."""
-    with tempfile.TemporaryDirectory() as folder, open_workspace(Path(folder) / "pictures") as workspace:
+    """Take a stack through its life and write the pictures."""
+    with tempfile.TemporaryDirectory() as folder, _real_speed(folder) as workspace:
         refused = _shown(workspace, *REFUSED, columns=FIRST_COLUMNS)
-        _write("plan-refused.svg", f"gemma {shlex.join(REFUSED)}", _refusal(refused))
+        _write("plan-refused.svg", (f"gemma {shlex.join(REFUSED)}", _refusal(refused)))
         workspace.pulumi("stack", "init", STACK)
-        _give(workspace, 0)
         words = ("up", STACK, "--yes")
-        first = _gemma(workspace, *words, columns=FIRST_COLUMNS)
-        try:
-            first.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
-            _write("up-waiting.svg", f"gemma {shlex.join(words)}", _effect(read_rows(first)))
-            first.interrupt()
-        finally:
-            first.close()
-        workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
-        _give(workspace, 4)
-        _write("up-ready.svg", f"gemma {shlex.join(words)}", _effect(_shown(workspace, *words)))
-        _write("status-ready.svg", f"gemma status {STACK}", _shown(workspace, "status", STACK))
-        workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
+        _write("up-ready.svg", (f"gemma {shlex.join(words)}", _effect(_shown(workspace, *words))))
+        _write("status-ready.svg", (f"gemma status {STACK}", _shown(workspace, "status", STACK)))
+        chat = _shown(workspace, *CHAT, columns=FIRST_COLUMNS)
+        receipt = _receipt(_shown(workspace, *TEARDOWN, columns=FIRST_COLUMNS))
+        _write("served.svg", (f"gemma {shlex.join(CHAT)}", chat), (f"gemma {shlex.join(TEARDOWN)}", receipt))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ from tests.pictures import FOLDER, REFUSED, ROOT, STACK, private_words, words_of
 
 WORDS = {
     "plan-refused.svg": [r"google/gemma-4-12B-it as bf16 on L4 \(cloud-run\): out of memory", "FIT01 block", "- serve"],
-    "up-waiting.svg": [
-        r"\$ gemma up tpu-v6e1 --yes",
-        r"Cost: \$1\.35/h, at most \$5\.40",
-        r"\d+s/30m us-east5-a WAITING \(zone 1 of \d\)",
+    "served.svg": [
+        r"\$ gemma chat tpu-v6e1 'Say hello\.'",
+        r"59 tokens, 2\d\d\.\d tokens/s",
+        "No leaked resources",
+        r"Receipt: \.work/teardown/tpu-v6e1",
     ],
     "up-ready.svg": [r"tpu-v6e1 deployed in \d+ s", "gemma chat tpu-v6e1"],
     "status-ready.svg": [r"ACTIVE │ ready │ \dh\d\dm"],
@@ -74,7 +75,6 @@ def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, m
         r"at most \$([\d.]+) for one run": f"{price * run_h:.2f}",
         r"one run of (\S+) h": f"{run_h:g}",
         r"ready │ .* │ +([\d.]+) │": f"{price:.2f}",
-        r"zone 1 of (\d+)": f"{len(settings.tpu.zones)}",
         r"maxAge (\d+) h": f"{settings.max_age_s / 3600:g}",
         r"\d\d:\d\d(:\d\d\.\d+\S*)": None,  # parts of a second
     }
