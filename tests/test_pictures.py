@@ -70,7 +70,6 @@ def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, m
     run_h, price = settings.tpu.max_run_duration_s / 3600, planned.cost.usd_per_hour
     figures = {
         r"Resources: (\d+) to create": f"{resources}",
-        r"(\d+ of \d+): creating gcp-tpu:index:QueuedResource": f"{resources} of {resources}",
         r"\$([\d.]+)/h": f"{price:.2f}",
         r"at most \$([\d.]+) for one run": f"{price * run_h:.2f}",
         r"one run of (\S+) h": f"{run_h:g}",
