@@ -51,7 +51,6 @@ def printed_tables() -> Mapping[str, str]:
     """Return the tables of the distributions."""
     return {
         "provider-properties": _printed_by("gcp_tpu_provider.reference"),
-        "provider-states": _printed_by("gcp_tpu_provider.state_table"),
         "ledger-counts": _printed_by("localcloud.ledger.page", "sentence"),
     }
 
