@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,10 +61,7 @@ class ChipQuotas:
         return QuotaEvidence(enough, f"{said}.")
 
     async def _used(self, project: str, zone: str, own: str, generation: str, preemptible: bool) -> tuple[int, str]:
-        """Return the chips of all other requests and nodes that use the same quota in a zone, and why that is unknown.
-
-        A request counts in every state until it is deleted (marin-community/marin#87), and a node without a request counts too.
-        """
+        """Return the chips of all other requests and nodes that use the same quota in a zone, and why that is unknown."""
         parent = f"v2alpha1/projects/{project}/locations/{zone}"
         try:
             async with asyncio.timeout(READ_S):
@@ -74,21 +71,14 @@ class ChipQuotas:
             return 0, f"Cloud TPU did not respond within {READ_S:.0f} s"
         except TpuProviderError as error:
             return 0, str(error).rstrip(".")
-        names = [
-            text_of(object_of(spec, "node"), "acceleratorType")
-            for item in requests
-            if text_of(item, "name").rpartition("/")[2] != own.rpartition("/")[2] and _uses(item, item, preemptible)
-            for spec in objects_of(object_of(item, "tpu"), "nodeSpec")
-        ]
-        names += [
-            text_of(node, "acceleratorType")
-            for node in nodes
-            if not node.get("queuedResource") and _uses(node, object_of(node, "schedulingConfig"), preemptible)
-        ]
-        sizes = [name.rpartition("-") for name in names]
-        if any(not size.isdigit() for _, _, size in sizes):
-            return 0, "a request or a node does not name its accelerator type"
-        return sum(int(size) for kind, _, size in sizes if kind == generation), ""
+        found = chips_used(
+            requests,
+            nodes,
+            generation,
+            preemptible=preemptible,
+            is_own=lambda item: text_of(item, "name").rpartition("/")[2] == own.rpartition("/")[2],
+        )
+        return found or 0, "" if found is not None else "a request or a node does not name its accelerator type"
 
     async def _all(self, path: str, key: str) -> list[Mapping[str, Any]]:
         """Return the items of all pages of a list. Raises TpuProviderError if one is incomplete."""
@@ -101,6 +91,37 @@ class ChipQuotas:
             token = text_of(page, "nextPageToken")
             if not token:
                 return items
+
+
+def chips_used(
+    requests: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Mapping[str, Any]],
+    generation: str,
+    *,
+    preemptible: bool,
+    is_own: Callable[[Mapping[str, Any]], bool],
+) -> int | None:
+    """Return the chips of a generation that listed requests, except own ones, and nodes take from a quota; None if one does not name its type.
+
+    A request counts in every state until it is deleted (marin-community/marin#87), and a node without a listed request counts too.
+    """
+    ids = {text_of(item, "name").rpartition("/")[2] for item in requests}
+    counted = [
+        object_of(spec, "node")
+        for item in requests
+        if _uses(item, item, preemptible) and not is_own(item)
+        for spec in objects_of(object_of(item, "tpu"), "nodeSpec")
+    ]
+    counted += [
+        node
+        for node in nodes
+        if text_of(node, "queuedResource").rpartition("/")[2] not in ids
+        and _uses(node, object_of(node, "schedulingConfig"), preemptible)
+    ]
+    sizes = [text_of(node, "acceleratorType").rpartition("-") for node in counted]
+    if any(not size.isdigit() for _, _, size in sizes):
+        return None
+    return sum(int(size) for kind, _, size in sizes if kind == generation)
 
 
 def _uses(item: Mapping[str, Any], scheduling: Mapping[str, Any], preemptible: bool) -> bool:
