@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from gcp_tpu_provider.compute_request import INSTANCE_STATES
 from gemma_serving.cloud.kinds import INSTANCE, QUEUED, Item, by_name
-from gemma_serving.contracts.capacity_states import INSTANCE_STATES
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import URN_LABEL
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY

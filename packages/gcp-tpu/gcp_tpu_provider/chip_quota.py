@@ -11,7 +11,7 @@ from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import ChipQuota, chip_quota
 from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaEvidence
 from gcp_tpu_provider.service_quotas import READ_S, ServiceQuotas
-from gcp_tpu_provider.transport import TpuTransport
+from gcp_tpu_provider.transport import TpuTransport, pages
 
 _PREEMPTIBLE: Final = frozenset({"flex-start", "spot", "FLEX_START", "SPOT"})
 """Provisioning models, by the names of the inputs and Google's, that use the preemptible quota (Cloud TPU, "Quotas", and the ids in Google's errors)."""
@@ -82,15 +82,10 @@ class ChipQuotas:
 
     async def _all(self, path: str, key: str) -> list[Mapping[str, Any]]:
         """Return the items of all pages of a list. Raises TpuProviderError if one is incomplete."""
-        items, token = list[Mapping[str, Any]](), ""
-        while True:
-            page = await self.transport.call("GET", path, query={"pageToken": token} if token else {})
-            if page.get("unreachable"):
-                raise TpuProviderError(f"the list of {key} is incomplete")
-            items += objects_of(page, key)
-            token = text_of(page, "nextPageToken")
-            if not token:
-                return items
+        found = await pages(self.transport, path)
+        if any(page.get("unreachable") for page in found):
+            raise TpuProviderError(f"the list of {key} is incomplete")
+        return [item for page in found for item in objects_of(page, key)]
 
 
 def chips_used(

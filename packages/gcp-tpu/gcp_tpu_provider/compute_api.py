@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
 from gcp_tpu_provider.compute_quota import ComputeQuotas
-from gcp_tpu_provider.compute_request import REQUEST_KEY, access_config
+from gcp_tpu_provider.compute_request import INSTANCE_STATES, REQUEST_KEY, access_config
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import MACHINE_TYPES
@@ -20,34 +20,16 @@ from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.tpu_api import (
-    ACTIVE,
-    NOT_PUBLISHED,
     GuestReport,
     LongRunningOperation,
     NodeInfo,
     NodeRequest,
     QueuedResourceInfo,
-    require_readable,
+    guest_report,
 )
-from gcp_tpu_provider.transport import TpuTransport
+from gcp_tpu_provider.transport import TpuTransport, find, pages
 
 _ROOT: Final = "compute/v1/"
-_STATES: Final[Mapping[str, str]] = {
-    "PENDING": "WAITING_FOR_RESOURCES",
-    "PROVISIONING": "PROVISIONING",
-    "STAGING": "PROVISIONING",
-    "RUNNING": ACTIVE,
-    "REPAIRING": ACTIVE,
-    "PENDING_STOP": "SUSPENDING",
-    "STOPPING": "SUSPENDING",
-    "SUSPENDING": "SUSPENDING",
-    "DEPROVISIONING": "SUSPENDING",
-    "TERMINATED": "SUSPENDED",
-    "STOPPED": "SUSPENDED",
-    "SUSPENDED": "SUSPENDED",
-}
-"""Status of an instance (Compute Engine, "Instance lifecycle") -> state of a queued resource. The provider deletes a stopping or stopped
-instance and requests a new one, so it never serves again."""
 _NODE_STATES: Final[Mapping[str, str]] = {
     "PENDING": "CREATING",
     "PROVISIONING": "CREATING",
@@ -88,16 +70,11 @@ class ComputeApi:
 
     async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:
         """Return every zone that has an instance of this name."""
-        zones: list[str] = []
-        token = ""
-        while True:
-            query = {"filter": f"name={identifier}", **({"pageToken": token} if token else {})}
-            page = await self.transport.call("GET", f"{_ROOT}projects/{project}/aggregated/instances", query=query)
-            scopes = object_of(page, "items")
-            zones += [scope.removeprefix("zones/") for scope, found in scopes.items() if found.get("instances")]
-            token = text_of(page, "nextPageToken")
-            if not token:
-                return tuple(zones)
+        path, query = f"{_ROOT}projects/{project}/aggregated/instances", {"filter": f"name={identifier}"}
+        scopes = [object_of(page, "items") for page in await pages(self.transport, path, query)]
+        return tuple(
+            name.removeprefix("zones/") for scope in scopes for name, found in scope.items() if found.get("instances")
+        )
 
     async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
         """Return why no instance can be created in a zone. A flex-start request without quota stays PENDING without an error."""
@@ -156,38 +133,16 @@ class ComputeApi:
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
         """Return the TPU VM's latest report in a namespace of its guest attributes, or None if it has published nothing."""
-        try:
-            query = {"queryPath": f"{namespace}/"}
-            raw = await self.transport.call("GET", f"{_ROOT}{node}/getGuestAttributes", query=query)
-        except GoogleError as error:
-            require_readable(error, node)
-            if error.status in NOT_PUBLISHED:
-                return None
-            raise
-        items = objects_of(object_of(raw, "queryValue"), "items")
-        found = {
-            text_of(item, "key"): text_of(item, "value")
-            for item in items
-            if item.get("namespace", namespace) == namespace
-        }
-        return GuestReport.of(found)
+        path, query = f"{_ROOT}{node}/getGuestAttributes", {"queryPath": f"{namespace}/"}
+        return await guest_report(self.transport.call("GET", path, query=query), node, namespace)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
         """Return an operation. Treat one that Google no longer has as done."""
-        try:
-            return _operation(await self.transport.call("GET", f"{_ROOT}{name}"), name)
-        except GoogleError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return LongRunningOperation(name=name, done=True, error="")
-            raise
+        raw = await self._find(name)
+        return LongRunningOperation(name=name, done=True, error="") if raw is None else _operation(raw, name)
 
     async def _find(self, name: str) -> dict[str, Any] | None:
-        try:
-            return await self.transport.call("GET", f"{_ROOT}{name}")
-        except GoogleError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
+        return await find(self.transport, f"{_ROOT}{name}")
 
     async def _change_one(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
         """Change one property and wait for the operation to finish, because the next change of the instance requires it."""
@@ -311,7 +266,7 @@ def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
     run_s = text_of(object_of(scheduling, "maxRunDuration"), "seconds")
     return QueuedResourceInfo(
         name=name,
-        state=_STATES.get(status, status),
+        state=INSTANCE_STATES.get(status, status),
         state_initiator="",
         error=text_of(raw, "statusMessage"),
         create_time=text_of(raw, "creationTimestamp"),
