@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, cast
 
 from gcp_tpu_provider.compute_quota import ComputeQuotas
 from gcp_tpu_provider.compute_request import INSTANCE_STATES, REQUEST_KEY, access_config
-from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
+from gcp_tpu_provider.errors import CannotWaitError, ConflictError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import MACHINE_TYPES
 from gcp_tpu_provider.refusals import QuotaEvidence
@@ -41,8 +41,6 @@ _NODE_STATES: Final[Mapping[str, str]] = {
 }
 """Status of an instance -> state of a node. Other statuses are used unchanged."""
 _LINK: Final = re.compile(r"^https?://[^/]+/compute/[a-z0-9]+/")
-_CHANGED_MEANWHILE: Final = 3
-"""Attempts at a change that conflicts with another client's change."""
 _FINGERPRINT_IS_OLD: Final = "(CONDITION_NOT_MET)"
 """Error code of an operation if Compute Engine detected the conflict after it had accepted the change."""
 _NOT_READY: Final = "resourceNotReady"
@@ -66,7 +64,7 @@ class ComputeApi:
     transport: TpuTransport
     _quotas: ComputeQuotas | None = None
     _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Instances as last read. A change is based on them and keeps later changes of other clients."""
+    """Instances as last read. Their fingerprints reject a change after another client's."""
 
     async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:
         """Return every zone that has an instance of this name."""
@@ -122,7 +120,7 @@ class ComputeApi:
     async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
         """Change labels, metadata, tags and the external address of the instance last returned by `find_node`, one after another.
 
-        Later changes by other users are kept.
+        Raises ConflictError if another client has changed one of them since.
         """
         last = LongRunningOperation(name="", done=True, error="")
         for what, value in changes.items():
@@ -149,20 +147,17 @@ class ComputeApi:
         if what == "networkConfig":
             wanted = bool(value["enableExternalIps"])
             return await self._settled(await self._set_external(name, wanted=wanted), what, name)
-        for _ in range(_CHANGED_MEANWHILE):
-            try:
-                verb, body = _change(what, value, self._seen[name])
-                ended = await self._settled(await self._post(name, verb, {}, body), what, name)
-                if _FINGERPRINT_IS_OLD not in ended.error:
-                    return ended
-            except GoogleError as error:
-                # An organization policy also returns 412, and every attempt gets the same response.
-                if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
-                    raise
-            value = await self._merged(name, what, value)
-        raise TpuProviderError(
-            f"Cannot change {what} of {name} because another client keeps changing it. Run `pulumi up` again."
-        )
+        try:
+            verb, body = _change(what, value, self._seen[name])
+            ended = await self._settled(await self._post(name, verb, {}, body), what, name)
+        except GoogleError as error:
+            # An organization policy also returns 412, and every attempt gets the same response.
+            if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
+                raise
+            raise ConflictError(name, what) from None
+        if _FINGERPRINT_IS_OLD in ended.error:
+            raise ConflictError(name, what)
+        return ended
 
     async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
         if wanted:
@@ -186,21 +181,6 @@ class ComputeApi:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-    async def _merged(self, name: str, what: str, wanted: Any) -> Any:  # noqa: ANN401 - a property's value
-        """Read the instance again. Return the wanted value merged with concurrent changes of other clients."""
-        before = self._seen[name]
-        after = await self._find(name)
-        if after is None:
-            raise TpuProviderError(f"{name} is gone. Run `pulumi up --refresh`.")
-        self._seen[name] = after
-        if not isinstance(wanted, dict):
-            return wanted
-        ours = cast("dict[str, str]", wanted)
-        old = _labels(before) if what == "labels" else _metadata(before)
-        new = _labels(after) if what == "labels" else _metadata(after)
-        kept = {key: new[key] for key in new if old.get(key) == ours.get(key)}
-        return kept | {key: ours[key] for key in ours if old.get(key) != ours[key]}
 
     async def _settled(self, operation: LongRunningOperation, what: str, name: str) -> LongRunningOperation:
         """Return an operation when it is done. Raises CannotWaitError if it takes too long."""

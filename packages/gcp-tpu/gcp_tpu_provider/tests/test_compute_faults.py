@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.tests.compute_cloud import FakeCompute
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
@@ -152,6 +153,27 @@ class TestOperations:
         cloud.change_errors.append("CONDITION_NOT_MET")
         engine.up(on_compute(labels={"managed-by": "gemma-serving", "new": "x"}))
         assert cloud.queued[cloud.name(A)].body["labels"]["new"] == "x"
+
+    def test_keys_that_others_write_between_read_and_change_stay(self, engine: FakeEngine, cloud: FakeCompute):
+        engine.up(on_compute())
+        theirs = {"key": "theirs", "value": "1"}
+
+        def write(call: str) -> None:
+            items = cloud.queued[cloud.name(A)].body["metadata"]["items"]
+            if "setMetadata" in call and theirs not in items:
+                items.append(theirs)
+
+        cloud.on_call = write
+        engine.up(on_compute(metadata={"document": "two"}))
+        found = {item["key"]: item["value"] for item in cloud.queued[cloud.name(A)].body["metadata"]["items"]}
+        assert (found["theirs"], found["document"]) == ("1", "two")
+        assert REQUEST_KEY in found
+
+    def test_a_client_that_keeps_changing_the_instance_is_named(self, engine: FakeEngine, cloud: FakeCompute):
+        engine.up(on_compute())
+        cloud.change_errors += ["CONDITION_NOT_MET"] * 3
+        with pytest.raises(Aborted, match="because another client keeps changing it"):
+            engine.up(on_compute(tags=["other"]))
 
     def test_a_change_waits_for_another_operation_on_the_instance(self, engine: FakeEngine, cloud: FakeCompute):
         engine.up(on_compute())
