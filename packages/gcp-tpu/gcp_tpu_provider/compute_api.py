@@ -20,6 +20,7 @@ from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.tpu_api import (
+    ABORTED,
     GuestReport,
     LongRunningOperation,
     NodeInfo,
@@ -41,7 +42,7 @@ _NODE_STATES: Final[Mapping[str, str]] = {
 }
 """Status of an instance -> state of a node. Other statuses are used unchanged."""
 _LINK: Final = re.compile(r"^https?://[^/]+/compute/[a-z0-9]+/")
-_FINGERPRINT_IS_OLD: Final = "(CONDITION_NOT_MET)"
+_FINGERPRINT_IS_OLD: Final = "CONDITION_NOT_MET"
 """Error code of an operation if Compute Engine detected the conflict after it had accepted the change."""
 _NOT_READY: Final = "resourceNotReady"
 """Compute Engine's reason while another operation on the instance is in progress."""
@@ -54,6 +55,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 @dataclass(slots=True)
 class ComputeApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
+
+    one_at_a_time: ClassVar[bool] = True
+    """True if `patch_node` takes one property, and the next one when Google has changed it."""
 
     vanished: ClassVar[str] = (
         "The instance is gone: Google granted no quota or no capacity within the request's time, or another user deleted it."
@@ -118,16 +122,21 @@ class ComputeApi:
         return _node(raw, name)
 
     async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
-        """Change labels, metadata, tags and the external address of the instance last returned by `find_node`, one after another.
+        """Change labels, metadata, tags or the external address of the instance last returned by `find_node`.
 
-        Raises ConflictError if another client has changed one of them since.
+        Raises ConflictError if another client has changed it since.
         """
-        last = LongRunningOperation(name="", done=True, error="")
-        for what, value in changes.items():
-            last = await self._change_one(name, what, value)
-            if last.error:
-                return last
-        return last
+        ((what, value),) = changes.items()
+        if what == "networkConfig":
+            return await self._set_external(name, wanted=bool(value["enableExternalIps"]))
+        verb, body = _change(what, value, self._seen[name])
+        try:
+            return await self._post(name, verb, {}, body)
+        except GoogleError as error:
+            # An organization policy also returns 412, and every attempt gets the same response.
+            if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
+                raise
+            raise ConflictError(str(error)) from None
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
         """Return the TPU VM's latest report in a namespace of its guest attributes, or None if it has published nothing."""
@@ -141,23 +150,6 @@ class ComputeApi:
 
     async def _find(self, name: str) -> dict[str, Any] | None:
         return await find(self.transport, f"{_ROOT}{name}")
-
-    async def _change_one(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
-        """Change one property and wait for the operation to finish, because the next change of the instance requires it."""
-        if what == "networkConfig":
-            wanted = bool(value["enableExternalIps"])
-            return await self._settled(await self._set_external(name, wanted=wanted), what, name)
-        try:
-            verb, body = _change(what, value, self._seen[name])
-            ended = await self._settled(await self._post(name, verb, {}, body), what, name)
-        except GoogleError as error:
-            # An organization policy also returns 412, and every attempt gets the same response.
-            if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
-                raise
-            raise ConflictError(name, what) from None
-        if _FINGERPRINT_IS_OLD in ended.error:
-            raise ConflictError(name, what)
-        return ended
 
     async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
         if wanted:
@@ -181,20 +173,6 @@ class ComputeApi:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-    async def _settled(self, operation: LongRunningOperation, what: str, name: str) -> LongRunningOperation:
-        """Return an operation when it is done. Raises CannotWaitError if it takes too long."""
-        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
-        end_s = loop.time() + _OPERATION_LIMIT_S
-        while not operation.done:
-            if loop.time() >= end_s:
-                raise CannotWaitError(
-                    f"The change of {what} at {name} did not finish within {_OPERATION_LIMIT_S:.0f} s. Run `pulumi up` again."
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-            operation = await self.get_operation(operation.name)
-        return operation
 
 
 def _change(what: str, value: Any, raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - a property's value
@@ -237,7 +215,8 @@ def _operation(raw: Mapping[str, Any], name: str) -> LongRunningOperation:
     errors = objects_of(object_of(raw, "error"), "errors")
     text = "; ".join(f"{error.get('message') or 'no explanation'} ({error.get('code', '?')})" for error in errors)
     full = f"{zone}/operations/{raw['name']}" if raw.get("name") else ""
-    return LongRunningOperation(name=full, done=raw.get("status") == "DONE", error=text)
+    code = ABORTED if any(error.get("code") == _FINGERPRINT_IS_OLD for error in errors) else 0
+    return LongRunningOperation(name=full, done=raw.get("status") == "DONE", error=text, error_code=code)
 
 
 def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:

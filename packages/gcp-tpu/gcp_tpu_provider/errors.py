@@ -65,9 +65,4 @@ class CannotWaitError(TpuProviderError):
 
 
 class ConflictError(CannotWaitError):
-    """Another client changed the TPU VM after it was read, so `what` was not changed."""
-
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(
-            f"Cannot change {what} of {name} because another client keeps changing it. Run `pulumi up` again."
-        )
+    """Another client changed the TPU VM after it was read."""

@@ -52,13 +52,16 @@ async def patch_node(operation: ResourceOperation, declared: DeclaredKeys, more_
         names = ", ".join(sorted(changes))
         await operation.report_progress(f"changing {names} in place")
         try:
-            long_running = await operation.api.patch_node(node.name, body, mask)
+            for part in [{name: value} for name, value in body.items()] if operation.api.one_at_a_time else [body]:
+                long_running = await operation.api.patch_node(node.name, part, mask)
+                await operation.finish(long_running, f"The change of {', '.join(sorted(part))} at {node.name}")
         except ConflictError:
             if not more_tries:
-                raise
+                raise CannotWaitError(
+                    f"Cannot change {names} of {node.name} because another client keeps changing it. Run `pulumi up` again."
+                ) from None
             await patch_node(operation, declared, more_tries - 1)
             return True
-        await operation.finish(long_running, f"The change of {names} at {node.name}")
         node = await operation.api.find_node(node.name)
     operation.committed = True
     operation.owned_record().observe_node(node)

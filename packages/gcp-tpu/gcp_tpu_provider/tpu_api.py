@@ -19,6 +19,8 @@ from gcp_tpu_provider.transport import TpuTransport, find, pages
 
 ACTIVE = "ACTIVE"
 DELETING = "DELETING"
+ABORTED = 10
+"""google.rpc.Code of an operation that conflicts with another client's."""
 DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
 """A queued resource in these states never serves again. Its id is taken until it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
@@ -211,6 +213,7 @@ async def guest_report(answer: Coroutine[Any, Any, Mapping[str, Any]], node: str
 class TpuApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
+    one_at_a_time: ClassVar[bool] = False
     vanished: ClassVar[str] = "Another user deleted the request."
     lost: ClassVar[str] = "Another user deleted it."
 

@@ -9,6 +9,7 @@ from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.tests.compute_cloud import FakeCompute
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.transport import Pacing
 
 A, B = "us-east5-a", "us-east5-b"
 IMAGE = "projects/p-images/global/images/family/f"
@@ -190,9 +191,9 @@ class TestOperations:
         assert engine.waited_s < 700
 
     def test_a_change_that_takes_too_long_fails_and_the_next_up_makes_the_others_too(self, cloud: FakeCompute):
-        engine = FakeEngine(cloud)
+        engine = FakeEngine(cloud, Pacing())
         engine.up(on_compute())
-        cloud.slow_s = 610
+        cloud.slow_s = 700
         changed = on_compute(labels={"managed-by": "gemma-serving", "new": "x"}, tags=["other"])
         with pytest.raises(Aborted, match=r"The change of labels at .* did not finish within 600 s"):
             engine.up(changed)
