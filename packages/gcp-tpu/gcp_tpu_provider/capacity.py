@@ -506,7 +506,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
     problem = refused_in = ""
     while True:
         found = await operation.api.find_queued_resource(record.name)
-        if found is None or not (operation.owns(found) or found.create_time == record.observed.get("createTime")):
+        if found is None or not operation.is_ours(found, record):
             operation.record = None
             return True
         record.observe(found)

@@ -102,20 +102,9 @@ def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_nam
     if not mistakes:
         mistakes = [mistake for rule in RULES for mistake in rule(plain)]
         mistakes += _secrets(inputs)
-    hidden = sorted(_secret_texts(inputs), key=len, reverse=True)
+    secrets = {leaf for leaf, is_hidden in wire.leaves(inputs) if is_hidden and isinstance(leaf, str)}
+    hidden = sorted(secrets, key=len, reverse=True)
     return CheckedInputs(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
-
-
-def _secret_texts(value: wire.Value, *, secret: bool = False) -> set[str]:
-    """Return all strings inside secrets. No message may contain them."""
-    if isinstance(value, dict):
-        items = list(cast("wire.Properties", value).values())
-    elif isinstance(value, list):
-        items = cast("list[wire.Value]", value)
-    else:
-        return {value} if secret and isinstance(value, str) else set()
-    inside = secret or wire.is_secret(value)
-    return {text for item in items for text in _secret_texts(item, secret=inside)}
 
 
 def _hide(mistake: InputError, hidden: list[str]) -> InputError:

@@ -146,6 +146,10 @@ class ResourceOperation:
                 "Choose another `queuedResourceId` or import it by that name."
             )
 
+    def is_ours(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
+        """Return whether the labels name this resource, or it is the one in the record, whatever its labels name now."""
+        return self.owns(resource) or resource.create_time == record.observed.get("createTime")
+
     def is_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
         """Return whether the labels name this resource, or it matches the record and no label names another owner."""
         claimed = any(owner_labels(item.labels) for item in resource.nodes)
