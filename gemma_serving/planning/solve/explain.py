@@ -46,8 +46,7 @@ def _model(subject: Subject) -> Iterator[str]:
     yield f"{spec.layers} layers: {groups}"
     yield f"{scheme.name}: {scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others"
     for role, size in spec.stored_bytes:
-        formats = " and ".join(one for part, one in spec.parts if part == role)
-        yield f"{role}: {size:.4g} bytes per parameter{f', {formats}' if formats else ''}, from its config.json"
+        yield f"{role}: {size:.4g} bytes per parameter, from its config.json"
 
 
 def _memory(subject: Subject) -> Iterator[str]:
