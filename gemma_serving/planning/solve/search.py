@@ -32,6 +32,7 @@ from gemma_serving.planning.question.types import Band, MemoryPlan, StartupPlan,
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
     LEAST_CONTEXT,
@@ -296,7 +297,7 @@ class _Search(Struct, frozen=True, kw_only=True):
         outcome, is_beside_cache = _deployed(resolved, served, hosts)
         if isinstance(outcome, NearestMiss):
             return outcome, is_beside_cache
-        place = next(one for one in hosts if one.memory_gib == outcome.deployment.host_memory_gib)
+        place = next(one for one in hosts if one.memory_mib == outcome.deployment.cloud_run.memory_mib)
         over = list(self._exceeded(outcome.answer, place))
         if not over:
             return outcome, is_beside_cache
@@ -355,8 +356,8 @@ def _deployed(first: Resolved, served: Served, hosts: Hosts) -> tuple[Solution |
     is_beside_cache = True
     for place in hosts:
         is_small = False
-        here = replace_struct(first.deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-        ways = [replace_struct(here, weights_mode=mode) for mode in WEIGHTS_MODES[place.platform]]
+        here = place.host(first.deployment)
+        ways = [with_changes(here, {"weights_mode": mode}) for mode in WEIGHTS_MODES[place.platform]]
         loads = [first if way == first.deployment else filled_in(way) for way in ways]
         starts = [(startup_plan(resolved), resolved) for resolved in loads]
         for startup, resolved in sorted(starts, key=lambda one: one[0].total_s):
