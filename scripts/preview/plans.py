@@ -21,7 +21,7 @@ from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import format_duration
-from gemma_serving.stacks.gateway_plan import plan_gateway
+from gemma_serving.stacks.gateway_plan import gateway_text, plan_gateway
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, inline_yaml, stated
@@ -110,7 +110,7 @@ def _gateway(path: Path, stack: str, date: str) -> StackDescription:
     """Return a gateway's settings and findings. It has no separate plan."""
     settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
     found = plan_gateway(settings, stack, None, path.parent, today=date).findings
-    findings = tuple(_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found)
+    findings = tuple(_finding(one, gateway_text(one)) for one in found)
     return StackDescription(stack=stack, settings=flat_settings(settings), findings=findings)
 
 
