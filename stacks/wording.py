@@ -25,7 +25,7 @@ _REQUIRED: Final = {
     ),
 }
 """Fields that are required in the block of a target."""
-_NO_SETTING: Final = frozenset({"platform", "accelerator", "vcpu", "host_memory_gib"})
+_NO_SETTING: Final = frozenset({"platform", "accelerator"})
 """Fields of a question for machines without a stack."""
 _BUCKET_MODES: Final = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""

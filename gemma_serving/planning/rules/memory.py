@@ -32,7 +32,7 @@ from gemma_serving.planning.rules.alternatives import (
     smaller_models,
 )
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import align_to, from_gib, number_of, to_gib
 
@@ -133,7 +133,6 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     host, need = resolved.host, with_margin_gib(subject.memory.load_peak_host_gib)
     if resolved.platform != "cloud-run":
         yield from fewer_replicas(resolved)
-        yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
     if resolved.collects_on_cloud_run:
         yield change("metrics.enabled", False)
@@ -147,12 +146,8 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
     enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     vcpu = next(enough, None)
-    if memory_gib > host.max_memory_gib or vcpu is None:
-        return
-    changes: dict[str, object] = {"host_memory_gib": float(memory_gib)}
-    if resolved.vcpu < vcpu:
-        changes["vcpu"] = float(vcpu)
-    yield Remedy(changes=changes)
+    if memory_gib <= host.max_memory_gib and vcpu is not None:
+        yield Remedy(changes=instance_size(max(vcpu, resolved.vcpu), memory_gib))
 
 
 @rule("FIT04")
