@@ -158,9 +158,10 @@ def _known_usd_per_hour(state: StackState) -> float | None:
 
 def _may_be_gone(state: StackState) -> bool:
     """Return whether the server in the state is gone, or may be."""
-    from gemma_serving.scripts.stack.serves import read_served  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.stack.facts import read_facts  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
 
-    return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
+    return serves_now(read_facts(state, "server", limit_s=_GOOGLE_LIMIT_S)).may_be_gone
 
 
 def _require_ready(frozen: FrozenProject, state: StackState) -> None:

@@ -14,6 +14,7 @@ from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import state as states
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.state import NO_CAPACITY, StackState, after_no_capacity, of_deployment, outputs_in
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
 
 UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
@@ -72,17 +73,25 @@ def _without_server(facts: StackFacts) -> ServesNow:
             word="no server", why="An interrupted `up` may have created resources that are not in the state."
         )
     if facts.teardown_began:
-        why = f"A teardown did not finish: the state still has {count} resource{'s' if count > 1 else ''}."
+        why = teardown_sentence(facts)
     elif facts.is_without_capacity:
         why = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]} {after_no_capacity(facts.stack)}"
     else:
-        why = f"The state has only {count} other resource{'s' if count > 1 else ''}."
+        why = f"The state has only {number_of(count, 'other resource')}."
     return ServesNow(word="no server", why=why)
 
 
-def read_served(state: StackState, *, limit_s: float) -> ServesNow:
-    """Return what a stack serves, by Google's answer within `limit_s` seconds."""
-    return serves_now(read_facts(state, "server", limit_s=limit_s))
+def is_being_deleted(facts: StackFacts, serves: ServesNow) -> bool:
+    """Return whether `gemma teardown` continues a deletion that began: no server of a complete `up` is known to exist."""
+    is_complete = facts.recorded is not None and facts.deployed is not None
+    has_server = is_complete and serves.word in {"deployed", "waiting"}
+    return facts.teardown_began and not has_server
+
+
+def teardown_sentence(facts: StackFacts) -> str:
+    """Return that a deletion of a stack did not finish, and what is left, as a sentence."""
+    left = f": the state still has {number_of(facts.resources, 'resource')}" if facts.resources else ""
+    return f"A teardown did not finish{left}."
 
 
 def require_deployed(state: StackState, facts: StackFacts) -> None:
@@ -103,8 +112,7 @@ def serving_outputs(stack: str) -> StackOutputs:
     outputs = outputs_in(stack, deployment.resources)
     found = serves_now(facts)
     if found.word == "ended":
-        again = up_command(stack, is_gateway=outputs.target == "gateway")
-        raise CommandRefusedError(f"{found.why} To serve again, run `{again}`.")
+        raise CommandRefusedError(f"{found.why} To serve again, run `gemma up {stack}`.")
     if found.word == "no server":
         raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
     return outputs
@@ -138,11 +146,6 @@ def _planned(at: str) -> str:
 def utc(at_s: float) -> str:
     """Return a time in UTC, in minutes."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def up_command(stack: str, *, is_gateway: bool) -> str:
-    """Return the command that brings back a server that ended."""
-    return f"gemma up {stack} --refresh" if is_gateway else f"gemma up {stack}"
 
 
 def lock_sentence(lock: StackLock, now: datetime) -> str:

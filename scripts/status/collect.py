@@ -40,6 +40,8 @@ ANSWER_LIMIT_S: Final = 60.0
 """Timeout of a source in seconds."""
 LONG_LIMIT_S: Final = 600.0
 """The same with a tunnel or a refresh."""
+_TO_RETURN_S: Final = 1.0
+"""Seconds after the timeout within which the facts are returned with the parts that were read."""
 
 Clock = Callable[[], datetime]
 
@@ -61,8 +63,9 @@ class StatusRequest:
 
 
 class _Answers(TypedDict, total=False):
-    """Answers of the server and the engine. One that did not respond has no entry."""
+    """Answers of Google, the server and the engine. One that did not respond has no entry."""
 
+    facts: StackFacts
     endpoint: ServerFacts
     refresh: Sequence[str]
 
@@ -106,27 +109,33 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
 
 
 def _known(state: StackState, request: StatusRequest) -> _Known:
-    """Ask Google, then a server that Google does not report as gone, and the engine."""
-    facts = read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)
-    outputs, server, not_asked = facts.deployed, facts.recorded, None
-    queries: dict[str, Callable[[], _Answers]] = {}
-    if outputs is not None and server is not None and not (facts.cloud and facts.cloud.has_ended):
+    """Ask Google, the server and the engine at the same time. Of a server that Google reports as gone, nothing is kept."""
+    facts, not_asked = facts_of(state), None
+    outputs, server = facts.deployed, facts.recorded
+    queries: dict[str, Callable[[], _Answers]] = {
+        GOOGLE: lambda: {"facts": read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)}
+    }
+    if outputs is not None and server is not None:
         not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
         if not_asked is None:
             queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
     if request.refresh and facts.resources:
         queries[REFRESH] = lambda: {"refresh": _query_refresh(facts.stack)}
-    read, answers = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}, _Answers()
-    unanswered = [
-        UnansweredSource(source=name, why=part.why) for name, part in read.items() if isinstance(part, Unknown)
-    ]
-    found = each_within([*queries.values()], workers=len(queries) or 1, limit_s=request.limit_s)
+    answers, unanswered = _Answers(), dict[str, str]()
+    found = each_within([*queries.values()], workers=len(queries), limit_s=request.limit_s + _TO_RETURN_S)
     for source, (answer, error) in zip(queries, found, strict=True):
+        answers.update(answer or {})
         if answer is None:
-            unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
-        else:
-            answers.update(answer)
-    return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=unanswered)
+            unanswered[source] = reason_of(error)
+    facts = answers.get("facts", facts)
+    read = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}
+    unanswered |= {source: part.why for source, part in read.items() if isinstance(part, Unknown)}
+    if facts.cloud is not None and facts.cloud.has_ended:
+        not_asked = None
+        answers.pop("endpoint", None)
+        unanswered.pop(ENDPOINT, None)
+    sources = [UnansweredSource(source=source, why=why) for source, why in unanswered.items()]
+    return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=sources)
 
 
 def _query_refresh(stack: str) -> Sequence[str]:

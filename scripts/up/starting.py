@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,17 +40,31 @@ from gemma_serving.stacks.wording import StackWording
 _GOOGLE_LIMIT_S: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedStack:
+    """A stack that nothing blocks."""
+
+    state: StackState
+    """Its state before the deployment; missing before its first one."""
+    settings: Settings | None
+    """None: a gateway, which has no plan."""
+
+
 @contextlib.contextmanager
-def prepared_stack(stack: str) -> Generator[bool]:
+def prepared_stack(stack: str) -> Generator[PreparedStack]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
-    Yield whether it is a gateway. Raises CommandRefusedError before anything is created.
+    Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
     runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    is_known = stack in runner.listed_stacks()
-    state = read(stack) if is_known else StackState(stack=stack, status="missing")
+    state = read(stack)
+    is_known = state.status != "missing"
+    if state.status == "no engine":
+        raise CommandRefusedError(state.detail)
+    if state.status == "unreadable":
+        raise ScriptError(state.detail)
     if state.rename:
         raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
@@ -63,7 +78,7 @@ def prepared_stack(stack: str) -> Generator[bool]:
     if not is_known:
         create_state(stack)
     try:
-        yield settings is None
+        yield PreparedStack(state=state, settings=settings)
         forget(stack)
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
