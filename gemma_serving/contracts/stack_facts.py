@@ -6,9 +6,10 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
 
-Part = Literal["server", "cost", "buckets", "locks"]
+Part = Literal["server", "cost", "buckets", "labels", "locks"]
 """Parts that are read only for a caller that names them. `cost`: the server with its age, cost and shortage."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 INCOMPLETE: Final = "incomplete"
@@ -158,6 +159,8 @@ class StackFacts:
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
     lost_buckets: Answer[Sequence[str]] | None = None
     """Buckets of the state that no longer exist."""
+    labels: Answer[Sequence[FoundResource]] | None = None
+    """What Google has under the labels of the stack, and what its state names. Absent: every list was read."""
     locks: Sequence[StackLock] | None = None
     """Locks of the state, and so the run in progress. Empty also if the backend lists none."""
 

@@ -19,16 +19,17 @@ from gemma_serving.cloud.prices import (
     total,
     usd_per_hour,
 )
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.contracts.capacity_states import ACTIVE, BILLED
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
 from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings
 
 if TYPE_CHECKING:
@@ -115,6 +116,14 @@ def found_rate(found: Sequence[FoundResource]) -> str:
     priced = [item for item in found if has_price(item)]
     rate = hourly(total(map(usd_per_hour, priced)))
     return "" if not priced else f"{rate} while idle" if found[0].kind == SERVICE else rate
+
+
+def found_sentence(found: Sequence[FoundResource]) -> str:
+    """Return how many resources Google has of a stack, with the rate now of each kind that has a price, as a sentence."""
+    kinds = dict.fromkeys(item.kind for item in found)
+    rates = {kind: found_rate([item for item in found if item.kind == kind]) for kind in kinds}
+    priced = [f"{kind}, {rate}" for kind, rate in rates.items() if rate]
+    return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
 
 
 def found_costs(item: FoundResource, spent: "Sequence[StackSpending]") -> dict[str, object]:

@@ -18,7 +18,6 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.service_traffic import known_shares
 from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
 from gemma_serving.cloud.spending import account_of, spending
@@ -39,6 +38,7 @@ from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer
 from gemma_serving.engine.state import Item, StackState

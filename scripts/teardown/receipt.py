@@ -10,11 +10,11 @@ from typing import Final
 
 from gemma_serving.cloud.deletion import DeletedResource
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
-from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written

@@ -24,10 +24,9 @@ from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
-from gemma_serving.scripts.stack.costs import ServerCosts, reported_billing
+from gemma_serving.scripts.stack.costs import ServerCosts, found_sentence, reported_billing
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
@@ -38,6 +37,8 @@ from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
 from gemma_serving.stacks.wording import StackWording
 
 _GOOGLE_LIMIT_S: Final = 10.0
+_SEARCH_LIMIT_S: Final = 60.0
+"""Timeout of the search of all zones and regions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,17 +169,12 @@ def exists_now(stack: str) -> str:
     """Return what the stack has after a failure and what it costs, as far as Google reports it."""
     end = f"`gemma status {stack}` shows it, `gemma teardown {stack}` deletes it."
     state = read(stack)
-    if state.status != "read":
-        return f"Exists now: unknown, because the state cannot be read. {end}"
     known = read_facts(state, "cost", limit_s=_GOOGLE_LIMIT_S)
     what = "capacity" if known.declared is not None and known.declared.kind in CAPACITY else "service"
     if isinstance(known.server, Unknown):
         return f"Exists now: unknown, because Google did not report the {what} ({known.server.why}). {end}"
     if not isinstance(known.server, Present):
-        return (
-            f"Exists now: {number_of(len(state.resources), 'resource')} in the state, and no server. If an earlier state had one, it may "
-            f"still cost money: `gemma teardown {stack} --dry-run` asks Google. {end}"
-        )
+        return f"Exists now: {_found(state)} {end}"
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
     is_service = what == "service"
@@ -191,6 +187,17 @@ def exists_now(stack: str) -> str:
         form=facts.form or "",
     )
     return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
+
+
+def _found(state: StackState) -> str:
+    """Return what Google has of a stack whose state names no server, or cannot be read."""
+    match read_facts(state, "labels", limit_s=_SEARCH_LIMIT_S).labels:
+        case Present(value=found):
+            return found_sentence(found)
+        case Unknown(why=why):
+            return f"unknown, because a check failed ({why.rstrip('.')})."
+        case _:
+            return "nothing in Google Cloud: every list was read."
 
 
 def _fix(state: StackState, facts: CloudFacts) -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.cloud.kinds import NETWORK, NODE
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine.deployment import UNKNOWN, StateUnreadableError, deployment_of, parse_deployment
 from gemma_serving.engine.previewed import previewed
@@ -98,6 +100,8 @@ class Engine:
         monkeypatch.setattr(starting, "read", self._read)
         monkeypatch.setattr(facts, "connect", lambda _project: None)
         monkeypatch.setattr(facts, "cloud_facts", self._facts)
+        monkeypatch.setattr(facts, "search_stacks", lambda _api, _stacks: self.inventory)
+        self.inventory = Inventory(found=(), calls=(), unknown=(), elapsed_s=0)
         monkeypatch.setattr(starting.runner, "run", self._remove)
         monkeypatch.setattr(starting.runner, "query", lambda _words, **_: "[]")
         self.serves = ServesNow(word="deployed")
@@ -565,7 +569,7 @@ CAPACITY_ITEM = {
     "type": CAPACITY_TYPE,
     "inputs": {"project": "my-project", "zones": ["us-east5-a"], "nodeId": "n"},
 }
-NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teardown {STACK} --dry-run` asks Google."
+NO_SERVER = "nothing in Google Cloud: every list was read."
 
 
 @pytest.mark.parametrize(
@@ -576,7 +580,7 @@ NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teard
         (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. Costs an unknown price, if Google bills it."),
         (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
-        (RESOURCE, FACTS, f"1 resource in the state, and no server. {NO_SERVER}"),
+        (RESOURCE, FACTS, NO_SERVER),
     ],
 )  # fmt: skip
 def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
@@ -608,7 +612,18 @@ def test_a_server_that_failed_is_said_with_the_setting_to_change_and_the_two_com
 def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, capsys):
     engine.result, engine.breaks = (255, "error: no capacity.\n"), True
     assert typed("--yes") == ExitCode.FAILED
-    assert "up: Exists now: unknown, because the state cannot be read. " in capsys.readouterr().err
+    assert f"up: Exists now: {NO_SERVER} " in capsys.readouterr().err
+    engine.inventory = replace(engine.inventory, unknown=("Could not list the zones: HTTP 503.",))
+    engine.updates.clear()
+    assert typed("--yes") == ExitCode.FAILED
+    assert (
+        "Exists now: unknown, because a check failed (Could not list the zones: HTTP 503). " in capsys.readouterr().err
+    )
+    node = FoundResource(kind=NODE, name="projects/p/locations/us-east5-a/nodes/n", command="", owner=owner(STACK))
+    engine.inventory = replace(engine.inventory, found=(node, replace(node, kind=NETWORK)))
+    engine.updates.clear()
+    assert typed("--yes") == ExitCode.FAILED
+    assert "Exists now: 2 resources in Google Cloud: TPU node, an unknown price. " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
