@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
@@ -109,6 +110,12 @@ class DeployedServer:
     outputs: Mapping[str, object]
     is_recorded: bool = True
     """False if the state has none: the names are those that the stack's settings give it."""
+
+    def metadata(self, key: str) -> str | None:
+        """Return a declared metadata value of the TPU VM; None without it."""
+        # After a change that failed on the TPU VM, the engine keeps the previous inputs, and the outputs have the requested values.
+        value = as_mapping(self.outputs.get("metadata") or self.inputs.get("metadata")).get(key)
+        return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

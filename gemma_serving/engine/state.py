@@ -4,7 +4,7 @@ A state that is lost, broken or out of reach is not a reason to stop, because th
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
@@ -34,17 +34,6 @@ NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` sto
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
-_QUEUED: Final = "gcp-tpu:"
-_APIS: Final[Mapping[str, str]] = {
-    "gcp:cloudrunv2/": "run",
-    "gcp:compute/": "compute",
-    "gcp:secretmanager/": "secretmanager",
-    "gcp:artifactregistry/": "artifactregistry",
-    "gcp:storage/": "storage",
-    "gcp:serviceaccount/": "iam",
-    "gcp:projects/iAMMember:": "cloudresourcemanager",
-    "gcp:monitoring/": "monitoring",
-}
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -117,11 +106,6 @@ class StackState:
         given = map(_inputs, (*self.resources, *self.pending))
         named = [zone for inputs in given for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
-
-    @property
-    def apis(self) -> frozenset[str]:
-        """APIs of its resources, by the first part of their service name."""
-        return frozenset(api for item in (*self.resources, *self.pending) for api in _apis(item))
 
     @property
     def buckets(self) -> Sequence[str]:
@@ -241,14 +225,6 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
     named = [as_mapping(item.get("outputs")).get("project") for item in outputs]
     named += [_inputs(item).get("project") for item in items]
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
-
-
-def _apis(item: Item) -> Iterator[str]:
-    """Yield the APIs of a resource; nothing for components and other providers."""
-    type_ = str(item.get("type"))
-    if type_.startswith(_QUEUED):
-        yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
-    yield from (api for prefix, api in _APIS.items() if type_.startswith(prefix))
 
 
 def _inputs(item: Item) -> Item:

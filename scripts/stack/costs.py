@@ -25,6 +25,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
 from gemma_serving.planning.data.prices import LIST_PRICES
@@ -161,13 +162,21 @@ def at_most(cost: "CostPlan") -> str:
     return f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"
 
 
-def reported_billing(state: str, usd_per_hour: float | None, *, has_ended: bool, is_service: bool) -> Billing:
-    """Return whether a server is billed, by Google's answer: its state and its rate now."""
-    if has_ended and state not in BILLED:
-        return "ended"
-    if is_service or (state == ACTIVE and not has_ended):
-        return "running"
-    return "waiting" if usd_per_hour == 0 else "unclear"
+def reported_costs(server: CloudFacts, *, is_service: bool) -> ServerCosts:
+    """Return the cost of a server by Google's report."""
+    billing: Billing = "waiting" if server.usd_per_hour == 0 else "unclear"
+    if server.has_ended and server.state not in BILLED:
+        billing = "ended"
+    elif is_service or (server.state == ACTIVE and not server.has_ended):
+        billing = "running"
+    return ServerCosts(
+        billing=billing,
+        is_service=is_service,
+        running=server.running_usd_per_hour,
+        now=server.usd_per_hour,
+        ends=server.deadline or "",
+        form=server.form or "",
+    )
 
 
 def recorded_costs(state: StackState, billing: Billing = "running") -> Sequence[ServerCosts]:

@@ -178,9 +178,8 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
 
 def _declared(found: DeployedServer) -> str | None:
     """Return the hash of the document that the program declares."""
-    # After a change that failed on the TPU VM, the engine keeps the previous inputs, and the outputs have the requested values.
-    metadata = as_mapping(found.outputs.get("metadata") or found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
-    return document_hash(metadata) if isinstance(metadata, str) else None
+    document = found.metadata(DOCUMENT_METADATA_KEY)
+    return None if document is None else document_hash(document)
 
 
 def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:

@@ -9,7 +9,7 @@ from gemma_serving.cloud.capacity import capacity_kind, capacity_names
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
 from gemma_serving.cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
-from gemma_serving.cloud.kinds import BY_TYPE, Item, ResourceKind, by_name, order_of
+from gemma_serving.cloud.kinds import BY_TYPE, KINDS, Item, ResourceKind, by_name, order_of
 from gemma_serving.cloud.search import Scope, in_project, resource_of, search
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -23,6 +23,11 @@ from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
 from gemma_serving.stacks.loading import project_from_environment
 
+_APIS: Final = {
+    "gcp:projects": "cloudresourcemanager",
+    **{kind.type_.partition("/")[0]: kind.api for kind in KINDS if kind.type_},
+}
+"""API by the first part of a type in a state."""
 _CAPACITY_OUTPUTS: Final = ("name", "nodeName", "renewalName")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
@@ -58,10 +63,10 @@ class SearchedStacks:
         """
         found: set[str] = set()
         for state in self.states:
-            settings = self.settings.get(state.stack)
-            if settings is None and not state.apis:
+            settings, stated = self.settings.get(state.stack), _apis(state)
+            if settings is None and not stated:
                 return None
-            found |= {*state.apis, *(settings.apis if settings else ())}
+            found |= {*stated, *(settings.apis if settings else ())}
         return frozenset(found) or None
 
     def scope(self, kept: Sequence[str]) -> Scope:
@@ -82,6 +87,14 @@ class SearchedStacks:
             apis=self.apis,
             stated=frozenset(in_project(name) for state in self.states for name in stated_names(state)),
         )
+
+
+def _apis(state: StackState) -> frozenset[str]:
+    """Return the APIs of the resources in a state."""
+    items = (*state.pending, *state.resources)
+    capacity = [as_mapping(item.get("inputs")) for item in items if item.get("type") == CAPACITY_TYPE]
+    others = [_APIS.get(str(item.get("type")).partition("/")[0], "") for item in items]
+    return frozenset(filter(None, [*others, *(by_name(capacity_kind(inputs)).api for inputs in capacity)]))
 
 
 def searched_stacks(stack: str | None, states: Sequence[StackState]) -> SearchedStacks:

@@ -101,9 +101,15 @@ def require_deployed(state: StackState, facts: StackFacts) -> None:
 
 
 def serving_outputs(stack: str) -> StackOutputs:
-    """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
+    """Return the outputs of a stack, like `serving_facts`."""
+    return serving_facts(stack)[1]
 
-    Without Google's response, the caller tries to reach the server.
+
+def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
+    """Return the facts of a stack with its server, and its outputs.
+
+    Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone. Without Google's response, the caller tries to
+    reach the server.
     """
     deployment = read_deployment(stack)
     facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
@@ -115,7 +121,7 @@ def serving_outputs(stack: str) -> StackOutputs:
         raise CommandRefusedError(f"{found.why} To serve again, run `gemma up {stack}`.")
     if found.word == "no server":
         raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
-    return outputs
+    return facts, outputs
 
 
 def after_no_server(facts: StackFacts) -> str:

@@ -26,7 +26,7 @@ from gemma_serving.planning import plan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
-from gemma_serving.scripts.stack.costs import ServerCosts, found_sentence, reported_billing
+from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
@@ -177,15 +177,7 @@ def exists_now(stack: str) -> str:
         return f"Exists now: {_found(state)} {end}"
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
-    is_service = what == "service"
-    costs = ServerCosts(
-        billing=reported_billing(facts.state, facts.usd_per_hour, has_ended=facts.has_ended, is_service=is_service),
-        is_service=is_service,
-        running=facts.running_usd_per_hour,
-        now=facts.usd_per_hour,
-        ends=facts.deadline or "",
-        form=facts.form or "",
-    )
+    costs = reported_costs(facts, is_service=what == "service")
     return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
 
 
