@@ -24,7 +24,6 @@ from gemma_serving.engine.deployment import (
     parse_deployment,
     read_deployment,
 )
-from gemma_serving.engine.locks import stack_locks
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
@@ -162,23 +161,6 @@ def remove_empty(state: StackState) -> bool:
     if state.status != "read" or state.resources or state.pending:
         return False
     return runner.run("stack", "rm", state.stack, "--yes", "--preserve-config").returncode == 0
-
-
-def require_deployed(state: StackState) -> None:
-    """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
-
-    An unreadable state is unknown, and a locked stack may be deployed just now: neither is refused.
-    """
-    if state.status == "missing":
-        raise CommandRefusedError(state.detail)
-    if state.status == "read" and not (
-        state.has_server or state.outputs or state.is_gateway or stack_locks(state.stack)
-    ):
-        if state.lacks_capacity:
-            raise CommandRefusedError(
-                f"Stack {state.stack} has no server: {NO_CAPACITY} {after_no_capacity(state.stack)}"
-            )
-        raise not_deployed(state.stack)
 
 
 def all_states() -> Sequence[StackState]:

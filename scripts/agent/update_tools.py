@@ -168,7 +168,7 @@ def _require_ready(frozen: FrozenProject, state: StackState) -> None:
     """Raise CommandRefusedError with each check that stops `gemma up` too, and its fix."""
     from gemma_serving.scripts.doctor.api import WIDTH, blocking_checks, report_entries  # noqa: PLC0415 - loads Google's packages
 
-    failed = [line for line in blocking_checks(frozen.stack, frozen.settings, state) if line.state == "failed"]
+    failed = [line for line in blocking_checks(frozen.settings, state) if line.state == "failed"]
     if failed:
         reasons = report_entries(failed, width=WIDTH)
         raise CommandRefusedError(

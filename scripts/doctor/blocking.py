@@ -21,12 +21,12 @@ LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""
 
 
-def blocking_checks(stack: str, settings: Settings, state: StackState) -> Sequence[Diagnosis]:
+def blocking_checks(settings: Settings, state: StackState) -> Sequence[Diagnosis]:
     """Return the checks that failed, and the unknown ones, which do not block.
 
     `state`: it may be missing. `up` does not need the quota, the weights and the image of its server again.
     """
-    lines = run_checks(settings.project, stack, settings, choose=partial(_checks, state=state), limit_s=LIMIT_S)
+    lines = run_checks(settings.project, state, settings, choose=_checks, limit_s=LIMIT_S)
     needed = {f"API {api}" for api in (*project.FIRST_APIS, *apis_of(settings))}
     found = [line for line in lines if line.state != "passed"]
     found = [line for line in found if not line.check.startswith("API ") or line.check in needed]
@@ -39,8 +39,8 @@ def blocking_checks(stack: str, settings: Settings, state: StackState) -> Sequen
     return [line for line in found if not (_is_of_place(line) and line.state == "failed" and usable)]
 
 
-def _checks(checkup: Checkup, *, state: StackState) -> Sequence[DoctorCheck]:
-    settings = checkup.settings
+def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
+    settings, state = checkup.settings, checkup.state
     if settings is None:
         return ()
     apis = (check for check in project.checks(checkup) if check.name == "APIs")
@@ -49,7 +49,7 @@ def _checks(checkup: Checkup, *, state: StackState) -> Sequence[DoctorCheck]:
     used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
     weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
     from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
-    return [*passphrase.checks(checkup, state), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
+    return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:

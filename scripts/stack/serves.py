@@ -11,9 +11,10 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, StackFacts
 from gemma_serving.contracts.stack_lock import StackLock
-from gemma_serving.engine import state as states
 from gemma_serving.engine.deployment import read_deployment
-from gemma_serving.engine.state import NO_CAPACITY, StackState, after_no_capacity, of_deployment, outputs_in
+from gemma_serving.engine.locks import stack_locks
+from gemma_serving.engine.runner import no_such_stack
+from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, not_deployed, of_deployment, outputs_in
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
 
@@ -94,10 +95,20 @@ def teardown_sentence(facts: StackFacts) -> str:
     return f"A teardown did not finish{left}."
 
 
-def require_deployed(state: StackState, facts: StackFacts) -> None:
-    """Raise CommandRefusedError for a stack that is not deployed, unless Google has its server or does not tell."""
-    if not facts.is_unrecorded and not isinstance(facts.server, Unknown):
-        states.require_deployed(state)
+def require_deployed(facts: StackFacts) -> None:
+    """Raise CommandRefusedError for a stack that was never deployed, is only staged, or was torn down.
+
+    If Google has its server or does not tell, if its state cannot be read, or while it is locked, it may be deployed.
+    """
+    if isinstance(facts.state, Absent):
+        raise CommandRefusedError(no_such_stack(facts.stack))
+    is_possible = isinstance(facts.server, Unknown) or facts.is_unrecorded or isinstance(facts.state, Unknown)
+    has_server = facts.recorded is not None or facts.deployed is not None or facts.is_gateway
+    if is_possible or has_server or stack_locks(facts.stack):
+        return
+    if facts.is_without_capacity:
+        raise CommandRefusedError(f"Stack {facts.stack} has no server: {NO_CAPACITY} {after_no_capacity(facts.stack)}")
+    raise not_deployed(facts.stack)
 
 
 def serving_outputs(stack: str) -> StackOutputs:

@@ -70,16 +70,6 @@ class _Answers(TypedDict, total=False):
     refresh: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """Results of one stack."""
-
-    facts: StackFacts
-    not_asked: str | None
-    answers: _Answers
-    unanswered: Sequence[UnansweredSource]
-
-
 def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
     """Return the status of the stacks.
 
@@ -93,22 +83,18 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if request.stack:
         backends = [str(one.get("stack")) for one in facts_of(found[0]).backends]
         found = [*found, *each([partial(states.read, stack) for stack in backends], workers=CALLS)]
-    known = each([partial(_known, state, request) for state in found], workers=CALLS)
-    if request.stack and not known[0].facts.is_without_capacity:
-        require_deployed(found[0], known[0].facts)
-    now = clock()
-    rows = [_status(one, now) for one in known]
+    known = each([partial(_known, state, request, clock) for state in found], workers=CALLS)
+    if request.stack and not known[0][0].is_without_capacity:
+        require_deployed(known[0][0])
+    rows = [row for _, row in known]
     return StatusReport(
-        at_s=now.timestamp(),
+        at_s=clock().timestamp(),
         simulated=is_simulated(),
-        stacks=tuple(
-            judged_gateway(row, one.facts, rows) if one.facts.is_gateway else row
-            for row, one in zip(rows, known, strict=True)
-        ),
+        stacks=tuple(judged_gateway(row, facts, rows) if facts.is_gateway else row for facts, row in known),
     )
 
 
-def _known(state: StackState, request: StatusRequest) -> _Known:
+def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[StackFacts, StackStatus]:
     """Ask Google, the server and the engine at the same time. Of a server that Google reports as gone, nothing is kept."""
     facts, not_asked = facts_of(state), None
     outputs, server = facts.deployed, facts.recorded
@@ -134,8 +120,15 @@ def _known(state: StackState, request: StatusRequest) -> _Known:
         not_asked = None
         answers.pop("endpoint", None)
         unanswered.pop(ENDPOINT, None)
-    sources = [UnansweredSource(source=source, why=why) for source, why in unanswered.items()]
-    return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=sources)
+    status = replace(
+        _status(facts, answers, clock()),
+        server_not_asked=not_asked,
+        unanswered=[
+            *(UnansweredSource(source=source, why=why) for source, why in unanswered.items()),
+            *(UnansweredSource(source=GOOGLE, why=why) for why in (facts.cloud.unknown if facts.cloud else ())),
+        ],
+    )
+    return facts, replace(status, next_command=next_command(status, facts))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:
@@ -144,15 +137,14 @@ def _query_refresh(stack: str) -> Sequence[str]:
     return [f"{change.name} ({change.type}): {change.op}." for change in changes if change.op != "read"]
 
 
-def _status(one: _Known, now: datetime) -> StackStatus:
-    facts, outputs, cloud = one.facts, one.facts.deployed, one.facts.cloud
+def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
+    outputs = facts.deployed
     found = facts.declared if facts.recorded is not None or facts.is_unrecorded else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if facts.is_gateway:
         target = "gateway"
-    unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (cloud.unknown if cloud else ())]
     lost = facts.lost_buckets.value if isinstance(facts.lost_buckets, Present) else ()
-    status = StackStatus(
+    return StackStatus(
         stack=facts.stack,
         deployed=outputs is not None and facts.recorded is not None,
         target=target,
@@ -160,19 +152,16 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
         address=_address(outputs),
         serves=serves_now(facts),
-        cloud=cloud,
-        server=one.answers.get("endpoint"),
-        server_not_asked=one.not_asked,
+        cloud=facts.cloud,
+        server=answers.get("endpoint"),
         drift=(
             *drift_of(facts, target),
             *(_lost_sentence(name, facts.stack) for name in lost),
-            *(one.answers.get("refresh", ())),
+            *answers.get("refresh", ()),
         ),
-        refreshed="refresh" in one.answers,
+        refreshed="refresh" in answers,
         waits=tuple(waits_of(facts, now)),
-        unanswered=(*one.unanswered, *unknown),
     )
-    return replace(status, next_command=next_command(status, facts))
 
 
 def _lost_sentence(bucket: str, stack: str) -> str:

@@ -126,7 +126,7 @@ def _require_unblocked(stack: str, settings: Settings, state: StackState) -> Non
 
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
     """
-    lines = blocking_checks(stack, settings, state)
+    lines = blocking_checks(settings, state)
     login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
     if login is not None:
         raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")

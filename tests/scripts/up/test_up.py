@@ -142,7 +142,7 @@ class Engine:
             raise self.result
         return self.result
 
-    def _blocking(self, _stack, _settings, state):
+    def _blocking(self, _settings, state):
         self.asked = state
         return self.blocked
 
