@@ -32,7 +32,6 @@ from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
-from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
 from gemma_serving.scripts.up.starting import PreparedStack, dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
@@ -40,8 +39,6 @@ from gemma_serving.stacks.planned import notes_line
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
-_GOOGLE_LIMIT_S: Final = 60.0
-"""Timeout of Google's answer about the server."""
 _NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
 _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
@@ -51,8 +48,7 @@ _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 def deploy(prepared: PreparedStack, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
-    stack, settings = prepared.state.stack, prepared.settings
-    facts = read_facts(prepared.state, "server", limit_s=_GOOGLE_LIMIT_S)
+    stack, settings, facts = prepared.state.stack, prepared.settings, prepared.facts
     serves = serves_now(facts)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
     if serves.word == "unknown":

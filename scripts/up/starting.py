@@ -14,9 +14,8 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED, reason_of
 from gemma_serving.contracts.labels import PRODUCT
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import refresh_command
-from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
@@ -36,7 +35,10 @@ from gemma_serving.stacks.loading import read_yaml
 from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
 from gemma_serving.stacks.wording import StackWording
 
+_ANSWER_LIMIT_S: Final = 60.0
+"""Timeout of Google's answer about the server before the deployment."""
 _GOOGLE_LIMIT_S: Final = 10.0
+"""The same after a failure."""
 _SEARCH_LIMIT_S: Final = 60.0
 """Timeout of the search of all zones and regions."""
 
@@ -47,6 +49,8 @@ class PreparedStack:
 
     state: StackState
     """Its state before the deployment; missing before its first one."""
+    facts: StackFacts
+    """Its server, by Google's report."""
     settings: Settings | None
     """None: a gateway, which has no plan."""
 
@@ -70,16 +74,17 @@ def prepared_stack(stack: str) -> Generator[PreparedStack]:
         raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
         _require_same_project(stack)
+    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
     if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
-        _require_zone(settings, state)
+        _require_zone(settings, facts)
         _require_unblocked(stack, settings, state)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
     try:
-        yield PreparedStack(state=state, settings=settings)
+        yield PreparedStack(state=state, facts=facts, settings=settings)
         forget(stack)
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
@@ -100,18 +105,16 @@ def _require_same_project(stack: str) -> None:
         )
 
 
-def _require_zone(settings: Settings, state: StackState) -> None:
+def _require_zone(settings: Settings, facts: StackFacts) -> None:
     """Raise CommandRefusedError if an interrupted `up` has running capacity in a zone that the settings no longer list."""
-    tpu = settings.tpu
-    is_interrupted = any(item.get("type") == CAPACITY_TYPE for item in state.pending)
-    if tpu is None or not is_interrupted or tpu.allow_replace_active:
+    tpu, cloud = settings.tpu, facts.cloud
+    is_interrupted = facts.recorded is not None and not facts.recorded.outputs
+    if tpu is None or cloud is None or not is_interrupted or tpu.allow_replace_active:
         return
-    report = read_facts(state, "server", limit_s=_GOOGLE_LIMIT_S).server
-    facts = report.value if isinstance(report, Present) else None
-    if facts is not None and facts.state == ACTIVE and facts.place not in tpu.zones:
+    if cloud.state == ACTIVE and cloud.place not in tpu.zones:
         raise CommandRefusedError(
-            f"The capacity in {facts.place} is ACTIVE. An interrupted `gemma up` requested it, but `tpu.zones` no longer lists its zone. "
-            f"Add {facts.place} to `tpu.zones`, or set `tpu.allowReplaceActive: true` to delete the capacity. Nothing was changed."
+            f"The capacity in {cloud.place} is ACTIVE. An interrupted `gemma up` requested it, but `tpu.zones` no longer lists its zone. "
+            f"Add {cloud.place} to `tpu.zones`, or set `tpu.allowReplaceActive: true` to delete the capacity. Nothing was changed."
         )
 
 
