@@ -127,6 +127,11 @@ def found_sentence(found: Sequence[FoundResource]) -> str:
     return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
 
 
+def stored_usd_per_month(bucket: FoundResource, size_gib: float | None) -> float | None:
+    """Return the cost of a bucket with objects of this size at list price; None if the size is unknown."""
+    return None if size_gib is None else size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", bucket.location).usd
+
+
 def found_costs(item: FoundResource, spent: "Sequence[StackSpending]") -> dict[str, object]:
     """Return the rate now and the cost so far of a resource for JSON."""
     usd = next((one.usd_by_name[item.name] for one in spent if item.name in one.usd_by_name), None)
