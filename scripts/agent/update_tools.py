@@ -166,14 +166,9 @@ def _may_be_gone(state: StackState) -> bool:
 
 def _require_ready(frozen: FrozenProject, state: StackState) -> None:
     """Raise CommandRefusedError with each check that stops `gemma up` too, and its fix."""
-    from gemma_serving.scripts.doctor.api import WIDTH, blocking_checks, report_entries  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.doctor.api import require_ready  # noqa: PLC0415 - loads Google's packages
 
-    failed = [line for line in blocking_checks(frozen.settings, state) if line.state == "failed"]
-    if failed:
-        reasons = report_entries(failed, width=WIDTH)
-        raise CommandRefusedError(
-            f"Project {frozen.settings.project} is not ready for stack {frozen.stack}. Nothing was changed.\n{reasons}"
-        )
+    require_ready(frozen.settings, state)
 
 
 def _verdict(

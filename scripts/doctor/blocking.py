@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
 from gemma_serving.engine.secrets_provider import can_write_salt
 from gemma_serving.engine.state import StackState
@@ -14,6 +15,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor import capacity, model, passphrase, project
 from gemma_serving.scripts.doctor.checkup import run_checks
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
+from gemma_serving.scripts.doctor.rendering import WIDTH, report_entries
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.extra_checkpoints import staging_command
 
@@ -37,6 +39,20 @@ def blocking_checks(settings: Settings, state: StackState) -> Sequence[Diagnosis
         return [line for line in found if line not in of_server]
     usable = _has_usable_place(settings, of_server)
     return [line for line in found if not (_is_of_place(line) and line.state == "failed" and usable)]
+
+
+def require_ready(settings: Settings, state: StackState, *, width: int = WIDTH) -> Sequence[Diagnosis]:
+    """Return the checks that are unknown, which do not block. Raises CommandRefusedError with each that failed, and its fix."""
+    stack, lines = state.stack, blocking_checks(settings, state)
+    login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
+    if login is not None:
+        raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
+    if any(line.state == "failed" for line in lines):
+        raise CommandRefusedError(
+            f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands below, then "
+            f"`gemma up {stack}`.\n{report_entries(lines, width=width)}"
+        )
+    return lines
 
 
 def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:

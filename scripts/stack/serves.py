@@ -131,13 +131,10 @@ def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
     if found.word == "ended":
         raise CommandRefusedError(f"{found.why} To serve again, run `gemma up {stack}`.")
     if found.word == "no server":
-        raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
+        raise CommandRefusedError(
+            f"{found.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
+        )
     return facts, outputs
-
-
-def after_no_server(facts: StackFacts) -> str:
-    """Return the command for a stack whose state has no server."""
-    return f"gemma {'teardown' if facts.teardown_began else 'status'} {facts.stack}"
 
 
 def run_end(cloud: CloudFacts, stamp: Stamp) -> str:

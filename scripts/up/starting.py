@@ -24,7 +24,7 @@ from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
+from gemma_serving.scripts.doctor.api import require_ready, width_of
 from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
@@ -79,7 +79,7 @@ def prepared_stack(stack: str) -> Generator[PreparedStack]:
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
         _require_zone(settings, facts)
-        _require_unblocked(stack, settings, state)
+        _require_ready(settings, state)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
@@ -124,21 +124,12 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
 
 
-def _require_unblocked(stack: str, settings: Settings, state: StackState) -> None:
-    """Print each check that blocks, with the commands that fix it.
+def _require_ready(settings: Settings, state: StackState) -> None:
+    """Print each check that could not be made.
 
-    Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
+    Raises CommandRefusedError if one blocks, and ScriptError if this machine has no connection to Google.
     """
-    lines = blocking_checks(settings, state)
-    login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
-    if login is not None:
-        raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
-    if any(line.state == "failed" for line in lines):
-        print(report_entries(lines, width=width_of(sys.stderr)), file=sys.stderr)
-        raise CommandRefusedError(
-            f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands above, then "
-            f"`gemma up {stack}`."
-        )
+    lines = require_ready(settings, state, width=width_of(sys.stderr))
     for line in lines:
         if line.detail.startswith(NO_CONNECTION):
             raise ScriptError(f"{line.detail} Nothing was changed.")

@@ -23,6 +23,7 @@ from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.doctor import blocking
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
@@ -96,7 +97,7 @@ class Engine:
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         self.breaks = False
         """Whether an update leaves a state that cannot be read."""
-        monkeypatch.setattr(starting, "blocking_checks", self._blocking)
+        monkeypatch.setattr(blocking, "blocking_checks", self._blocking)
         monkeypatch.setattr(starting, "read", self._read)
         monkeypatch.setattr(facts, "connect", lambda _project: None)
         monkeypatch.setattr(facts, "cloud_facts", self._facts)
@@ -470,6 +471,10 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert err.splitlines() == [
+        (
+            f"up: Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands below, then "
+            f"`gemma up {STACK}`."
+        ),
         "missing  API run: not enabled",
         "missing  weights: No weights are staged.",
         "",
@@ -478,10 +483,6 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
         "Fix, in this order:",
         "  gcloud services enable run.googleapis.com --project=my-project",
         f"  gemma stage_model {STACK}",
-        (
-            f"up: Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands above, then "
-            f"`gemma up {STACK}`."
-        ),
     ]
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
@@ -500,7 +501,7 @@ def test_a_login_that_google_rejects_is_one_sentence(engine, capsys):
 def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_project(engine, monkeypatch, capsys):
     machine = {**CAPACITY_ITEM, "inputs": {**CAPACITY_ITEM["inputs"], "project": "first-project"}}
     engine.state = StackState(stack=STACK, status="read", resources=(machine,))
-    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert (
@@ -538,7 +539,7 @@ def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkey
     settings = starting.stack_settings(STACK)
     too_long = replace(settings, vllm=replace(settings.vllm, max_model_len=999_999))
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
-    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
     assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in capsys.readouterr().err
     assert engine.updates == []
@@ -547,7 +548,7 @@ def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkey
 def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_one(engine, monkeypatch, capsys):
     place = {"project": "my-project", "location": "us-east1"}
     engine.state = StackState(stack=RUN, status="read", resources=({**SERVICE_VLLM, "outputs": place},))
-    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
     assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert 'up: gemma-serving:cloudRun.region = "us-east4": stack l4-qat is deployed in us-east1' in err
