@@ -1,7 +1,7 @@
 """Facts about one stack and its server, which all commands read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
@@ -98,8 +98,8 @@ class CloudFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedServer:
-    """The server of a stack: created, pending, or known only by its name."""
+class StatedResource:
+    """A resource in a state: created, pending, or known only by the name that the stack's settings give it."""
 
     kind: str
     """Kind of resource (cloud.kinds)."""
@@ -107,7 +107,7 @@ class DeployedServer:
     """Possible full names. A queued resource can be in any of its zones."""
     project: str
     inputs: Mapping[str, object]
-    outputs: Mapping[str, object]
+    outputs: Mapping[str, object] = field(default_factory=dict[str, object])
     is_recorded: bool = True
     """False if the state has none: the names are those that the stack's settings give it."""
 
@@ -147,7 +147,7 @@ class StackFacts:
     """Time at which the state was written (RFC 3339). Absent: the backend has no such stack."""
     outputs: Answer[StackOutputs]
     """Outputs of the last complete `up`. Unknown: they are incomplete, or another version's."""
-    declared: DeployedServer | None = None
+    declared: StatedResource | None = None
     """The server that the state names; where it names none and Google was asked, the one that the settings name."""
     resources: int = 0
     """Number of resources in the state."""
@@ -177,7 +177,7 @@ class StackFacts:
         return self.server.value if isinstance(self.server, Present) else None
 
     @property
-    def recorded(self) -> DeployedServer | None:
+    def recorded(self) -> StatedResource | None:
         """The server that the state names; None without one."""
         return self.declared if self.declared is not None and self.declared.is_recorded else None
 

@@ -13,7 +13,7 @@ from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT
 from gemma_serving.contracts.search_results import FoundResource
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer, Part, StackFacts
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, Part, StackFacts, StatedResource
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.state import StackState
@@ -91,7 +91,7 @@ def _with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
         return replace(facts, server=Unknown(f"the name of its server is unknown: {str(error).splitlines()[0]}"))
 
 
-def _report(found: DeployedServer, stack: str, *, costs: bool) -> Answer[CloudFacts]:
+def _report(found: StatedResource, stack: str, *, costs: bool) -> Answer[CloudFacts]:
     """Return Google's report. Raises ScriptError."""
     report = cloud_facts(connect(found.project), found, stack=stack, costs=costs)
     return Present(report) if found.is_recorded or report.state != MISSING else Absent()

@@ -3,21 +3,24 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from gemma_serving.cloud.capacity import capacity_kind, capacity_names
+from gemma_serving.cloud.capacity import capacity_kind
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
 from gemma_serving.cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
-from gemma_serving.cloud.kinds import BY_TYPE, KINDS, Item, ResourceKind, by_name, order_of
+from gemma_serving.cloud.kinds import BY_TYPE, KINDS, Item, by_name, order_of
 from gemma_serving.cloud.search import Scope, in_project, resource_of, search
-from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
+from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.deployed_server import server_of
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
@@ -160,31 +163,16 @@ def search_stacks(
     return replace(found, found=tuple(resources), unknown=tuple(unknown))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """A resource whose creation was started."""
-
-    kind: ResourceKind
-    names: Sequence[str]
-    """Possible full names. A queued resource can be in any of its zones."""
-    project: str = ""
-
-
-def pending_creations(state: StackState) -> Iterator[Expected]:
-    """Yield the pending creations of the state."""
+def pending_creations(state: StackState) -> Iterator[StatedResource]:
+    """Yield the pending creations of the state that have a separate name. Labels, which every search finds, mark the others."""
     for item in state.pending:
-        inputs = as_mapping(item.get("inputs"))
-        type_ = str(item.get("type"))
-        project = str(inputs.get("project") or "")
-        if type_ == CAPACITY_TYPE:
-            zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
-            if zones and inputs.get("queuedResourceId"):
-                names = capacity_names(inputs, zones)
-                yield Expected(kind=by_name(capacity_kind(inputs)), names=names, project=project)
-        elif type_ in BY_TYPE:
-            # Types that are not in the table have no separate name, or labels that every search finds.
-            with suppress(KeyError):
-                yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
+        inputs, type_ = as_mapping(item.get("inputs")), str(item.get("type"))
+        with suppress(KeyError):  # an input of the name is missing
+            if type_ == CAPACITY_TYPE and (found := server_of(item)).names:
+                yield found
+            elif type_ in BY_TYPE:
+                kind, project = BY_TYPE[type_], str(inputs.get("project") or "")
+                yield StatedResource(kind=kind.kind, names=[kind.named(inputs)], project=project, inputs=inputs)
 
 
 def stated_names(state: StackState) -> Iterator[str]:
@@ -206,7 +194,7 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
     Raises ScriptError if Google does not tell whether one exists.
     """
     for item in pending_creations(state):
-        kind = item.kind
+        kind = by_name(item.kind)
         for name in item.names:
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
@@ -214,18 +202,16 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
                     if owner is not None and owner.stack == state.stack:
                         project = str(item.project or next(iter(state.projects), ""))
                         yield resource_of(kind, document, project=project, owner=owner)
-                case Absent():
-                    continue
-                case Unknown(cause="denied"):
-                    continue  # Google returns 403 for a location or an account that does not exist; the list is the proof
-                case Unknown(why=why):
+                case Unknown(cause=cause, why=why) if cause != "denied":
                     raise ScriptError(why)
+                case _:
+                    continue  # Google returns 403 for a location or an account that does not exist; the list is the proof
     yield from _stated_grants(api, state)
 
 
 def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
     """Yield the grants on a project that the state has and that exist. Raises ScriptError."""
-    policies: dict[str, Item] = {}
+    policies: dict[str, Answer[Item]] = {}
     for item in (*state.pending, *state.resources):
         if item.get("type") != _PROJECT_GRANT:
             continue
@@ -236,17 +222,12 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
         given = as_mapping(inputs.get("condition"))
         condition = {key: value for key, value in given.items() if key in {"title", "description", "expression"}}
         if project not in policies:
-            policies[project] = _policy(api, holder)
-        for binding in bindings_of(policies[project]):
+            policies[project] = answer_of(holder.api, partial(holder.read, api))
+        policy = policies[project]
+        if isinstance(policy, Unknown):
+            raise ScriptError(policy.why)
+        for binding in bindings_of(policy.value) if isinstance(policy, Present) else ():
             same = binding.get("role") == role and as_mapping(binding.get("condition")) == condition
             if same and member in members_of(binding):
                 found = found_grant(holder, role, member, condition, Ownership(project=PRODUCT, stack=state.stack))
                 yield replace(found, labels={}, document={**found.document, "stated": True})
-
-
-def _policy(api: GoogleApi, holder: PolicyHolder) -> Item:
-    """Return a policy, which is empty if its project does not exist. Raises ScriptError."""
-    answer = answer_of(holder.api, lambda: holder.read(api))
-    if isinstance(answer, Unknown):
-        raise ScriptError(answer.why)
-    return answer.value if isinstance(answer, Present) else {}

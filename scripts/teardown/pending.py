@@ -9,12 +9,13 @@ from typing import Final
 
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
-from gemma_serving.cloud.kinds import Item, ResourceKind
+from gemma_serving.cloud.kinds import Item, ResourceKind, by_name
 from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack.labelled import Expected, pending_creations
+from gemma_serving.scripts.stack.labelled import pending_creations
 
 APPEAR_S: Final = 120.0
 """Seconds after the last write in which a resource may appear. Assumed; the TPU provider allows 60 s."""
@@ -46,17 +47,18 @@ def wait(
         clock.sleep(_PAUSE_S)
 
 
-def _visible(api: GoogleApi, item: Expected) -> bool:
-    found = (lookup(api, item.kind.api, item.kind.address(name)) for name in item.names)
+def _visible(api: GoogleApi, item: StatedResource) -> bool:
+    kind = by_name(item.kind)
+    found = (lookup(api, kind.api, kind.address(name)) for name in item.names)
     return any(isinstance(answer, Present) for answer in found)
 
 
-def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) -> bool:
+def _may_come(api: GoogleApi, state: StackState, item: StatedResource, now: datetime) -> bool:
     """Return whether a resource can still appear: before `APPEAR_S`, or while it is created."""
     written = datetime.fromisoformat(state.written).astimezone(UTC) if state.written else None
     if written is not None and (now - written).total_seconds() < APPEAR_S:
         return True
-    return any(_runs(api, item.kind, name) for name in item.names)
+    return any(_runs(api, by_name(item.kind), name) for name in item.names)
 
 
 def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
