@@ -1,12 +1,12 @@
 """Fields of a `Deployment` as settings: keys, spelled values, and the file changes of a remedy."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, cast
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.settings.deployment import Deployment, Platform
-from gemma_serving.planning.settings.fields import file_key
+from gemma_serving.planning.settings.fields import file_key, own_fields
 from gemma_serving.planning.settings.paths import in_blocks, question_fields, value_at, with_changes
 from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
@@ -25,7 +25,7 @@ _REQUIRED: Final = {
     ),
 }
 """Fields that are required in the block of a target."""
-_NO_SETTING: Final = frozenset({"platform", "accelerator", "vcpu", "host_memory_gib"})
+_NO_SETTING: Final = frozenset({"platform", "accelerator"})
 """Fields of a question for machines without a stack."""
 _BUCKET_MODES: Final = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
@@ -98,6 +98,16 @@ def _phrases(found: Mapping[str, object]) -> Iterator[str]:
         yield f"set {given}"
     if removed:
         yield f"remove {removed}"
+
+
+def stated(block: object, *, always: Collection[str] = ()) -> dict[str, object]:
+    """Return the values of a block that differ from its defaults, and those of the fields `always`, by key and as a file has them."""
+    found: dict[str, object] = {}
+    for field in own_fields(type(block)):
+        value: object = getattr(block, field.path)
+        if value is not None and (value != field.default or field.path in always):
+            found[field.file_key] = stated(value) if field.block is not None else field.in_file(value)
+    return found
 
 
 def inline_yaml(value: object) -> str:

@@ -153,4 +153,4 @@ def credentials() -> Credentials:
     try:
         return google_session.credentials()
     except google.auth.exceptions.DefaultCredentialsError:
-        raise CommandRefusedError("No Google credentials found. Run `gcloud auth application-default login`.") from None
+        raise CommandRefusedError(f"No Google credentials found. Run `{google_session.LOGIN}`.") from None

@@ -53,10 +53,12 @@ class NoConnectionError(MachineWideError):
     cause = "no connection"
 
     def __init__(self, url: str, error: Exception) -> None:
-        super().__init__(
-            f"{NO_CONNECTION}{host_of(url)} ({type(error).__name__}). "
-            "Check the network of this machine, then run the same command again."
-        )
+        place = f"{host_of(url)} ({type(error).__name__})"
+        self.problem = f"no connection to {place}"
+        super().__init__(f"{NO_CONNECTION}{place}. Check the network of this machine, then run the same command again.")
+
+
+LOGIN: Final = "gcloud auth application-default login"
 
 
 class RejectedLoginError(MachineWideError):
@@ -67,7 +69,7 @@ class RejectedLoginError(MachineWideError):
     def __init__(self, error: "GoogleAuthError | None" = None) -> None:
         why = str(error.args[0]).splitlines()[0].rstrip(".") if error is not None and error.args else "HTTP 401"
         self.problem = f"Google rejected your login ({why})"
-        self.fix = "gcloud auth application-default login"
+        self.fix = LOGIN
         if os.environ.get(TOKEN_VARIABLE):
             self.problem = f"Google rejected the access token in {TOKEN_VARIABLE}"
             self.fix = f"unset {TOKEN_VARIABLE}"

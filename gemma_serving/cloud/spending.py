@@ -26,7 +26,6 @@ from gemma_serving.cloud.prices import (
     total,
     usd_per_hour,
 )
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.tpu_machine import TpuMachine, idle_since
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
@@ -34,6 +33,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.units import duration
 
 RecordWord = Literal["present", "absent", "unknown"]

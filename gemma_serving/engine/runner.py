@@ -27,7 +27,9 @@ QUERY_LIMIT_S = 120.0
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
-_LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
+_LOST_TRACK: Final = re.compile(
+    r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b|failed to save snapshot", re.IGNORECASE
+)
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""

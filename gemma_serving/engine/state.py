@@ -4,7 +4,7 @@ A state that is lost, broken or out of reach is not a reason to stop, because th
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
@@ -24,7 +24,6 @@ from gemma_serving.engine.deployment import (
     parse_deployment,
     read_deployment,
 )
-from gemma_serving.engine.locks import stack_locks
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
@@ -34,17 +33,6 @@ NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` sto
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
-_QUEUED: Final = "gcp-tpu:"
-_APIS: Final[Mapping[str, str]] = {
-    "gcp:cloudrunv2/": "run",
-    "gcp:compute/": "compute",
-    "gcp:secretmanager/": "secretmanager",
-    "gcp:artifactregistry/": "artifactregistry",
-    "gcp:storage/": "storage",
-    "gcp:serviceaccount/": "iam",
-    "gcp:projects/iAMMember:": "cloudresourcemanager",
-    "gcp:monitoring/": "monitoring",
-}
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -119,11 +107,6 @@ class StackState:
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
-    def apis(self) -> frozenset[str]:
-        """APIs of its resources, by the first part of their service name."""
-        return frozenset(api for item in (*self.resources, *self.pending) for api in _apis(item))
-
-    @property
     def buckets(self) -> Sequence[str]:
         """Buckets on which the stack has grants."""
         items = (*self.resources, *self.pending)
@@ -180,23 +163,6 @@ def remove_empty(state: StackState) -> bool:
     return runner.run("stack", "rm", state.stack, "--yes", "--preserve-config").returncode == 0
 
 
-def require_deployed(state: StackState) -> None:
-    """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
-
-    An unreadable state is unknown, and a locked stack may be deployed just now: neither is refused.
-    """
-    if state.status == "missing":
-        raise CommandRefusedError(state.detail)
-    if state.status == "read" and not (
-        state.has_server or state.outputs or state.is_gateway or stack_locks(state.stack)
-    ):
-        if state.lacks_capacity:
-            raise CommandRefusedError(
-                f"Stack {state.stack} has no server: {NO_CAPACITY} {after_no_capacity(state.stack)}"
-            )
-        raise not_deployed(state.stack)
-
-
 def all_states() -> Sequence[StackState]:
     """Return the state of each stack in the backend or with a settings file, by name."""
     known = set(runner.stacks_in(runner.project_folder()))
@@ -241,14 +207,6 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
     named = [as_mapping(item.get("outputs")).get("project") for item in outputs]
     named += [_inputs(item).get("project") for item in items]
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
-
-
-def _apis(item: Item) -> Iterator[str]:
-    """Yield the APIs of a resource; nothing for components and other providers."""
-    type_ = str(item.get("type"))
-    if type_.startswith(_QUEUED):
-        yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
-    yield from (api for prefix, api in _APIS.items() if type_.startswith(prefix))
 
 
 def _inputs(item: Item) -> Item:

@@ -77,7 +77,7 @@ def original_note(subject: Subject) -> str:
 def assumed_note(subject: Subject) -> str:
     """Return the settings of a question that the planner filled in, as a sentence: those that decide price, start and memory. Empty without any."""
     resolved, given = subject.resolved, subject.resolved.deployment
-    has_host = resolved.platform != "cloud-run" or given.given_memory_gib is not None
+    has_host = resolved.platform != "cloud-run" or given.cloud_run.memory_mib > 0
     filled = (
         (given.weights_mode, f"weights by {resolved.weights_mode}"),
         (has_host or None, f"{resolved.vcpu:g} vCPU and {resolved.host_memory_gib:g} GiB"),

@@ -19,6 +19,7 @@ from gemma_serving.cloud.caller import caller_of, member_of
 from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.transfer import overwrite_line
@@ -35,7 +36,7 @@ _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 
 def run_checks(
     project_id: str,
-    stack: str | None,
+    state: StackState,
     settings: Settings | None,
     gateway: GatewayStack | None = None,
     *,
@@ -56,7 +57,7 @@ def run_checks(
         project=project_id,
         google=caller.google,
         member=caller.member,
-        stack=stack or "",
+        state=state,
         settings=settings,
         gateway=gateway,
     )

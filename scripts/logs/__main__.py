@@ -75,10 +75,10 @@ def _logs(options: LogsOptions) -> ExitCode:
     try:
         found = newest_lines(api, log, since, options.lines, LineMask(secrets))
     except ScriptError:
-        require_deployed(state, facts)
+        require_deployed(facts)
         raise
     if not found:
-        require_deployed(state, facts)
+        require_deployed(facts)
     print_heading(options, log)
     serves = serves_now(facts)
     if serves.word == "ended":

@@ -9,8 +9,10 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import Target
-from gemma_serving.engine.state import StackState, require_deployed
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.stack.facts import facts_of
+from gemma_serving.scripts.stack.serves import require_deployed
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.container_logs import RevisionLog
 
@@ -59,7 +61,7 @@ def server_log(state: StackState) -> ServerLog:
     try:
         settings = stack_settings(state.stack, project=next(iter(state.projects), None))
     except CommandRefusedError:
-        require_deployed(state)
+        require_deployed(facts_of(state))
         raise
     return ServerLog(
         stack=state.stack,

@@ -63,7 +63,8 @@ class CommandWording(NamedTuple):
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
         field = question_fields().get(path)
-        return ("--set", f"{field.key if field else file_key(path)}={_spelled(path, value)}")
+        key, text = (file_key(path), NONE) if field is None else (field.key, option_value(field, value))
+        return ("--set", f"{key}={text}")
 
 
 def _image_name(changes: Mapping[str, object]) -> str | None:
@@ -71,16 +72,6 @@ def _image_name(changes: Mapping[str, object]) -> str | None:
     if "image" not in changes:
         return None
     return NONE if changes["image"] is None else built_name(version_of(changes))
-
-
-def _spelled(path: str, value: object) -> str:
-    """Return a value in the form that `--set` parses."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return json.dumps(value, separators=(",", ":"))
-    field = question_fields().get(path)
-    return NONE if field is None else option_value(field, value)
 
 
 def deployment_from(question: Question) -> Deployment:

@@ -18,7 +18,6 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.service_traffic import known_shares
 from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
 from gemma_serving.cloud.spending import account_of, spending
@@ -39,8 +38,9 @@ from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, StatedResource
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
@@ -51,12 +51,12 @@ CAPACITY: Final = (QUEUED, INSTANCE)
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
-def serving(state: StackState) -> DeployedServer | None:
+def serving(state: StackState) -> StatedResource | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
     return next((server_of(item) for item in state.servers if not item.get("delete")), None)
 
 
-def server_of(item: Item) -> DeployedServer:
+def server_of(item: Item) -> StatedResource:
     """Return the server that an entry of a state declares."""
     inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
     project = str(inputs.get("project") or "")
@@ -64,10 +64,10 @@ def server_of(item: Item) -> DeployedServer:
         kind, names = capacity_kind(inputs), _capacity_names(inputs, outputs)
     else:
         kind, names = SERVICE, [f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"]
-    return DeployedServer(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs)
+    return StatedResource(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs)
 
 
-def named_server(state: StackState) -> DeployedServer:
+def named_server(state: StackState) -> StatedResource:
     """Return the server that a stack's settings name. Raises CommandRefusedError if they cannot be read, and NamingError."""
     project = next(iter(state.projects), NO_PROJECT)
     name = Names(project=project, stack=state.stack).base
@@ -83,7 +83,7 @@ def named_server(state: StackState) -> DeployedServer:
     return replace(server_of({"type": CAPACITY_TYPE, "inputs": inputs}), is_recorded=False)
 
 
-def _named_service(project: str, region: str, name: str) -> DeployedServer:
+def _named_service(project: str, region: str, name: str) -> StatedResource:
     inputs = {"project": project, "location": region, "name": name}
     return replace(server_of({"type": SERVICE_TYPE, "inputs": inputs}), is_recorded=False)
 
@@ -110,7 +110,7 @@ _Facts = tuple[CloudFacts, Sequence[FoundResource]]
 """Facts about a server, and its resources in Google Cloud."""
 
 
-def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: bool = True) -> CloudFacts:
+def cloud_facts(api: GoogleApi, found: StatedResource, *, stack: str, costs: bool = True) -> CloudFacts:
     """Return the facts from Google Cloud, with `costs` also age and cost. Raises ScriptError with Google's error message."""
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
@@ -145,7 +145,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
-def _document(api: GoogleApi, found: DeployedServer, stack: str) -> Item | None:
+def _document(api: GoogleApi, found: StatedResource, stack: str) -> Item | None:
     """Return the document of a server; None without one, or if only its name is known and another owner has it. Raises ScriptError."""
     document = _read(api, found.kind, found.names)
     if document is None or found.is_recorded:
@@ -154,7 +154,7 @@ def _document(api: GoogleApi, found: DeployedServer, stack: str) -> Item | None:
     return document if owner is not None and owner.stack == stack else None
 
 
-def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
+def _instance(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     document = _document(api, found, stack)
     declared = _declared(found)
     if document is None:
@@ -176,14 +176,13 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     return _after_run(facts, found), [_owned(INSTANCE, document, found.project, stack)]
 
 
-def _declared(found: DeployedServer) -> str | None:
+def _declared(found: StatedResource) -> str | None:
     """Return the hash of the document that the program declares."""
-    # After a change that failed on the TPU VM, the engine keeps the previous inputs, and the outputs have the requested values.
-    metadata = as_mapping(found.outputs.get("metadata") or found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
-    return document_hash(metadata) if isinstance(metadata, str) else None
+    document = found.metadata(DOCUMENT_METADATA_KEY)
+    return None if document is None else document_hash(document)
 
 
-def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
+def _queued(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     document = _document(api, found, stack)
     declared = _declared(found)
     if document is None:
@@ -212,7 +211,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     return facts, owned
 
 
-def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
+def _after_run(facts: CloudFacts, found: StatedResource) -> CloudFacts:
     """Return the facts with the reason for the end of the run. Google deletes a machine in the same way at its end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
     if not facts.has_ended or not planned:
@@ -250,7 +249,7 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     )
 
 
-def _service(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
+def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     document = _document(api, found, stack)
     declared = _short(found.outputs.get("latestCreatedRevision"))
     if document is None:
@@ -302,7 +301,7 @@ def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
 
 
 def _with_shortage(
-    api: GoogleApi, facts: CloudFacts, found: DeployedServer, owned: Sequence[FoundResource]
+    api: GoogleApi, facts: CloudFacts, found: StatedResource, owned: Sequence[FoundResource]
 ) -> CloudFacts:
     """Return the facts with the cause of a request that waits or failed."""
     caller = GoogleCaller(project=found.project, google=api, member=USER)

@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import Final
 
 from gemma_serving.cloud.kinds import GRANT, KINDS, SUBNETWORK
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm

@@ -14,17 +14,15 @@ from typing import Final
 from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
 from gemma_serving.cloud.google_api import GoogleApi, connect
-from gemma_serving.cloud.kinds import BUCKET, order_of
+from gemma_serving.cloud.kinds import BUCKET
 from gemma_serving.cloud.prices import has_price
-from gemma_serving.cloud.search import Scope, in_project
-from gemma_serving.cloud.search import search as search_cloud
-from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending, spending
 from gemma_serving.contracts.answers import Absent, Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
 from gemma_serving.engine.backend import file_text
@@ -43,38 +41,14 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.stack import unfinished_teardown
-from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
-from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
-from gemma_serving.stacks.loading import project_from_environment
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsFacts:
-    """Input of a search from a stack's settings."""
-
-    project: str
-    zones: Sequence[str]
-    regions: Sequence[str]
-    bucket: str | None
-    """A bucket of another owner, on which the stack has grants."""
-    apis: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeardownInputs:
-    """States, settings and projects that are read before the first call to Google."""
-
-    states: Sequence[StackState]
-    settings: Mapping[str, SettingsFacts]
-    projects: Sequence[str]
-    read_errors: Sequence[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +56,7 @@ class Teardown:
     """One teardown. `run` runs all steps."""
 
     options: TeardownOptions
-    known: TeardownInputs
+    known: SearchedStacks
     api: GoogleApi
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
@@ -141,20 +115,11 @@ class Teardown:
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
-        found = search_cloud(self.api, self._scope(), clock=self.clock, say=progress)
-        unknown = list(found.unknown)
-        stated: list[FoundResource] = []
-        for state in self.known.states:
-            try:
-                stated += pending.existing_creations(self.api, state)
-            except ScriptError as error:
-                if not any(str(error) in sentence for sentence in unknown):
-                    unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
-        each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
-        resources = tuple(sorted(each, key=lambda item: (order_of(item.kind), item.kind)))
-        self.searches.append(replace(found, found=resources, unknown=tuple(unknown)))
-        self.leaked = tuple(item for item in resources if not self._is_retained(item))
-        self.retained = tuple(retained_bucket(self.api, item) for item in resources if self._is_retained(item))
+        kept = [item.resource.name for item in self.retained]
+        found = search_stacks(self.api, self.known, kept=kept, clock=self.clock, say=progress)
+        self.searches.append(found)
+        self.leaked = tuple(item for item in found.found if not self._is_retained(item))
+        self.retained = tuple(retained_bucket(self.api, item) for item in found.found if self._is_retained(item))
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
         """Return the resources that the last search found for deletion."""
@@ -184,39 +149,6 @@ class Teardown:
             interrupted=not self.done,
             dry_run=self.options.dry_run,
         )
-
-    # Search
-
-    def _scope(self) -> Scope:
-        settings = self.known.settings.values()
-        zones = [zone for state in self.known.states for zone in state.zones]
-        zones += [zone for item in settings for zone in item.zones]
-        regions = [region for item in settings for region in item.regions]
-        buckets = [bucket for state in self.known.states for bucket in state.buckets]
-        buckets += [item.bucket for item in settings if item.bucket]
-        return Scope(
-            projects=self.known.projects,
-            stack=self.options.stack,
-            stacks=[name for state in self.known.states for name in (state.stack, state.former_name) if name],
-            places={"tpu": zones, "run": regions, "artifactregistry": regions},
-            buckets=buckets,
-            kept=[item.resource.name for item in self.retained],
-            apis=self._apis(),
-            stated=frozenset(in_project(name) for state in self.known.states for name in pending.stated_names(state)),
-        )
-
-    def _apis(self) -> frozenset[str] | None:
-        """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
-
-        The settings count if the state is lost, and the state if the settings are unreadable.
-        """
-        found: set[str] = set()
-        for state in self.known.states:
-            settings = self.known.settings.get(state.stack)
-            if settings is None and not state.apis:
-                return None
-            found |= {*state.apis, *(settings.apis if settings else ())}
-        return frozenset(found) or None
 
     def _is_retained(self, item: FoundResource) -> bool:
         retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.options.include_retained
@@ -411,53 +343,19 @@ class Teardown:
             self.warnings.append(f"{warning}{copied}")
 
 
-def _facts(stack: str) -> SettingsFacts:
-    gateway = gateway_settings(stack)
-    if gateway is not None:
-        regions = [gateway.gateway.region, *gateway.gateway.regions]
-        return SettingsFacts(project=gateway.project, zones=(), regions=regions, bucket=None, apis=GATEWAY_APIS)
-    settings = stack_settings(stack)
-    return SettingsFacts(
-        project=settings.project,
-        zones=settings.tpu.zones if settings.tpu else (),
-        regions=settings.regions,
-        bucket=settings.bucket.existing,
-        apis=apis_of(settings),
-    )
-
-
-def read_inputs(options: TeardownOptions) -> TeardownInputs:
+def read_inputs(options: TeardownOptions) -> SearchedStacks:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
-    read_errors: list[str] = []
     found = [states.read(options.stack)] if options.stack else states.all_states()
-    settings: dict[str, SettingsFacts] = {}
-    for state in found:
-        if state.status != "read" and (options.stack or state.status != "missing"):
-            why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
-            read_errors.append(f"{why} Continuing without the state.")
-        try:
-            settings[state.stack] = _facts(state.stack)
-        except CommandRefusedError as error:
-            read_errors.append(f"{error} Continuing without the settings.")
-    read_errors = list(dict.fromkeys(read_errors))
     # A gateway's network goes after the TPU VMs in it.
-    found = sorted(map(unfinished_teardown.remembered, found), key=lambda state: state.is_gateway)
-    projects = [project for state in found for project in state.projects]
-    projects += [item.project for item in settings.values()]
-    projects += filter(None, [project_from_environment()])
-    if not (options.dry_run and projects):  # the text of a dry run has them
-        for error in read_errors:
+    known = searched_stacks(options.stack, sorted(found, key=lambda state: state.is_gateway))
+    if not (options.dry_run and known.projects):  # the text of a dry run has them
+        for error in known.read_errors:
             progress(error)
-    if not projects:
+    if not known.projects:
         raise CommandRefusedError(
             "No project set: no state, settings or environment variable names one. Set GOOGLE_CLOUD_PROJECT."
         )
-    return TeardownInputs(
-        states=tuple(found),
-        settings=settings,
-        projects=tuple(dict.fromkeys(projects)),
-        read_errors=tuple(read_errors),
-    )
+    return known
 
 
 def guard(options: TeardownOptions) -> ExitCode:

@@ -24,7 +24,7 @@ from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
 from gemma_serving.engine.previewed import diagnostics, previewed
-from gemma_serving.engine.state import of_deployment, outputs_in, read
+from gemma_serving.engine.state import of_deployment, outputs_in
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
@@ -32,16 +32,13 @@ from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
-from gemma_serving.scripts.stack.serves import read_served
-from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.up.starting import dropped_settings, exists_now
+from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
+from gemma_serving.scripts.up.starting import PreparedStack, dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
-_GOOGLE_LIMIT_S: Final = 60.0
-"""Timeout of Google's answer about the server."""
 _NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
 _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
@@ -49,11 +46,10 @@ _PRICES: Final = "Costs "
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
-def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
+def deploy(prepared: PreparedStack, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. Raises ScriptError."""
-    settings = stack_settings(stack)
-    state = read(stack)
-    serves = read_served(state, limit_s=_GOOGLE_LIMIT_S)
+    stack, settings, facts = prepared.state.stack, prepared.settings, prepared.facts
+    serves = serves_now(facts)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
     if serves.word == "unknown":
         print_progress("up", serves.why)
@@ -61,23 +57,29 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     with show_step("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
-        if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
+        if settings is not None and any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
             _require_weights(settings, stack)
-        coming = upcoming(stack, document, changes) if changes else None
+        # A gateway has no plan, and so no effect on a server and no price.
+        coming = upcoming(stack, document, changes) if changes and settings is not None else None
     messages = diagnostics(document, "info")
     shown = [
-        *(dropped_settings(stack) if state.has_server else ()),
+        *(dropped_settings(stack) if prepared.state.has_server else ()),
         *program_messages(stack, messages, warnings),
         *([serves.why] if serves.word == "ended" else []),
     ]
-    if coming is None:
+    if is_being_deleted(facts, serves):
+        again = f"`gemma teardown {stack}` continues it; `up` creates again what it deleted."
+        shown = [f"Warning: {teardown_sentence(facts)} {again}", *shown]
+    if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
-        write_outputs(stack, known=[*messages, *warnings])
+        engine_up(stack, [], steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
-    limits = limits_line(settings.limits, settings.project, coming.endless_forms)
-    order = [f"  {line}" for line in coming.order]
-    effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
+    effect, limits = [change_counts(changes, unchanged)], ""
+    if settings is not None and coming is not None:
+        limits = limits_line(settings.limits, settings.project, coming.endless_forms)
+        order = [f"  {line}" for line in coming.order]
+        effect = [*coming.sentences, *effect, f"Cost: {coming.cost}", *order]
     print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
     if not yes:
         confirm(
@@ -149,11 +151,6 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def write_outputs(stack: str, *, known: Sequence[str]) -> None:
-    """Write the outputs of a stack without changes: settings can change them alone, and `gemma recover` restores none. Raises ScriptError."""
-    engine_up(stack, [], steps=0, known=known)
-
-
 def _shown_reason(errors: Sequence[str], first: str) -> str:
     """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
     texts = _with_cause(errors)
@@ -220,12 +217,12 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
 
 
 def next_lines(stack: str) -> Sequence[str]:
-    """Return the server's location, its price, the end of its run, and the commands to use and to delete it.
-
-    Raises CommandRefusedError if the stack has no outputs.
-    """
+    """Return the server's location, its price, the end of its run, and the commands to use and to delete it; without outputs, the reason."""
     deployment = read_deployment(stack)
-    outputs = outputs_in(stack, deployment.resources)
+    try:
+        outputs = outputs_in(stack, deployment.resources)
+    except CommandRefusedError as error:
+        return [str(error)]
     if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",

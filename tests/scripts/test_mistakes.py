@@ -349,7 +349,7 @@ def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, su
 def test_a_stack_that_is_locked_may_be_deployed_just_now(engine, capsys, monkeypatch):
     engine["any"] = NO_DEPLOYMENT["only its bucket"]
     held = StackLock(place="", user="ana", host="vm", pid=7, since="2026-11-23T10:00:00Z")
-    for module in ("gemma_serving.engine.state", "gemma_serving.scripts.stack.facts"):
+    for module in ("gemma_serving.scripts.stack.serves", "gemma_serving.scripts.stack.facts"):
         monkeypatch.setattr(f"{module}.stack_locks", lambda _: (held,))
     assert run_line("status --stack tpu-v6e1") == 0
     assert "ana@vm" in capsys.readouterr().out

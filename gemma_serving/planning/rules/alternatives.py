@@ -24,6 +24,7 @@ from gemma_serving.planning.question.recommendation import (
     needs_text_alone,
     recommended_options,
 )
+from gemma_serving.planning.rules.registry import instance_size
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.image import ImageSettings, named_image
@@ -74,7 +75,7 @@ def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> It
         try:
             after = filled_in(with_changes(deployment, moved))
             if after.platform == "cloud-run" and deployment.platform is not None:
-                moved |= {"host_memory_gib": after.host_memory_gib, "vcpu": after.vcpu}
+                moved |= instance_size(after.vcpu, after.host_memory_gib)
         except PlanningError:
             continue
         usd_per_hour = most_usd_per_hour(after)
@@ -207,8 +208,8 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else 0
     usual_timeout_s = HOUR_S if is_explicit else 0
     return {
-        "host_memory_gib": None,
-        "vcpu": None,
+        "cloud_run.memory_mib": 0,
+        "cloud_run.cpu": 0,
         "cloud_run.startup_probe": None,
         "cloud_run.cuda_compatibility": None,
         "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
@@ -218,8 +219,8 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
 
 
 def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
-    """Return the settings that a machine with this accelerator needs: default host memory and, for a TPU, a zone and a run limit."""
-    changes: Changes = {"host_memory_gib": None, "vcpu": None}
+    """Return the settings that a machine with this accelerator needs: for a TPU, a zone and a run limit."""
+    changes: Changes = {}
     tpu = deployment.tpu
     if not accelerator.is_tpu:
         return changes

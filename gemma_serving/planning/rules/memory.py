@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from gemma_serving.planning.memory.kv_cache import largest_model_len, layout_of
 from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
 from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.model.spec import VisionTower
-from gemma_serving.planning.model.support import FP8_KV, Answer, Support, support_of
+from gemma_serving.planning.model.support import FP8_KV, Support, support_of
 from gemma_serving.planning.question.recommendation import UTILIZATION
 from gemma_serving.planning.question.releases import tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
@@ -32,12 +31,10 @@ from gemma_serving.planning.rules.alternatives import (
     smaller_models,
 )
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import from_gib, number_of, to_gib
 
-_ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
-"""Answers about a precision on a device, the worst first."""
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _FEWER_SEQUENCES = (128, 64, 32, 16)
@@ -135,15 +132,13 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     host, need_gib = resolved.host, with_margin_gib(peak_gib)
     if resolved.platform != "cloud-run":
         yield from fewer_replicas(resolved)
-        yield change("host_memory_gib", float(min(int(need_gib) + 1, host.max_memory_gib)))
         return
     if resolved.collects_on_cloud_run:
         yield change("metrics.enabled", False)
     most_gib = host.max_memory_gib - (COLLECTOR_MIN_GIB if resolved.collects_on_cloud_run else 0)
-    if peak_gib <= most_gib:  # a start at the maximum has less than its margin
-        size = smallest_instance(resolved, min(need_gib, most_gib))
-        if size is not None:
-            yield Remedy(changes={"host_memory_gib": size[0], "vcpu": max(size[1], resolved.vcpu)})
+    size = smallest_instance(resolved, min(need_gib, most_gib))
+    if size is not None and peak_gib <= most_gib:  # a start at the maximum has less than its margin
+        yield Remedy(changes=instance_size(max(size[1], resolved.vcpu), size[0]))
 
 
 @rule("FIT04")
@@ -239,21 +234,13 @@ def _support(resolved: Resolved, precision: str) -> Support:
     return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
 
 
-def _least_supported(resolved: Resolved) -> tuple[str, Support]:
-    """Return the precision of the weights with the worst answer on the device, of those that the checkpoint has, and that answer."""
-    schemes = dict.fromkeys((resolved.scheme.name, *(scheme for _, scheme in resolved.spec.parts)))
-    rows = [(scheme, _support(resolved, scheme)) for scheme in schemes]
-    return min(rows, key=lambda one: (_ANSWERS.index(one[1].answer), not one[1].is_weight_only))
-
-
 @rule("FIT06")
 def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
-    scheme, row = _least_supported(resolved)
-    layers = f", in its {scheme} layers," if resolved.spec.parts else f" as {scheme}"
-    served = f"{resolved.model_id}{layers}"
+    scheme = resolved.scheme.name
+    row, served = _support(resolved, scheme), f"{resolved.model_id} as {scheme}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
     if row.answer == "yes":
         if resolved.is_tpu:

@@ -5,7 +5,7 @@ A limit has a bucket for a zone, a region, a region and a TPU family, or for all
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -30,7 +30,7 @@ class ServiceQuotas:
 
     async def limits(
         self, project: str, metric: str, places: Mapping[str, str], dimension: str, *, may_lack: bool = False
-    ) -> tuple[list[float], str]:
+    ) -> tuple[Sequence[float], str]:
         """Return the limits of a metric, such as `tpu.googleapis.com/tpu-v6e`, that are set by a dimension; and why there is none.
 
         `places`: the value of each dimension, such as `zone`. `may_lack`: the metric need not have a limit by this dimension.
@@ -41,12 +41,10 @@ class ServiceQuotas:
         answer = self._answers[key]
         if isinstance(answer, str):
             return [], answer
-        listed = objects_of(answer, "consumerQuotaLimits")
-        by_dimension = [limit for limit in listed if f"{{{dimension}}}" in text_of(limit, "unit")]
-        if may_lack and not by_dimension:
+        known = limits_of(objects_of(answer, "consumerQuotaLimits"), places, dimension)
+        if known is None and may_lack:
             return [], ""
-        known = [limit for limit in (_value(limit, places) for limit in by_dimension) if limit is not None]
-        return known, "" if known else f"Service Usage returned no limit of {metric} for {places[dimension]}"
+        return known or [], "" if known else f"Service Usage returned no limit of {metric} for {places[dimension]}"
 
     async def _read(self, project: str, metric: str) -> dict[str, Any] | str:
         """Return a metric with its limits, or why the caller cannot read it."""
@@ -59,6 +57,13 @@ class ServiceQuotas:
             return f"Service Usage did not respond within {READ_S:.0f} s"
         except TpuProviderError as error:
             return str(error).rstrip(".")
+
+
+def limits_of(listed: Sequence[Mapping[str, Any]], places: Mapping[str, str], dimension: str) -> Sequence[float] | None:
+    """Return the limits of a metric in a place that are set by a dimension, such as `zone`; None if none is set by it."""
+    by_dimension = [limit for limit in listed if f"{{{dimension}}}" in text_of(limit, "unit")]
+    values = [value for limit in by_dimension if (value := _value(limit, places)) is not None]
+    return values if by_dimension else None
 
 
 def _value(limit: Mapping[str, Any], places: Mapping[str, str]) -> float | None:

@@ -1317,7 +1317,7 @@ def blocked(world, stack, *, is_known=False, has_server=False, image=""):
     server = {"type": CAPACITY_TYPE, "inputs": {"image": image}}
     resources = (server,) if has_server else ()
     state = StackState(stack=stack, status="read" if is_known else "missing", resources=resources)
-    lines = blocking_checks(stack, settings, state)
+    lines = blocking_checks(settings, state)
     states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
     assert len(lines) == sum(map(len, states.values()))
     return states["failed"], states["unknown"]

@@ -138,7 +138,7 @@ def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(worl
 
 class TestWhereTheLinesAre:
     def test_a_stack_that_nobody_knows_is_refused(self):
-        with pytest.raises(CommandRefusedError, match=r"^Stack nope does not exist\.$"):
+        with pytest.raises(CommandRefusedError, match=r"^Stack nope does not exist\. "):
             server_log(StackState(stack="nope", status="missing", detail="Stack nope does not exist."))
         with pytest.raises(CommandRefusedError, match=r"Pulumi\.nope\.yaml not found"):
             server_log(StackState(stack="nope", status="unreadable"))

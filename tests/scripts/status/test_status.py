@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -253,6 +254,19 @@ class TestTheCommand:
         assert (found["cloud"] is None) == (source == "cloud_facts")
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
+
+    def test_silent_sources_cost_one_limit_together(self, planted):
+        def silent(*_, **__):
+            time.sleep(20)
+
+        planted.setattr(collect, "ANSWER_LIMIT_S", 1.0)
+        planted.setattr(collect, "_TO_RETURN_S", 0.2)
+        planted.setattr(stack_facts, "cloud_facts", silent)
+        planted.setattr(collect, "server_facts", silent)
+        began_s = time.monotonic()
+        (found,) = collect.collect(StatusRequest(stack="x")).stacks
+        assert {item.source for item in found.unanswered} == {"google", "endpoint"}
+        assert time.monotonic() - began_s < 1.8
 
     def test_a_gateway_has_a_row_for_each_backend_and_its_next_step(self, planted, subtests):
         def backends(a="10.0.0.2", b=""):
