@@ -15,7 +15,6 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.trial import without_secrets
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.vllm_args import KEY_OF, VllmOptions
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
@@ -255,5 +254,4 @@ def _cloud_run(solution: Solution) -> dict[str, object]:
         "minInstances": run.min_instances or None,
         "maxInstances": run.max_instances,
         "compileCache": None if run.compile_cache == "off" else run.compile_cache,
-        "mount": inline_yaml({"mode": resolved.weights_mode}) if resolved.weights_mode in FUSE_MODES[1:] else None,
     }
