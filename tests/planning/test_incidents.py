@@ -207,7 +207,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 1\.09 GiB .* vllm\.gpuMemoryUtilization: 0\.94")),
     ("REL01", Incident("tpu-v6e4-12b", {"vllm.maxNumSeqs": 16, "vllm.speculativeConfig": ASSISTANT}, "warn", r"may not .*embeddings .*Remove vllm\.spec")),
-    ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM}, "block", r"at least 30\.45 GiB .*maxNumSeqs 256 takes 29\.87 .*Remove vllm\.s")),
+    ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM}, "block", r"30\.45 GiB .*256 takes 29\.87 .*TPU 0\.23\.0 and later.*Remove vllm")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM, "vllm.maxNumSeqs": 32}, "warn", r"2\.64 to 3\.28 GiB .*set vllm\.maxNumSeqs: 16")),
     ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many than with bf16.*Keep it if")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d, .* maximum is 7 d.*tpu\.maxRunDuration: 7d")),
