@@ -3,6 +3,7 @@
 : "${NUMBER:?}"
 : "${REPOSITORY_ID:?}"
 : "${STATE:?}"
+case $STATE in $PROJECT-gemma-*) echo "STATE must not begin with $PROJECT-gemma-, as the buckets of stacks do." >&2 && exit 1 ;; esac
 POOL=projects/$NUMBER/locations/global/workloadIdentityPools/github
 
 # The bucket for Pulumi's states, unless it exists, and the federation.
@@ -45,8 +46,7 @@ for ACCOUNT in ci-deploy ci-teardown ci-guard; do
     gcloud projects add-iam-policy-binding $PROJECT "--condition=$LIMIT" --member=serviceAccount:$ACCOUNT@$PROJECT.iam.gserviceaccount.com --role=roles/resourcemanager.projectIamAdmin
 done
 
-# They manage only the buckets and secrets with the names of stacks. Google checks a creation on the project, where no name exists yet.
-case $STATE in $PROJECT-gemma-*) echo "STATE must not begin with $PROJECT-gemma-, as the buckets of stacks do." >&2 && exit 1 ;; esac
+# Accounts that write manage only the buckets and secrets with the names of stacks. Google checks a creation on the project, where no name exists yet.
 BUCKETS="^;^title=buckets-of-stacks;expression=resource.name.startsWith('projects/_/buckets/$PROJECT-gemma-')"
 SECRETS="^;^title=secrets-of-stacks;expression=resource.name.startsWith('projects/$NUMBER/secrets/gemma-')"
 for ACCOUNT in ci-deploy ci-teardown ci-guard; do

@@ -252,7 +252,7 @@ class Dispatcher:
         (cloud.google.com/iam/docs/conditions-resource-attributes, 2026-11).
         """
         api, name = call.document.api, resource.partition("googleapis.com/")[2]
-        if api == "secretmanager":
+        if api == "secretmanager" and "/" in name:
             first, project, *rest = name.split("/")
             return resource_attributes(api, "/".join([first, self._cloud.project_number(project), *rest]))
         if api != "storage":
