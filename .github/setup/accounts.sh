@@ -3,6 +3,7 @@
 : "${NUMBER:?}"
 : "${REPOSITORY_ID:?}"
 : "${STATE:?}"
+case $STATE in $PROJECT-gemma-*) echo "STATE must not begin with $PROJECT-gemma-, as the buckets of stacks do." >&2 && exit 1 ;; esac
 POOL=projects/$NUMBER/locations/global/workloadIdentityPools/github
 
 # The bucket for Pulumi's states, unless it exists, and the federation.
@@ -45,19 +46,29 @@ for ACCOUNT in ci-deploy ci-teardown ci-guard; do
     gcloud projects add-iam-policy-binding $PROJECT "--condition=$LIMIT" --member=serviceAccount:$ACCOUNT@$PROJECT.iam.gserviceaccount.com --role=roles/resourcemanager.projectIamAdmin
 done
 
+# Accounts that write manage only the buckets and secrets with the names of stacks. Google checks a creation on the project, where no name exists yet.
+BUCKETS="^;^title=buckets-of-stacks;expression=resource.name.startsWith('projects/_/buckets/$PROJECT-gemma-')"
+SECRETS="^;^title=secrets-of-stacks;expression=resource.name.startsWith('projects/$NUMBER/secrets/gemma-')"
+for ACCOUNT in ci-deploy ci-teardown ci-guard; do
+    gcloud projects add-iam-policy-binding $PROJECT "--condition=$BUCKETS" --member=serviceAccount:$ACCOUNT@$PROJECT.iam.gserviceaccount.com --role=roles/storage.admin
+    gcloud projects add-iam-policy-binding $PROJECT "--condition=$SECRETS" --member=serviceAccount:$ACCOUNT@$PROJECT.iam.gserviceaccount.com --role=roles/secretmanager.admin
+done
+
 # ci-deploy
-for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin iam.serviceAccountUser artifactregistry.admin viewer iam.securityReviewer secretmanager.admin storage.admin monitoring.viewer monitoring.editor logging.configWriter run.admin logging.viewer tpu.admin iap.tunnelResourceAccessor compute.osLogin compute.networkAdmin compute.securityAdmin; do
+gcloud iam roles create gemmaCreator --project=$PROJECT --title=gemmaCreator --permissions=storage.buckets.create,secretmanager.secrets.create
+gcloud projects add-iam-policy-binding $PROJECT --condition=None --member=serviceAccount:ci-deploy@$PROJECT.iam.gserviceaccount.com --role=projects/$PROJECT/roles/gemmaCreator
+for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin iam.serviceAccountUser artifactregistry.admin viewer iam.securityReviewer monitoring.viewer monitoring.editor logging.configWriter run.admin logging.viewer tpu.admin iap.tunnelResourceAccessor compute.osLogin compute.networkAdmin compute.securityAdmin; do
     gcloud projects add-iam-policy-binding $PROJECT --condition=None --member=serviceAccount:ci-deploy@$PROJECT.iam.gserviceaccount.com --role=roles/$ROLE
 done
 gcloud storage buckets add-iam-policy-binding gs://$STATE --member=serviceAccount:ci-deploy@$PROJECT.iam.gserviceaccount.com --role=roles/storage.objectUser
 
 # ci-teardown
-for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin artifactregistry.admin viewer iam.securityReviewer secretmanager.admin storage.admin monitoring.editor logging.configWriter run.admin tpu.admin compute.networkAdmin compute.securityAdmin; do
+for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin artifactregistry.admin viewer iam.securityReviewer monitoring.editor logging.configWriter run.admin tpu.admin compute.networkAdmin compute.securityAdmin; do
     gcloud projects add-iam-policy-binding $PROJECT --condition=None --member=serviceAccount:ci-teardown@$PROJECT.iam.gserviceaccount.com --role=roles/$ROLE
 done
 gcloud storage buckets add-iam-policy-binding gs://$STATE --member=serviceAccount:ci-teardown@$PROJECT.iam.gserviceaccount.com --role=roles/storage.objectUser
 
 # ci-guard
-for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin artifactregistry.admin viewer iam.securityReviewer secretmanager.admin storage.admin monitoring.viewer monitoring.editor logging.configWriter run.admin tpu.admin compute.networkAdmin compute.securityAdmin; do
+for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin artifactregistry.admin viewer iam.securityReviewer monitoring.viewer monitoring.editor logging.configWriter run.admin tpu.admin compute.networkAdmin compute.securityAdmin; do
     gcloud projects add-iam-policy-binding $PROJECT --condition=None --member=serviceAccount:ci-guard@$PROJECT.iam.gserviceaccount.com --role=roles/$ROLE
 done

@@ -12,6 +12,7 @@ from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import VllmOptions
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
+from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import KINDS, load, subject_of
@@ -31,12 +32,18 @@ _READ: Final[Mapping[str, Callable[[Subject], float]]] = {
 _LONG: Final = 100
 
 
+_OF_EVERY_SERVER: Final = ("--host=", "--port=", "--allowed-media-domains=", "--allowed-origins=")
+"""Flags that this project adds."""
+
+
 def page() -> str:
-    """Return the page: the rows that have a remark."""
+    """Return the page: the rows that have a remark, and the servers that the documents started."""
     rows = _rows()
     shown = [row for row in rows if row[-1]]
     counted = _data()["head"].replace("ROWS", str(len(rows))).replace("SHOWN", str(len(shown)))
-    return counted + table("document | figure | reported: | plan: | measured elsewhere: | why they differ", shown)
+    figures = table("document | figure | reported: | plan: | measured elsewhere: | why they differ", shown)
+    servers = table("document | command | on | vLLM | outcome", _servers())
+    return f"{counted}{figures}\n## What the documents ran\n\n{servers}"
 
 
 def rows_file() -> str:
@@ -55,6 +62,28 @@ def _rows() -> list[tuple[str, ...]]:
         (*(row[key] for key in ("document", "figure", "reported")), _planned(row), row["elsewhere"], row["why"])
         for row in _data()["rows"]
     ]
+
+
+def _servers() -> list[tuple[str, ...]]:
+    """Return the servers that the documents started, as the planner's corpus has them."""
+    stated = {(row["document"], row["deployment"]) for row in _data()["rows"] if isinstance(row.get("deployment"), str)}
+    boots = [(document, load().boot(name)) for document, name in sorted(stated)]
+    return [
+        (
+            document,
+            _command(boot.deployment),
+            boot.deployment.accelerator_name,
+            boot.deployment.image_version or "unknown",
+            boot.outcome,
+        )
+        for document, boot in boots
+        if any(source.citation == f"field report {document}" for source in boot.sources)
+    ]
+
+
+def _command(deployment: Deployment) -> str:
+    arguments = vllm_arguments(deployment.vllm, model_or_path=deployment.model)
+    return f"vllm serve {' '.join(one for one in arguments if not one.startswith(_OF_EVERY_SERVER))}"
 
 
 def _planned(row: Mapping[str, Any]) -> str:

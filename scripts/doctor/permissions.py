@@ -22,12 +22,19 @@ class RolePermissions:
 
     role: str
     permissions: Sequence[str]
+    by_name: bool = False
+    """True if a grant may be limited to the names of stacks, as in .github/setup/accounts.sh. The project then shows only the CREATIONS."""
 
 
-def _role(role: str, *lines: str) -> RolePermissions:
+CREATIONS: Final = frozenset({"storage.buckets.create", "secretmanager.secrets.create"})
+"""Permissions that Google checks on the project, because the resource does not exist yet (Secret Manager, Method: projects.secrets.create)."""
+
+
+def _role(role: str, *lines: str, by_name: bool = False) -> RolePermissions:
     """Return a role with its permissions. Each line is a resource and its verbs."""
     words = [line.split() for line in lines]
-    return RolePermissions(f"roles/{role}", tuple(f"{resource}.{verb}" for resource, *verbs in words for verb in verbs))
+    permissions = tuple(f"{resource}.{verb}" for resource, *verbs in words for verb in verbs)
+    return RolePermissions(f"roles/{role}", permissions, by_name)
 
 
 _OWN: Final = "create get update delete"
@@ -48,10 +55,15 @@ COMMON: Sequence[RolePermissions] = (
 """Permissions that every stack needs. A teardown reads the lists and policies to find leaked resources of any type."""
 
 _SECRETS = _role(
-    "secretmanager.admin", f"secretmanager.secrets {_OWN} {_ACCESS}", "secretmanager.versions add get access destroy"
+    "secretmanager.admin",
+    f"secretmanager.secrets {_OWN} {_ACCESS}",
+    "secretmanager.versions add get access destroy",
+    by_name=True,
 )
-_REFERENCES = _role("secretmanager.admin", f"secretmanager.secrets {_ACCESS}")
-_BUCKETS = _role("storage.admin", f"storage.buckets {_OWN} {_ACCESS}", "storage.objects create get list delete")
+_REFERENCES = _role("secretmanager.admin", f"secretmanager.secrets {_ACCESS}", by_name=True)
+_BUCKETS = _role(
+    "storage.admin", f"storage.buckets {_OWN} {_ACCESS}", "storage.objects create get list delete", by_name=True
+)
 _STAGED = _role("storage.objectViewer", "storage.objects get list")
 _USE = _role("monitoring.viewer", "monitoring.timeSeries list")
 _ALERTS = _role(

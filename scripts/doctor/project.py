@@ -1,6 +1,7 @@
 """Checks of the project: APIs, permissions, organization policies."""
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -8,8 +9,13 @@ from typing import Final
 from gemma_serving.cloud.enabled import SERVICE_USAGE, read_enabled_apis
 from gemma_serving.cloud.quotas import VIEWER
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
-from gemma_serving.scripts.doctor.permissions import RolePermissions, permissions_of, permissions_of_gateway
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.scripts.doctor.permissions import (
+    CREATIONS,
+    RolePermissions,
+    permissions_of,
+    permissions_of_gateway,
+)
 from gemma_serving.stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
@@ -21,6 +27,12 @@ _Constraint = tuple[str, Callable[[Mapping[str, object]], str], str]
 """Name of an organization policy constraint, what its effective policy blocks (empty: nothing), and the command, which needs
 roles/orgpolicy.policyAdmin on the organization."""
 
+_OWN_KEYS: Final[Mapping[str, str]] = {
+    "storage": "bucket.existing",
+    "secretmanager": "hfTokenSecret and apiKeySecret instead of the secrets",
+}
+"""Settings that take a resource with the user's own key, by service."""
+
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of a project. Each sends one request."""
@@ -29,6 +41,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     for needed in permissions_of_gateway(gateway) if gateway else permissions_of(checkup.settings):
         name = f"permissions of {needed.role.removeprefix('roles/')}"
         yield checkup.calling(name, _MANAGER, needed.role, partial(_permissions, checkup, needed))
+    yield checkup.calling("keys of service accounts", _MANAGER, _POLICY_VIEWER, partial(_keys, checkup))
     for constraint in _constraints(checkup):
         yield checkup.calling(
             f"policy {constraint[0]}", _MANAGER, _POLICY_VIEWER, partial(_policy, checkup, *constraint)
@@ -50,7 +63,10 @@ def _permissions(checkup: Checkup, needed: RolePermissions) -> Iterator[Diagnosi
     answer = checkup.google.post(_MANAGER, path, {"permissions": list(needed.permissions)})
     held = as_sequence(answer.get("permissions"))
     lacking = [permission for permission in needed.permissions if permission not in held]
-    if lacking:
+    if lacking and needed.by_name and CREATIONS.isdisjoint(lacking):
+        detail = "not granted on the whole project; Google shows a grant that is limited to the stacks' names on the resource only"
+        yield unknown(f"{detail}: {', '.join(lacking)}", checkup.grant(needed.role))
+    elif lacking:
         yield missing(f"missing permissions: {', '.join(lacking)}", checkup.grant(needed.role))
     else:
         yield ok(f"{len(needed.permissions)} granted")
@@ -61,6 +77,13 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     name, settings = "iam.disableServiceAccountCreation", checkup.settings
     why = "service accounts cannot be created, but the server needs one"
     yield name, partial(_refuses, why), f"{_POLICIES} disable-enforce {name} --project={checkup.project}"
+    name, services = "gcp.restrictNonCmekServices", tuple(_own_resources(checkup))
+    exempt = json.dumps({"constraint": f"constraints/{name}", "restoreDefault": {}})
+    yield (
+        name,
+        partial(_refuses_own_keys, services),
+        f"echo '{exempt}' | {_POLICIES} set-policy /dev/stdin --project={checkup.project}",
+    )
     if settings and settings.tpu:
         name = "compute.disableGuestAttributesAccess"
         why = "`gemma up` cannot read whether the server is ready, and gcloud cannot open a tunnel"
@@ -90,6 +113,44 @@ def _policy(
 
 def _refuses(consequence: str, policy: Mapping[str, object]) -> str:
     return consequence if as_mapping(policy.get("booleanPolicy")).get("enforced") else ""
+
+
+def _own_resources(checkup: Checkup) -> Iterator[str]:
+    """Yield the services of the stack's own resources for which an organization can require customer-managed keys. A stack sets no such key."""
+    settings = checkup.settings
+    yield "artifactregistry"
+    if checkup.gateway or (settings and settings.cloud_run):
+        yield "run"
+    if settings and settings.uses_bucket and not settings.bucket.existing:
+        yield "storage"
+    if settings and (settings.secrets or settings.archives_programs):
+        yield "secretmanager"
+    if settings and settings.tpu and settings.tpu.api == "compute-engine":
+        yield "compute"
+
+
+def _refuses_own_keys(services: Sequence[str], policy: Mapping[str, object]) -> str:
+    rule = as_mapping(policy.get("listPolicy"))
+    denied = {str(value).removeprefix("is:") for value in as_sequence(rule.get("deniedValues"))}
+    found = [one for one in services if f"{one}.googleapis.com" in denied or rule.get("allValues") == "DENY"]
+    if not found:
+        return ""
+    ways = [_OWN_KEYS[one] for one in found if one in _OWN_KEYS]
+    instead = f", or set {' and '.join(ways)}" if len(ways) == len(found) else ""
+    return (
+        f"customer-managed keys are required for {', '.join(found)}, but a stack sets none. Exempt the project{instead}"
+    )
+
+
+def _keys(checkup: Checkup) -> Iterator[Diagnosis]:
+    """Report that the organization forbids keys of service accounts, which nothing here needs."""
+    body = {"constraint": "constraints/iam.disableServiceAccountKeyCreation"}
+    if _refuses(
+        "enforced", checkup.google.post(_MANAGER, f"v1/projects/{checkup.project}:getEffectiveOrgPolicy", body)
+    ):
+        yield ok(
+            "forbidden, and not needed: log in with gcloud auth application-default login, and set up the federation of docs/ci.md"
+        )
 
 
 def _refuses_all_users(policy: Mapping[str, object]) -> str:

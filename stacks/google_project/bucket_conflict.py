@@ -28,9 +28,10 @@ def explain_destroy(stack: str, *, protects: bool) -> None:
     """Make `pulumi destroy` of a stack with protected weights name the command that deletes them.
 
     Without the program, the engine refuses to destroy a resource that has a hook before its deletion. It deletes nothing and prints the hook's
-    name. With the program, the protection decides. Every stack registers the hook, because an `up` may delete the bucket of earlier settings.
+    name, a sentence. With the program, the protection decides. Every stack registers the hook, because an `up` may delete the bucket of earlier settings.
     """
-    hook = pulumi.ResourceHook(f"gemma teardown {stack}", _allow)
+    way_out = f"To delete stack {stack} with its weights, run `gemma teardown {stack}`. `pulumi destroy` cannot, not even with --run-program."
+    hook = pulumi.ResourceHook(way_out, _allow)
     if protects:
         bind_types({BUCKET_TYPE}, pulumi.ResourceHookBinding(before_delete=[hook]))
 

@@ -48,6 +48,8 @@ def job(node, tmp_path, monkeypatch):
     node.ok("POST", f"/iam/v1/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})
     member = f"serviceAccount:{CI_DEPLOY}"
     for role, expression in account_grants("ci-deploy").items():
+        if role.startswith("projects/"):
+            continue  # a tunnel creates nothing
         grant(node, PROJECT_POLICY, role, expression, member=member)
     grant(node, SERVER_POLICY, "roles/iam.serviceAccountUser", member=member)
     assert AUTH["with"]["service_account"] == "${{ vars.GCP_DEPLOY_SERVICE_ACCOUNT }}"

@@ -7,16 +7,21 @@ import threading
 from localcloud.cli import DEFAULT_SPEED
 from localcloud.plugins import serve
 from tests.engine.conftest import PROJECT
-from tests.tools.ci_page import account_grants
+from tests.tools.ci_page import account_grants, custom_roles
 
 
 def set_up(workspace, *account_ids):
     """Make accounts with the roles on the project, and the conditions, that docs/ci.md grants them. Return their addresses."""
     emails = [f"{account_id}@{PROJECT}.iam.gserviceaccount.com" for account_id in account_ids]
+    number = workspace.get("cloudresourcemanager", f"v1/projects/{PROJECT}")["projectNumber"]
+    for role_id, permissions in custom_roles().items():
+        role = {"title": role_id, "includedPermissions": permissions}
+        workspace.post(f"iam/v1/projects/{PROJECT}/roles", {"roleId": role_id, "role": role})
+    workspace.advance(120)  # until they can be granted
     bindings = []
     for account_id, email in zip(account_ids, emails, strict=True):
         workspace.post(f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": account_id})
-        for role, expression in account_grants(account_id).items():
+        for role, expression in account_grants(account_id, PROJECT, number).items():
             condition = {"condition": {"title": "limit", "expression": expression}} if expression else {}
             bindings.append({"role": role, "members": [f"serviceAccount:{email}"], **condition})
     policy = workspace.policy()

@@ -114,7 +114,10 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     workspace.assert_no_changes(STACK)
     # By hand the engine keeps the weights; a teardown asks, and deletes them.
     by_hand = workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK, expect=FAILURE)
-    assert f"Hooks: gemma teardown {STACK}" in by_hand.text
+    assert (
+        f"Hooks: To delete stack {STACK} with its weights, run `gemma teardown {STACK}`. `pulumi destroy` cannot"
+        in " ".join(by_hand.text.split())
+    )
     assert revision(workspace)[0] == report["manifest"], "nothing was deleted"
     with_program = workspace.pulumi("destroy", "--yes", "--run-program", "--stack", STACK, expect=None)
     assert "pulumi state unprotect" in with_program.text

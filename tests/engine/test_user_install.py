@@ -1,5 +1,6 @@
 """`pip install --require-hashes -r requirements.txt` and `python -m tools.link` are enough to deploy and to use the scripts: no local cloud, no test tools."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,8 +15,10 @@ from packaging.requirements import Requirement
 
 from gemma_serving.contracts.settings_files import shipped_files
 from tests.engine.conftest import ROOMS, ROOT, Workspace, until
+from tests.scripts.test_commands_page import other_lines
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
+PAGE = ROOT / "docs" / "get-started.md"
 CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1"
 """One stack of each target."""
 EVERYTHING = """
@@ -104,7 +107,7 @@ def test_the_environment_has_nothing_of_the_local_cloud_and_the_tests(user):
 
 
 def test_the_pages_lines_let_it_find_the_packages_of_its_own_checkout(user):
-    page = (ROOT / "docs" / "get-started.md").read_text()
+    page = PAGE.read_text()
     assert ".venv/bin/pip install --require-hashes -r requirements.txt\n" in page
     assert ".venv/bin/python -m tools.link " in page
     found = user.run(python(user), *FROM_ELSEWHERE).out.strip()
@@ -154,6 +157,18 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     gone = user.run(python(user), "-m", "scripts.status", "--stack", stack, "--json", expect=2)
     assert f"Stack {stack} is not deployed. Run `gemma up {stack}`." in gone.err
     assert "Application startup complete" in user.run(*logs, "--lines", "5000").out
+
+
+def test_the_lines_of_pulumi_alone_deploy_and_delete_a_stack_as_written(user):
+    lines = [line.split("#")[0].split() for line in other_lines(PAGE) if line.startswith("pulumi ") and TPU in line]
+    assert [words[1] for words in lines] == ["preview", "up", "stack", "destroy"]
+    user.pulumi("stack", "select", "--create", TPU)
+    preview, up, output, destroy = (words[1:] for words in lines)
+    user.pulumi(*preview)
+    user.pulumi(*up, "--yes")
+    assert "endpoint" in user.pulumi(*output).out
+    user.pulumi(*destroy, "--yes")
+    assert json.loads(user.pulumi("stack", "export", "--stack", TPU).out)["deployment"].get("resources", []) == []
 
 
 def status(user, stack, *options):

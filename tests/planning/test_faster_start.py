@@ -20,7 +20,7 @@ from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import StackWording
 
 ROOT = Path(__file__).parents[2]
-CLOUD_RUN = ("l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "rtx6000-31b")
+CLOUD_RUN = ("l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "l4-qat-002", "rtx6000-31b")
 VPC = {"cloudRun.directVpc": True}
 
 
@@ -61,7 +61,7 @@ def test_buffered_reads_are_next_to_a_plain_mount_and_then_direct_vpc_with_its_p
     assert re.fullmatch(
         rf"fuse-buffered: .* instead of .*; the same price per hour, {buffers_gib} more of the container's memory\. "
         r"Set cloudRun\.mount\.mode: fuse-buffered\.",
-        text("l4-qat"),
+        text("l4-qat-002"),
     )
 
 
@@ -93,12 +93,12 @@ def test_a_mode_that_a_finding_blocks_is_not_named():
 
 def test_more_memory_is_the_price_where_buffered_reads_do_not_fit_and_the_image_cannot_stream():
     small = {"cloudRun.memory": "17Gi"}
-    assert text("l4-qat", **small).endswith("Set cloudRun.mount.mode: streamer.")
+    assert text("l4-qat-002", **small).endswith("Set cloudRun.mount.mode: streamer.")
     image = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
-    faster = found("l4-qat", **small, image=image, acceptFindings=["FIT06"])
+    faster = found("l4-qat-002", **small, image=image, acceptFindings=["FIT06"])
     assert dict(faster.changes) == {"weights_mode": "fuse-buffered", "cloud_run.memory_mib": 20_480}
-    one = subject("l4-qat", **small, image=image, acceptFindings=["FIT06"])
-    said = faster.text(StackWording(one.resolved.deployment, "l4-qat"))
+    one = subject("l4-qat-002", **small, image=image, acceptFindings=["FIT06"])
+    said = faster.text(StackWording(one.resolved.deployment, "l4-qat-002"))
     assert re.search(r"; \$0\.02/h more \(20 GiB, 8 vCPU\)\. Set .*cloudRun\.memory: 20Gi", said)
 
 

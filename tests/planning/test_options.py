@@ -9,6 +9,7 @@ import pytest
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
 from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
 from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.settings.cloud_run import MountSettings
 from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments, vllm_environment
 from gemma_serving.planning.settings.workload import Workload
@@ -183,25 +184,21 @@ def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
     assert 1 < assumed.decode_tok_per_s / plain.decode_tok_per_s < 2.8
 
 
-def test_the_mount_that_starts_in_time_is_taken_where_nobody_chose_one():
+def test_a_mount_with_buffered_reads_is_the_default_and_a_plain_one_starts_too_late():
     large = Deployment(model="google/gemma-4-31B-it", accelerator="RTX PRO 6000")
-    assert (plan(large).weights_mode, plan(large).fits) == ("fuse-buffered", True)
-    assert plan(large).vllm.safetensors_load_strategy is None
-    chosen = replace(large, weights_mode="fuse")
-    assert (plan(chosen).weights_mode, plan(chosen).fits) == ("fuse", False)
-    small = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
-    assert plan(small).weights_mode == "fuse"
+    assert (plan(large).weights_mode, plan(large).fits) == (MountSettings().mode, True) == ("fuse-buffered", True)
+    assert plan(replace(large, weights_mode="fuse")).fits is False
 
 
 def test_a_mount_with_buffered_reads_has_no_second_reader():
     """With `prefetch`, vLLM's thread and its loader each fetch the bytes (judges/real/tests/test_mount.py)."""
-    asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", weights_mode="fuse-buffered")
+    asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     assert plan(asked).vllm.safetensors_load_strategy is None
     assert plan(replace(asked, weights_mode="fuse")).vllm.safetensors_load_strategy == "prefetch"
 
 
 def test_offloaded_weights_are_not_pushed_out_by_prefetched_pages():
-    asked = Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4")
+    asked = Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4", weights_mode="fuse")
     assert plan(asked).vllm.safetensors_load_strategy == "prefetch"
     offloaded = replace(asked, vllm=VllmOptions(cpu_offload_gib=14))
     assert plan(offloaded).vllm.safetensors_load_strategy == "lazy"

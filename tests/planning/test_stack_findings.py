@@ -51,7 +51,11 @@ def test_the_stack_with_a_draft_model_is_clear_of_the_known_crash_from_the_relea
 def test_a_stack_on_an_individuals_repack_says_so_everywhere_and_what_googles_own_checkpoint_costs():
     pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/reference/stacks.md")]
     repacked = {path: note for path in FILES if (note := original_note(examine(deployed(path))))}
-    assert [path.name for path in repacked] == ["Pulumi.l4-qat.yaml", "Pulumi.tpu-v6e1-26b-w4a16.yaml"]
+    assert [path.name for path in repacked] == [
+        "Pulumi.l4-qat-002.yaml",
+        "Pulumi.l4-qat.yaml",
+        "Pulumi.tpu-v6e1-26b-w4a16.yaml",
+    ]
     for path, note in repacked.items():
         (price,) = re.findall(r"does not fit on \S+; it fits on RTX PRO 6000 on Cloud Run \((\$[\d.]+)/h\)", note)
         assert all(f"{price} per hour" in page for page in pages)

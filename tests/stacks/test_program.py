@@ -123,7 +123,7 @@ def servers_text(recorder):
     return json.dumps(servers)
 
 
-IN_A_BUCKET = {"l4-qat", "l4-12b-qat", "rtx6000-31b"}
+IN_A_BUCKET = {"l4-qat", "l4-qat-002", "l4-12b-qat", "rtx6000-31b"}
 """Stacks whose servers download nothing from the hub."""
 
 

@@ -79,13 +79,24 @@ def page_files():
     return _noted(TEAM)[2]
 
 
-def account_grants(account):
-    """Return the roles on the project that the page grants to an account of the workflows, each with its condition's expression or ""."""
+def account_grants(account, project="my-project", number="123456789012"):
+    """Return the roles that the page grants an account of the workflows on a project, each with its condition's expression or ""."""
     found = {}
     for command in page_commands():
-        options = dict(word[2:].partition("=")[::2] for word in command if word.startswith("--"))
-        if command[:2] == ["projects", "add-iam-policy-binding"] and f":{account}@" in options["member"]:
+        words = [word.replace("my-project", project).replace("123456789012", number) for word in command]
+        options = dict(word[2:].partition("=")[::2] for word in words if word.startswith("--"))
+        if words[:2] == ["projects", "add-iam-policy-binding"] and f":{account}@" in options["member"]:
             found[options["role"]] = options["condition"].partition(";expression=")[2]
+    return found
+
+
+def custom_roles():
+    """Return the custom roles that the page creates: id to permissions."""
+    found = {}
+    for command in page_commands():
+        if command[:3] == ["iam", "roles", "create"]:
+            (permissions,) = [word for word in command if word.startswith("--permissions=")]
+            found[command[3]] = permissions.partition("=")[2].split(",")
     return found
 
 

@@ -378,7 +378,7 @@ def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_tho
     assert account_roles("ci-deploy") == (needed | {*tunnel_roles("cloud-tpu", "os-login")}) - {
         "roles/storage.objectViewer",
         instances,
-    }
+    } | {"projects/my-project/roles/gemmaCreator"}
 
 
 READS_PREVIEW = {

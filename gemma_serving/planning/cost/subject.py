@@ -3,7 +3,6 @@
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gemma_serving.planning.cost.costs import cost_plan
 from gemma_serving.planning.errors import PlanningError
@@ -65,14 +64,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 def examine(deployment: Deployment) -> Subject:
     """Return the figures of a deployment, without findings. Raises PlanningError as `planning.plan` does."""
-    resolved = resolve(deployment)
-    startup = or_none(partial(startup_plan, resolved))
-    limit_s = startup.probe_limit_s if startup else None
-    is_late = startup is not None and limit_s is not None and startup.total_s > limit_s
-    if deployment.weights_mode is None and is_late:
-        # The plain mount is only the default; if it cannot start in time, use the mode that can.
-        resolved = replace(resolve(replace(deployment, weights_mode="fuse-buffered")), deployment=deployment)
-    return subject_of(resolved)
+    return subject_of(resolve(deployment))
 
 
 def subject_of(resolved: Resolved, memory: MemoryPlan | None = None, startup: StartupPlan | None = None) -> Subject:

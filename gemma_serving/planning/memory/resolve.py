@@ -61,7 +61,7 @@ def filled_in(deployment: Deployment) -> Resolved:
     accelerator = deployment.device or _accelerator(deployment.accelerator_name, deployment.platform)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
-    mode: WeightsMode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
+    mode: WeightsMode = deployment.weights_mode or ("fuse-buffered" if platform == "cloud-run" else "hub")
     dp = deployment.vllm.data_parallel_size or 1
     base = recommended_options(
         spec,

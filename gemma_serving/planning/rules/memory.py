@@ -19,7 +19,7 @@ from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.model.spec import VisionTower
 from gemma_serving.planning.model.support import FP8_KV, Support, support_of
 from gemma_serving.planning.question.recommendation import UTILIZATION
-from gemma_serving.planning.question.releases import tokens_in_flight
+from gemma_serving.planning.question.releases import KEEPS_WARM_UP_INPUTS, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.alternatives import (
     DEFAULT_IMAGE,
@@ -200,7 +200,7 @@ def _speculation_part(resolved: Resolved) -> str:
     if warm_up.all_gib > verified_gib:
         return (
             f" Speculative decoding with vllm.maxNumSeqs {resolved.max_num_seqs} takes {warm_up.all_gib:.2f} GiB of it while the server starts, "
-            "because vLLM on TPU keeps the inputs of its programs until all have run."
+            f"because vLLM on TPU {KEEPS_WARM_UP_INPUTS} and later keeps the inputs of its programs until all have run."
         )
     return (
         f" Verifying proposed tokens takes {verified_gib:.2f} GiB of it, because each chip holds their logits whole."

@@ -41,7 +41,7 @@ class ProbeSettings:
 class MountSettings:
     """Access of the server to the weights in the bucket: with or without a Cloud Storage FUSE mount."""
 
-    mode: MountMode = "fuse"
+    mode: MountMode = "fuse-buffered"
     """How the server reads the weights in the bucket.
 
     `fuse` reads on demand, `fuse-buffered` reads ahead, and `fuse-cached` downloads in parallel into a file cache in memory. The other modes

@@ -57,7 +57,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vllm: VllmOptions = VllmOptions()
     """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
-    """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
+    """None uses the platform's default: hub on a TPU VM or GCE; fuse-buffered on Cloud Run."""
     image: ImageSettings | None = None
     """The server's image; None for the accelerator's default image."""
     tpu: TpuSettings = NO_TPU

@@ -57,7 +57,7 @@ PROVISIONING: Final = "flex-start"
 """Provisioning model of slices, the default of a question: the cheapest that Google does not preempt."""
 WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
     "tpu-vm": ("hub", "disk"),
-    "cloud-run": ("fuse", "fuse-buffered", "hub"),
+    "cloud-run": ("fuse-buffered", "hub"),
 }
 """Default weights mode that needs no custom image, by platform."""
 LEAST_CONTEXT: Final = 4_096

@@ -232,7 +232,7 @@ class Dispatcher:
             # An operation whose name has no project can be read by any caller that knows the name.
             or (project is None and permission.endswith(".operations.get"))
         )
-        attributes = {**_attributes(call, resources[0] if resources else ""), **self._modified(call, resources)}
+        attributes = {**self._attributes(call, resources[0] if resources else ""), **self._modified(call, resources)}
         if not free and not self._cloud.policies.allows(call.caller.email, permission, resources, attributes):
             target = resources[0] if resources else call.method.id
             denial = _DENIALS.get(call.method.id)
@@ -243,6 +243,22 @@ class Dispatcher:
                 denial or f"Permission '{permission}' denied on resource '{target}' (or it may not exist)."
             )
         return project
+
+    def _attributes(self, call: Call, resource: str) -> Attributes:
+        """Return the attributes of a call's nearest resource that an API exposes to conditions.
+
+        Cloud Storage names a bucket `projects/_/buckets/B` and an object `projects/_/buckets/B/objects/O`; a listing is a call on the bucket. The
+        name of a secret has the project's number. A creation is a call on the project
+        (cloud.google.com/iam/docs/conditions-resource-attributes, 2026-11).
+        """
+        api, name = call.document.api, resource.partition("googleapis.com/")[2]
+        if api == "secretmanager" and "/" in name:
+            first, project, *rest = name.split("/")
+            return resource_attributes(api, "/".join([first, self._cloud.project_number(project), *rest]))
+        if api != "storage":
+            return resource_attributes(api, name)
+        found = call.path.get("object") or call.path.get("destinationObject") or _inserted(call)
+        return resource_attributes(api, f"projects/_/buckets/{name}{f'/objects/{found}' if found else ''}")
 
     def _modified(self, call: Call, resources: list[str]) -> Attributes:
         """Return the attribute with the roles that a request grants or revokes. Empty for a request that does not set a policy."""
@@ -309,19 +325,6 @@ def _named_in_body(body: JsonObject) -> str | None:
     entries = parts(body, "entries")
     names = [*strings(body, "resourceNames"), body.get("logName"), *(entry.get("logName") for entry in entries[:1])]
     return next((str(name) for name in names if name), None)
-
-
-def _attributes(call: Call, resource: str) -> Attributes:
-    """Return the attributes of a call's nearest resource that an API exposes to conditions.
-
-    Cloud Storage names a bucket `projects/_/buckets/B` and an object `projects/_/buckets/B/objects/O`; a listing is a call on the bucket
-    (cloud.google.com/iam/docs/conditions-resource-attributes, 2026-11).
-    """
-    api, name = call.document.api, resource.partition("googleapis.com/")[2]
-    if api != "storage":
-        return resource_attributes(api, name)
-    found = call.path.get("object") or call.path.get("destinationObject") or _inserted(call)
-    return resource_attributes(api, f"projects/_/buckets/{name}{f'/objects/{found}' if found else ''}")
 
 
 def _inserted(call: Call) -> str:

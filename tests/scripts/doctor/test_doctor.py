@@ -32,7 +32,17 @@ from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor import blocking as blocking_module
-from gemma_serving.scripts.doctor import capacity, checkup, limits, machine, model, passphrase, project, tunnel_role
+from gemma_serving.scripts.doctor import (
+    capacity,
+    checkup,
+    limits,
+    machine,
+    model,
+    passphrase,
+    permissions,
+    project,
+    tunnel_role,
+)
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.scripts.doctor.blocking import blocking_checks
 from gemma_serving.scripts.doctor.checkup import concurrently
@@ -64,7 +74,7 @@ NO_CHIPS = with_chips(0)
 
 
 MODULES = {
-    **dict.fromkeys(("API", "permissions", "policy"), (project,)),
+    **dict.fromkeys(("API", "permissions", "policy", "keys of"), (project,)),
     **dict.fromkeys(("quota of", "v6e"), (project, capacity)),
     "Pulumi passphrase": (passphrase,),
     **dict.fromkeys(("gcloud", "registry", "Pulumi"), (machine,)),
@@ -567,6 +577,56 @@ def test_a_policy_that_would_refuse_the_stack_is_missing(world, constraint, rule
     line = world.line(f"policy {constraint}{check}", "l4-qat")
     assert line["status"] == "missing"
     assert line["fix"].startswith(f"gcloud resource-manager org-policies {command} {constraint}")
+
+
+@pytest.mark.parametrize(
+    ("stack", "denied", "instead"),
+    [
+        ("l4-qat", ["storage"], " Exempt the project, or set bucket.existing"),
+        ("l4-qat", ["storage", "run"], " Exempt the project"),
+        ("tpu-v6e4", ["artifactregistry"], " Exempt the project"),
+        ("tpu-v6e4", ["bigquery"], None),
+    ],
+)
+def test_an_organization_that_demands_its_own_keys_is_told_with_the_services_and_what_to_set(
+    world, stack, denied, instead
+):
+    name = "policy gcp.restrictNonCmekServices"
+    assert world.state(name, stack) == "ok"
+    world.policy(
+        "gcp.restrictNonCmekServices", listPolicy={"deniedValues": [f"is:{one}.googleapis.com" for one in denied]}
+    )
+    line = world.line(name, stack)
+    if instead is None:
+        assert line["status"] == "ok"
+        return
+    assert line["status"] == "missing"
+    assert line["detail"].endswith(f"but a stack sets none.{instead}")
+    policy, _, command = line["fix"].removeprefix("echo ").partition(" | ")
+    assert json.loads(*shlex.split(policy)) == {"constraint": f"constraints/{name.split()[1]}", "restoreDefault": {}}
+    assert command == f"gcloud resource-manager org-policies set-policy /dev/stdin --project={PROJECT}"
+
+
+def test_an_organization_that_forbids_keys_of_accounts_is_told_that_none_is_needed(world):
+    name = "keys of service accounts"
+    assert name not in {line["check"] for line in world.doctor()[1]["checks"]}
+    world.policy("iam.disableServiceAccountKeyCreation", booleanPolicy={"enforced": True})
+    line = world.line(name)
+    assert (line["status"], "federation of docs/ci.md" in line["detail"]) == ("ok", True)
+
+
+def test_a_grant_for_the_names_of_stacks_is_unknown_on_the_project_if_the_creation_is_granted(world):
+    email = f"ci-deploy@{PROJECT}.iam.gserviceaccount.com"
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})
+    world.grant("roles/serviceusage.serviceUsageConsumer", f"serviceAccount:{email}")
+    world.log_in_as(email)
+    assert world.state("permissions of storage.admin", "l4-qat") == "missing"
+    role = {"title": "gemmaCreator", "includedPermissions": sorted(permissions.CREATIONS)}
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/roles", {"roleId": "gemmaCreator", "role": role})
+    world.grant(f"projects/{PROJECT}/roles/gemmaCreator", f"serviceAccount:{email}")
+    line = world.line("permissions of storage.admin", "l4-qat")
+    assert (line["status"], "storage.buckets.get" in line["detail"]) == ("unknown", True)
+    assert "storage.buckets.create" not in line["detail"]
 
 
 def with_role(world, setting="gemmaTunnel"):

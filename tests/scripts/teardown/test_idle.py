@@ -145,7 +145,7 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough_also_for_the_idl
     publish(desk)
     email = f"ci-guard@{PROJECT}.iam.gserviceaccount.com"
     desk.world.account("ci-guard", "made by hand")
-    for role, expression in account_grants("ci-guard").items():
+    for role, expression in account_grants("ci-guard", PROJECT, desk.world.cloud.cloud.project_number(PROJECT)).items():
         desk.world.grant(
             role, f"serviceAccount:{email}", {"title": "limit", "expression": expression} if expression else None
         )

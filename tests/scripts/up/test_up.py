@@ -837,7 +837,7 @@ EFFECTS = [
     (STACK, AGAIN, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("state",)), "nothing serves until its capacity is ACTIVE", []),
     (STACK, LABELS, "updates other resources; the server keeps running", ["No requests are lost."]),
-    (RUN, REVISION, "creates a new revision", ["The old revision serves until the new one is ready, within 13 min (planned)."]),
+    (RUN, REVISION, "creates a new revision", ["The old revision serves until the new one is ready, within 6 min (planned)."]),
 ]  # fmt: skip
 
 
@@ -859,8 +859,8 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
         (STACK, REPLACE, tpu_costs(5.4), "$5.40/h now; then $1.35/h, "),
         (STACK, REPLACE, tpu_costs(1.35), "$1.35/h, as now, "),
         (STACK, RESTART, replace(tpu_costs(1.35), billing="waiting", now=0.0), "$0.00/h now; then $1.35/h, "),
-        (RUN, REVISION, service_costs(1, 1.3345), "$1.33/h, as now, "),
-        (RUN, REVISION, service_costs(0, 1.3345), "$0.00/h while idle, up to $1.33/h now; then $1.33/h, "),
+        (RUN, REVISION, service_costs(0, 1.3345), "$0.00/h while idle, up to $1.33/h, as now, "),
+        (RUN, REVISION, service_costs(1, 1.3345), "$1.33/h now; then $0.00/h while idle, up to $1.33/h, "),
         ("l4-12b-qat", REVISION, service_costs(0, 1.0468), "$0.00/h while idle, up to $1.05/h, as now, "),
         ("l4-12b-qat", REVISION, service_costs(1, 1.0468), "$1.05/h now; then $0.00/h while idle, up to $1.05/h, "),
     ],
