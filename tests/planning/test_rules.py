@@ -95,10 +95,10 @@ EDGES: dict[str, tuple[Deployment, Deployment]] = {
     "SCL01": (on_cloud_run(concurrency=4), on_cloud_run(concurrency=16)),
     "SCL02": (on_cloud_run(max_instances=2, gpu_quota=1), on_cloud_run(max_instances=2, gpu_quota=2)),
     "SCL04": (
-        on_cloud_run(max_instances=2, memory_quota_mib=63 * 1024),
-        on_cloud_run(max_instances=2, memory_quota_mib=64 * 1024),
+        on_cloud_run(memory_mib=32 * 1024, max_instances=2, memory_quota_mib=63 * 1024),
+        on_cloud_run(memory_mib=32 * 1024, max_instances=2, memory_quota_mib=64 * 1024),
     ),
-    "SCL05": (on_cloud_run(cpu_quota=15), on_cloud_run(cpu_quota=16)),
+    "SCL05": (on_cloud_run(cpu=8, cpu_quota=15), on_cloud_run(cpu=8, cpu_quota=16)),
     "PRB02": (
         on_cloud_run(startup_probe=replace(STARTS_IN_TIME, failure_threshold=61)),
         on_cloud_run(startup_probe=replace(STARTS_IN_TIME, failure_threshold=30)),
