@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gcp_tpu_provider import refusals
-from gcp_tpu_provider.chip_quota import chips_used
+from gcp_tpu_provider.quota_documents import chips_used
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.capacity import ListedQueuedResource

@@ -16,7 +16,7 @@ from google.oauth2 import credentials as user
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.caller import caller_of, member_of
-from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError
+from gemma_serving.cloud.google_session import LOGIN, NO_CONNECTION, NoConnectionError, RejectedLoginError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.engine.state import StackState
@@ -28,7 +28,6 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
-_LOGIN: Final = "gcloud auth application-default login"
 _TOKENS: Final = "https://oauth2.googleapis.com/"
 _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
@@ -48,7 +47,7 @@ def run_checks(
     try:
         credentials = google_api.credentials()
     except CommandRefusedError as error:
-        return [missing(str(error), _LOGIN, check="credentials")]
+        return [missing(str(error), LOGIN, check="credentials")]
     login = replace(_credentials(credentials), check="credentials")
     if login.state != "passed":
         return [login]
