@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,22 +42,11 @@ _SEARCH_LIMIT_S: Final = 60.0
 """Timeout of the search of all zones and regions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStack:
-    """A stack that nothing blocks."""
-
-    state: StackState
-    """Its state before the deployment; missing before its first one."""
-    facts: StackFacts
-    """Its server, by Google's report."""
-    settings: Settings | None
-    """None: a gateway, which has no plan."""
-
-
 @contextlib.contextmanager
-def prepared_stack(stack: str) -> Generator[PreparedStack]:
+def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
+    Yield its facts with its server, and its settings; None for a gateway, which has no plan.
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
     runner.require_stacks([stack])
@@ -74,17 +62,18 @@ def prepared_stack(stack: str) -> Generator[PreparedStack]:
         raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
         _require_same_project(stack)
-    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
-    if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
+    if settings is not None:
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
+    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
+    if settings is not None:  # no check of the doctor is for a gateway
         _require_zone(settings, facts)
         _require_ready(settings, state)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
     try:
-        yield PreparedStack(state=state, facts=facts, settings=settings)
+        yield facts, settings
         forget(stack)
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
