@@ -52,14 +52,8 @@ def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    state = read(stack)
+    state = _readable_state(stack)
     is_known = state.status != "missing"
-    if state.status == "no engine":
-        raise CommandRefusedError(state.detail)
-    if state.status == "unreadable":
-        raise ScriptError(state.detail)
-    if state.rename:
-        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
         _require_same_project(stack)
     if settings is not None:
@@ -81,6 +75,18 @@ def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
         raise
+
+
+def _readable_state(stack: str) -> StackState:
+    """Return the state of a stack, which may be missing. Raises CommandRefusedError after a rename, and ScriptError if it cannot be read."""
+    state = read(stack)
+    if state.status == "no engine":
+        raise CommandRefusedError(state.detail)
+    if state.status == "unreadable":
+        raise ScriptError(state.detail)
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
+    return state
 
 
 def _require_same_project(stack: str) -> None:
