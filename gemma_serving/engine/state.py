@@ -43,6 +43,8 @@ class StackState:
     stack: str
     status: Status
     detail: str = ""
+    is_cut_off: bool = False
+    """True for an incomplete document, of which nothing can be used."""
     resources: Sequence[Item] = ()
     """Resources without the stack itself and its providers."""
     pending: Sequence[Item] = ()
@@ -148,7 +150,8 @@ def read(stack: str) -> StackState:
     except CommandRefusedError as error:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
-        return _from_file(stack, "unreadable", str(error))
+        is_cut_off = isinstance(error, StateUnreadableError) and error.cut_off
+        return replace(_from_file(stack, "unreadable", str(error)), is_cut_off=is_cut_off)
 
 
 def stored(stack: str) -> StackState:
