@@ -216,11 +216,6 @@ def _inputs(item: Item) -> Item:
     return as_mapping(item.get("inputs"))
 
 
-def stack_outputs(stack: str) -> StackOutputs:
-    """Return a deployed stack's outputs. Raises CommandRefusedError."""
-    return outputs_in(stack, read_deployment(stack).resources)
-
-
 def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
     printed = _outputs(resources, STACK_TYPE)
@@ -250,15 +245,6 @@ def after_no_capacity(stack: str) -> str:
 def not_deployed(stack: str) -> CommandRefusedError:
     """Return the error for a stack that is not deployed, or only staged."""
     return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
-
-
-def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
-    """Raise CommandRefusedError for a gateway, to which the verb phrase `what` cannot be done."""
-    if outputs.backends is not None:
-        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
-        raise CommandRefusedError(
-            f"Stack {stack} is a gateway, which has no server to {what}. Pass {instead}, one backend after another."
-        )
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:

@@ -38,13 +38,15 @@ from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_loc
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
-from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
+from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
+_DECLINED: Final = "Cancelled. Nothing more was deleted."
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 
@@ -189,9 +191,9 @@ class Teardown:
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
         resources = f"{resource_counts(self.leaked)} in Google Cloud" if self.leaked else only_state
-        ask(
+        confirm(
             f"Delete {name}: {resources}?",
-            refusal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
+            without_terminal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
             declined="Cancelled. Nothing was deleted.",
         )
 
@@ -202,7 +204,7 @@ class Teardown:
         if more and not self.options.yes:
             show("Found since:", more)
             refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
-            ask(f"Delete {resource_counts(more)} too?", refusal=refusal)
+            confirm(f"Delete {resource_counts(more)} too?", without_terminal=refusal, declined=_DECLINED)
 
     # Engine
 
@@ -254,7 +256,8 @@ class Teardown:
                 f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
-            ask(f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal)
+            question = f"Stack {stack} is {how}, which may still be running. Remove the lock?"
+            confirm(question, without_terminal=refusal, declined=_DECLINED)
         if held:
             remove_lock_files(stack)
 
