@@ -34,7 +34,7 @@ from gemma_serving.contracts.guest_attributes import (
     PHASE_KEY,
     SERVING_HASH_KEY,
 )
-from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
+from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
@@ -42,7 +42,6 @@ from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, StatedResource
 from gemma_serving.engine.state import Item, StackState
-from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.stack.settings import NO_PROJECT, gateway_settings, stack_settings
 
@@ -283,14 +282,6 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
     return resource_of(by_name(kind), document, project=project, owner=owner)
 
 
-def _limits(limits: StackLimits) -> str:
-    """Return the limits in the labels as text; empty without limits."""
-    each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
-    each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
-    each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]
-    return " and ".join(each)
-
-
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
     """Return the account with the record of past TPU VMs. If unreadable, `spending` reports it."""
     try:
@@ -326,7 +317,7 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         usd_is_least=spent.is_least,
         usd_per_hour=rounded(spent.usd_per_hour),
         running_usd_per_hour=rounded(spent.running_usd_per_hour),
-        limits=_limits(spent.limits),
+        limits=spent.limits_text,
         idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),
     )

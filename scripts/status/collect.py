@@ -104,7 +104,7 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
     if outputs is not None and server is not None:
         not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
         if not_asked is None:
-            queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
+            queries[ENDPOINT] = lambda: _of_server(state, outputs, request)
     if request.refresh and facts.resources:
         queries[REFRESH] = lambda: {"refresh": _query_refresh(facts.stack)}
     answers, unanswered = _Answers(), dict[str, str]()
@@ -129,6 +129,12 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
         ],
     )
     return facts, replace(status, next_command=next_command(status, facts))
+
+
+def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest) -> _Answers:
+    """Return the health and load of a server. No tunnel is opened to a node that Google reports as gone."""
+    cloud = read_facts(state, "server", limit_s=request.limit_s).cloud if request.tunnel else None
+    return {} if cloud is not None and cloud.has_ended else {"endpoint": server_facts(outputs)}
 
 
 def _query_refresh(stack: str) -> Sequence[str]:

@@ -17,6 +17,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import SERVER_TYPES
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.children import interruptible
@@ -33,7 +34,7 @@ from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
-from gemma_serving.scripts.up.starting import PreparedStack, dropped_settings, exists_now
+from gemma_serving.scripts.up.starting import dropped_settings, exists_now
 from gemma_serving.stacks.planned import notes_line
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
@@ -46,10 +47,9 @@ _PRICES: Final = "Costs "
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
-def deploy(prepared: PreparedStack, *, yes: bool, refreshes: bool) -> ExitCode:
-    """Preview a stack, confirm, and deploy it. Raises ScriptError."""
-    stack, settings, facts = prepared.state.stack, prepared.settings, prepared.facts
-    serves = serves_now(facts)
+def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes: bool) -> ExitCode:
+    """Preview a stack, confirm, and deploy it. A gateway has no settings of a server. Raises ScriptError."""
+    stack, serves = facts.stack, serves_now(facts)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
     if serves.word == "unknown":
         print_progress("up", serves.why)
@@ -63,7 +63,7 @@ def deploy(prepared: PreparedStack, *, yes: bool, refreshes: bool) -> ExitCode:
         coming = upcoming(stack, document, changes) if changes and settings is not None else None
     messages = diagnostics(document, "info")
     shown = [
-        *(dropped_settings(stack) if prepared.state.has_server else ()),
+        *(dropped_settings(stack) if facts.recorded is not None else ()),
         *program_messages(stack, messages, warnings),
         *([serves.why] if serves.word == "ended" else []),
     ]

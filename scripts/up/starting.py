@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,48 +42,32 @@ _SEARCH_LIMIT_S: Final = 60.0
 """Timeout of the search of all zones and regions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStack:
-    """A stack that nothing blocks."""
-
-    state: StackState
-    """Its state before the deployment; missing before its first one."""
-    facts: StackFacts
-    """Its server, by Google's report."""
-    settings: Settings | None
-    """None: a gateway, which has no plan."""
-
-
 @contextlib.contextmanager
-def prepared_stack(stack: str) -> Generator[PreparedStack]:
+def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
+    Yield its facts with its server, and its settings; None for a gateway, which has no plan.
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
     runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    state = read(stack)
+    state = _readable_state(stack)
     is_known = state.status != "missing"
-    if state.status == "no engine":
-        raise CommandRefusedError(state.detail)
-    if state.status == "unreadable":
-        raise ScriptError(state.detail)
-    if state.rename:
-        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
         _require_same_project(stack)
-    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
-    if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
+    if settings is not None:
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
+    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
+    if settings is not None:  # no check of the doctor is for a gateway
         _require_zone(settings, facts)
         _require_ready(settings, state)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
     try:
-        yield PreparedStack(state=state, facts=facts, settings=settings)
+        yield facts, settings
         forget(stack)
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
@@ -92,6 +75,18 @@ def prepared_stack(stack: str) -> Generator[PreparedStack]:
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
         raise
+
+
+def _readable_state(stack: str) -> StackState:
+    """Return the state of a stack, which may be missing. Raises CommandRefusedError after a rename, and ScriptError if it cannot be read."""
+    state = read(stack)
+    if state.status == "no engine":
+        raise CommandRefusedError(state.detail)
+    if state.status == "unreadable":
+        raise ScriptError(state.detail)
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
+    return state
 
 
 def _require_same_project(stack: str) -> None:

@@ -39,6 +39,8 @@ class World:
             "stack_locks": lambda _stack: (),
         }.items():
             monkeypatch.setattr(rounds, name, value)
+        monkeypatch.setattr("gemma_serving.engine.state.read_deployment", lambda _stack: self.read())
+        monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
         monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
@@ -137,7 +139,7 @@ def test_a_lost_state_comes_back_after_one_question(world):
 
 def test_a_wrong_passphrase_never_starts_a_new_state(world):
     world.state = StateUnreadableError("The state cannot be decrypted.", cut_off=False)
-    with pytest.raises(StateUnreadableError):
+    with pytest.raises(ScriptError, match="cannot be decrypted"):
         world.recover()
     assert world.calls == []
 

@@ -268,6 +268,13 @@ class TestTheCommand:
         assert {item.source for item in found.unanswered} == {"google", "endpoint"}
         assert time.monotonic() - began_s < 1.8
 
+    def test_no_tunnel_is_opened_to_a_server_that_google_reports_as_gone(self, planted):
+        asked = []
+        planted.setattr(stack_facts, "cloud_facts", lambda *_, **__: ENDED)
+        planted.setattr(collect, "server_facts", asked.append)
+        (found,) = collect.collect(StatusRequest(stack="x", tunnel=True)).stacks
+        assert (asked, found.unanswered, found.server_not_asked) == ([], [], None)
+
     def test_a_gateway_has_a_row_for_each_backend_and_its_next_step(self, planted, subtests):
         def backends(a="10.0.0.2", b=""):
             each = {"state": "ACTIVE", "deadline": ""}
