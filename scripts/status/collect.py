@@ -107,7 +107,7 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
 
 def _known(state: StackState, request: StatusRequest) -> _Known:
     """Ask Google, then a server that Google does not report as gone, and the engine."""
-    facts = read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)
+    facts = _with_cause(state, read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s))
     outputs, server, not_asked = facts.deployed, facts.recorded, None
     queries: dict[str, Callable[[], _Answers]] = {}
     if outputs is not None and server is not None and not (facts.cloud and facts.cloud.has_ended):
@@ -127,6 +127,17 @@ def _known(state: StackState, request: StatusRequest) -> _Known:
         else:
             answers.update(answer)
     return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=unanswered)
+
+
+def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
+    """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
+    from gemma_serving.scripts.logs.api import failed_service_cause  # noqa: PLC0415 - only a failure needs it
+
+    cloud, declared = facts.cloud, facts.declared
+    if cloud is None or declared is None or declared.kind in CAPACITY or cloud.state != "FAILED":
+        return facts
+    cause = failed_service_cause(state, cloud)
+    return facts if cause is None else replace(facts, server=Present(replace(cloud, phase_detail=cause.hint)))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:

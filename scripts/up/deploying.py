@@ -46,6 +46,8 @@ _NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
 _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
+_EXPLAINED: Final = re.compile(r"Revision (?P<revision>\S+) did not start")
+"""Start of the program's explanation (`stacks.hooks.run_failures`)."""
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
@@ -164,8 +166,13 @@ def _shown_reason(errors: Sequence[str], first: str) -> str:
 
 
 def _with_cause(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause, without secrets, and without the header of a list with one error."""
+    """Return the errors with a cause, without secrets, and without the header of a list with one error.
+
+    Cloud Run's own error about a revision is left out if the program explains it.
+    """
     found = [error for error in runner.reasons(errors) if not runner.has_no_reason(error)]
+    explained = {name["revision"]: error for error in found if (name := _EXPLAINED.match(error))}
+    found = [error for error in found if all(error is text or name not in error for name, text in explained.items())]
     return [masked(_ONLY_ERROR.sub("", error).expandtabs(2)) for error in found]
 
 

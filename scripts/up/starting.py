@@ -167,6 +167,7 @@ def exists_now(stack: str) -> str:
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
     is_service = what == "service"
+    serves = f"; revision {facts.running} still serves" if is_service and facts.running else f", {facts.state}"
     costs = ServerCosts(
         billing=reported_billing(facts.state, facts.usd_per_hour, has_ended=facts.has_ended, is_service=is_service),
         is_service=is_service,
@@ -175,7 +176,7 @@ def exists_now(stack: str) -> str:
         ends=facts.deadline or "",
         form=facts.form or "",
     )
-    return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
+    return f"Exists now: {what}{place}{serves}. {costs.sentence} {end}{_fix(state, facts)}"
 
 
 def _fix(state: StackState, facts: CloudFacts) -> str:

@@ -647,15 +647,20 @@ class TestAnErrorWithLines:
         assert NOT_GRANTED[-1] in err
 
     def test_of_several_resources_has_each(self, engine, capsys):
-        engine.errors = [
-            "Revision r did not start.\nLast log lines:\n  one",
-            "The service is not ready.",
-            "update failed",
-        ]
+        engine.errors = ["One did not start:\n  one", "Two did not start.", "update failed"]
         assert typed("--yes") == ExitCode.FAILED
         err = capsys.readouterr().err
-        assert "up: Revision r did not start.\nLast log lines:\n  one\nThe service is not ready.\n" in err
+        assert "up: One did not start:\n  one\nTwo did not start.\n" in err
         assert "completely: see the errors above. " in err
+
+    def test_of_a_revision_replaces_cloud_runs_own(self, engine, capsys):
+        explained = "Revision gemma-x-00002-abc did not start. The cause.\n  its line"
+        link = "The container failed.\n\nLogs URL: https://console?revision_name%3D%22gemma-x-00002-abc%22"
+        engine.errors = [explained, f"{link} \nFor more troubleshooting guidance, see https://guide", "update failed"]
+        assert typed("--yes") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert f"up: {explained}\nup: Exists now" in err
+        assert "completely: see the error above. " in err
 
     def test_of_a_list_with_one_has_no_header(self, engine, capsys):
         engine.errors = ["1 error occurred:\n\t* The server failed: x\nLast lines before it:\n\tone"]
@@ -676,13 +681,13 @@ def test_a_generic_cause_is_replaced_by_the_reason_of_the_agent(engine, capsys):
     for reason, hint in (
         (denied, "Set gemma-serving:tpu.container: privileged. Then run"),
         ("The disk of the TPU VM is broken.", "deletes it. The disk of the TPU VM is broken. Then run"),
-        (generic, "this line has no reason."),
+        (generic, "vLLM's engine did not start."),
     ):
         engine.facts = replace(FACTS, phase="failed", phase_detail=f"{generic}\n{reason}")
         assert typed("--yes") == ExitCode.FAILED
         err = capsys.readouterr().err
         assert hint in err
-        assert ("this line has no reason" in err) == (reason == generic)
+        assert ("vLLM's engine did not start" in err) == (reason == generic)
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
