@@ -47,9 +47,16 @@ def _checks(checkup: Checkup, *, state: StackState) -> Sequence[DoctorCheck]:
     is_new = state.status == "missing"
     file = (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),) if is_new else ()
     used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
-    weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
     from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
-    return [*passphrase.checks(checkup, state), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
+    return [
+        *passphrase.checks(checkup, state),
+        *file,
+        *apis,
+        *capacity.checks(checkup),
+        weights_check(settings, checkup.stack),
+        *from_internet,
+        *used,
+    ]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:
@@ -61,8 +68,12 @@ def _writable(stack: str) -> Iterator[Diagnosis]:
         )
 
 
+def weights_check(settings: Settings, stack: str) -> DoctorCheck:
+    """Return the check of the weights that the hook of the deployment makes."""
+    return DoctorCheck(name="weights", run=partial(_weights, settings, stack))
+
+
 def _weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
-    """Check the weights as the hook of the deployment does."""
     if settings.weights != "bucket":
         return
     from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK

@@ -1,6 +1,5 @@
 """A deployment: preview, effect and cost, the engine with its progress, and the next commands."""
 
-import asyncio
 import contextlib
 import re
 import sys
@@ -12,7 +11,7 @@ from typing import Final
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.cloud.guard import limits_line
-from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
@@ -26,15 +25,15 @@ from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_lock
 from gemma_serving.engine.previewed import diagnostics, previewed
 from gemma_serving.engine.state import of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
-from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
+from gemma_serving.scripts.doctor.api import weights_check
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.serves import read_served
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.up.starting import dropped_settings, exists_now
+from gemma_serving.scripts.up.starting import dropped_settings, exists_now, require_passed
 from gemma_serving.stacks.planned import notes_line
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
@@ -63,9 +62,10 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     with show_step("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
-        if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
-            _require_weights(settings, stack)
+        starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
         coming = upcoming(stack, document, changes) if changes else None
+    if starts_server and state.has_server:  # the weights of a new one were checked before
+        require_passed(stack, settings, weights_check(settings, stack).lines())
     messages = diagnostics(document, "info")
     shown = [
         *(dropped_settings(stack) if state.has_server else ()),
@@ -115,15 +115,6 @@ def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str
         *_lines(plan),
         *([notes_line(stack, ", ".join(notes), is_shown_by_plan=is_shown)] if notes else []),
     ]
-
-
-def _require_weights(settings: Settings, stack: str) -> None:
-    from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
-
-    for check in staged_weights(settings, stack):
-        fault = asyncio.run(check.fault())
-        if fault is not None and fault.blocks:
-            raise CommandRefusedError(fault.text)
 
 
 def change_counts(changes: Sequence[ResourceChange], unchanged: int) -> str:

@@ -25,7 +25,7 @@ from gemma_serving.planning import plan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.doctor.api import blocking_checks, report_entries, width_of
+from gemma_serving.scripts.doctor.api import Diagnosis, blocking_checks, report_entries, width_of
 from gemma_serving.scripts.stack.costs import ServerCosts, reported_billing
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
@@ -58,7 +58,7 @@ def prepared_stack(stack: str) -> Generator[bool]:
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
         _require_zone(settings, state)
-        _require_unblocked(stack, settings, state)
+        require_passed(stack, settings, blocking_checks(stack, settings, state))
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
@@ -105,12 +105,11 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
 
 
-def _require_unblocked(stack: str, settings: Settings, state: StackState) -> None:
-    """Print each check that blocks, with the commands that fix it.
+def require_passed(stack: str, settings: Settings, lines: Sequence[Diagnosis]) -> None:
+    """Print each check that failed, with the commands that fix it, and each that is unknown.
 
     Raises CommandRefusedError if one does, and ScriptError if this machine has no connection to Google.
     """
-    lines = blocking_checks(stack, settings, state)
     login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
     if login is not None:
         raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")

@@ -320,25 +320,35 @@ class TestWeights:
         engine.known += [RUN, "l4-e2b-lora", "l4-12b-qat-mtp"]
         return answers, asked
 
-    @pytest.mark.parametrize(
-        "answer",
-        [
-            Unproved(f"No weights are staged in gs://b. {STAGE} l4-qat`."),
-            Unproved("Cannot check the weights in gs://b: the API is off. Nothing was changed.", is_known=False),
-        ],
-    )
-    def test_weights_that_are_not_proved_are_refused_before_the_question(self, engine, staged, capsys, answer):
-        staged[0][""] = answer
+    @pytest.fixture
+    def changed(self, engine, monkeypatch):
+        state = planted.state(planted.service())
+        monkeypatch.setattr(up, "read", lambda _stack: state)
+        monkeypatch.setattr(up, "dropped_settings", lambda _stack: ())
+
+    @pytest.mark.usefixtures("changed")
+    def test_weights_that_are_not_staged_are_refused_before_the_question(self, engine, staged, capsys):
+        staged[0][""] = Unproved(f"No weights are staged in gs://b. {STAGE} l4-qat`.")
         assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
         out, err = capsys.readouterr()
         assert (engine.updates, out) == ([], "")
-        assert err.splitlines()[-1] == f"up: {answer.text}"
+        assert "missing  weights: No weights are staged in gs://b.\n" in err
+        assert "\n  gemma stage_model l4-qat\n" in err
+
+    @pytest.mark.usefixtures("changed")
+    def test_weights_that_cannot_be_checked_do_not_block(self, engine, staged, capsys):
+        staged[0][""] = Unproved("Cannot check the weights in gs://b: the API is off.", is_known=False)
+        assert run_command(command.COMMAND, ["--stack", RUN, "--yes"]) == ExitCode.DONE
+        assert (
+            "up: could not check weights: Cannot check the weights in gs://b: the API is off.\n"
+            in capsys.readouterr().err
+        )
 
     @pytest.mark.parametrize(
         ("stack", "preview"), [(RUN, CREATED), (RUN, NEW_BUCKET), (STACK, preview_of(CREATE)), (RUN, preview_of())]
     )
     def test_staged_weights_those_of_the_hub_and_an_unchanged_server_are_no_reason(
-        self, engine, staged, stack, preview
+        self, engine, staged, changed, stack, preview
     ):
         if preview is not CREATED:
             staged[0][""] = Unproved("No weights are staged.")
