@@ -12,7 +12,7 @@ import yaml
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
-from gemma_serving.contracts.spelling import odd_characters
+from gemma_serving.contracts.spelling import odd_character
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.fields import Problem, part_at
@@ -40,6 +40,7 @@ class SettingsError(ValueError):
     """The settings are invalid. The message has one sentence per error, each on its own line."""
 
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
@@ -282,6 +283,12 @@ def not_yaml(name: str, error: yaml.YAMLError) -> str:
     mark, problem = error.problem_mark, error.problem or "it cannot be read"
     if isinstance(error, _RefusedYamlError):
         return f"{name}, line {mark.line + 1}: {problem}."
+    for number, line in enumerate((mark.buffer or "").splitlines(), start=1):
+        if line.startswith("<<<<<<< "):
+            return f"{name}, line {number}: a git conflict is not resolved: {line}. Keep one of its sides."
+        odd = _NOT_ASCII.search(line)
+        if odd is not None and number in {mark.line, mark.line + 1}:
+            return f"{name}, line {number}, column {odd.start() + 1}: {odd_character(odd[0])}"
     place = f"{name} is not YAML at line {mark.line + 1}, column {mark.column + 1}"
     if r"'\t'" in problem:
         return f"{place}: a tab cannot indent. Replace the tab with spaces."
@@ -316,7 +323,7 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
         sentences = (
-            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}{odd_characters(key)}"
+            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}{_odd(key)}"
             for key in wrong
         )
         raise SettingsError("\n".join(sentences))
@@ -355,13 +362,26 @@ def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> st
     if problem.kind == "unknown":
         if key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
-        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(problem.place)}{odd_characters(key)}"
+        block, stack = str(problem.place[0]).partition(".")[0], f"--stack {_stack_of(origin)}"
+        if block != problem.place[0] and block in known_keys(PRODUCT):
+            value = part_at(values, problem.place)
+            return (
+                f"{origin}: {PRODUCT}:{key} is not below {PRODUCT}:{block}. Run `pulumi config rm {PRODUCT}:{key} {stack}`, then "
+                f"`pulumi config set --path {PRODUCT}:{key} {value} {stack}`."
+            )
+        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(problem.place)}{_odd(key)}"
     if problem.kind == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
     value = part_at(values, problem.place)
     name = "gcp:project" if key == "project" else f"{PRODUCT}:{key}" if key else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    return f"{origin}: {name}{shown}: {problem.text}."
+    return f"{origin}: {name}{shown}: {problem.text}.{_odd(str(value)) if isinstance(value, str) else ''}"
+
+
+def _odd(text: str) -> str:
+    """Return the sentence about the first character that is not ASCII, with a space in front; empty without any."""
+    odd = odd_character(text)
+    return f" It has {odd}" if odd else ""
 
 
 def _path(location: Sequence[int | str]) -> str:
