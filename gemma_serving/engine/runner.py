@@ -250,7 +250,7 @@ def first_error(text: str, code: int) -> str:
 def reasons(errors: Sequence[str]) -> Sequence[str]:
     """Return the errors with a cause: or, without any, "update failed" and similar. Inputs of the provider `gcp-tpu` have their settings' keys."""
     found = [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
-    return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
+    return [_INPUT.sub(r"`tpu.\1`", error).replace("`pulumi up`", "`gemma up`") for error in found]
 
 
 def has_no_reason(error: str) -> bool:

@@ -47,6 +47,8 @@ _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
 _EXPLAINED: Final = re.compile(r"Revision (?P<revision>\S+) did not start")
 """Start of the program's explanation (`stacks.hooks.run_failures`)."""
+_SERVER_FAILED: Final = "The server failed: "
+"""Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
@@ -136,7 +138,7 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
         code, output, errors = _updated(stack, options, steps=steps, known=known)
     if code == 0:
         return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
-    reason = _shown_reason(errors, runner.first_error(output, code)).rstrip(".")
+    reason = _shown_reason(stack, errors, runner.first_error(output, code)).rstrip(".")
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
@@ -147,16 +149,16 @@ def write_outputs(stack: str, *, known: Sequence[str]) -> None:
     engine_up(stack, [], steps=0, known=known)
 
 
-def _shown_reason(errors: Sequence[str], first: str) -> str:
+def _shown_reason(stack: str, errors: Sequence[str], first: str) -> str:
     """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
-    texts = _with_cause(errors)
+    texts = _with_cause(stack, errors)
     if not texts or (len(texts) == 1 and _one_line(texts[0]).endswith(_one_line(first))):
         return first
     print_progress("up", "\n".join(texts))
     return "see the error above" if len(texts) == 1 else "see the errors above"
 
 
-def _with_cause(errors: Sequence[str]) -> Sequence[str]:
+def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
     """Return the errors with a cause, without secrets, and without the header of a list with one error.
 
     Cloud Run's own error about a revision is left out if the program explains it.
@@ -164,7 +166,20 @@ def _with_cause(errors: Sequence[str]) -> Sequence[str]:
     found = [error for error in runner.reasons(errors) if not runner.has_no_reason(error)]
     explained = {name["revision"]: error for error in found if (name := _EXPLAINED.match(error))}
     found = [error for error in found if all(error is text or name not in error for name, text in explained.items())]
-    return [masked(_ONLY_ERROR.sub("", error).expandtabs(2)) for error in found]
+    return [masked(_of_server(stack, _ONLY_ERROR.sub("", error)).expandtabs(2)) for error in found]
+
+
+def _of_server(stack: str, error: str) -> str:
+    """Return the error of a TPU VM's server with its cause instead of its log lines, if the cause is known."""
+    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
+
+    if not error.startswith(_SERVER_FAILED):
+        return error
+    reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
+    cause = known_cause(server_log(read(stack)), [*lines[:-1], reason], reason=reason)
+    if cause is None or cause.hint == reason:
+        return error
+    return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 
 
 def _one_line(text: str) -> str:
@@ -189,7 +204,7 @@ def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[
         try:
             code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
         except KeyboardInterrupt:
-            for text in _with_cause(errors):
+            for text in _with_cause(stack, errors):
                 print_progress("up", text)
             raise
         return code, output, errors

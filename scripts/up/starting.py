@@ -11,11 +11,9 @@ from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.guest_attributes import FAILED, reason_of
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import refresh_command
-from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
@@ -175,15 +173,4 @@ def exists_now(stack: str) -> str:
         ends=facts.deadline or "",
         form=facts.form or "",
     )
-    return f"Exists now: {what}{place}{serves}. {costs.sentence} {end}{_fix(state, facts)}"
-
-
-def _fix(state: StackState, facts: CloudFacts) -> str:
-    """Return how to fix a machine's server that failed, with the command to run then; empty if the cause is unknown."""
-    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
-
-    if facts.phase != FAILED:
-        return ""
-    detail = facts.phase_detail or ""
-    cause = known_cause(server_log(state), detail.splitlines(), reason=reason_of(detail))
-    return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""
+    return f"Exists now: {what}{place}{serves}. {costs.sentence} {end}"

@@ -29,10 +29,6 @@ _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400
 _LOG_LINK: Final = re.compile(r"revision_name%3D%22(?P<revision>[\w-]+)%22")
 """Part of Cloud Run's link to the log of a revision that did not start. Other errors have no link."""
-OUTPUTS_KEPT: Final = (
-    "Stack outputs listed with a minus are kept. A failed update removes none. To see them, run `pulumi stack output`."
-)
-"""A program with a failed resource registers no outputs. The state keeps the older ones."""
 
 
 def explain_failures(context: Context, grants: NewGrants) -> None:
@@ -68,8 +64,6 @@ class FailureReport:
             pulumi.log.warn(
                 f"A new grant of {self.start.account} had not taken effect yet. Run `gemma up {stack}` again."
             )
-        if args.failed_operation == "update":
-            pulumi.log.info(OUTPUTS_KEPT)
         old_key = text_of_old_key(args, self.start.settings.project)
         if old_key:
             pulumi.log.warn(old_key)

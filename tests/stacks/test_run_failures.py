@@ -190,16 +190,6 @@ def test_a_fault_of_the_report_does_not_hide_googles_error(monkeypatch, report):
     assert said == ["Cannot explain the log of the revision (KeyError)."]
 
 
-@pytest.mark.parametrize(("operation", "said"), [("update", [run_failures.OUTPUTS_KEPT]), ("create", [])])
-def test_a_failed_update_says_that_its_outputs_are_kept(monkeypatch, report, operation, said):
-    assert "listed with a minus are kept" in run_failures.OUTPUTS_KEPT
-    told = []
-    monkeypatch.setattr(run_failures.pulumi.log, "info", told.append)
-    args = pulumi.ErrorHookArgs("urn", "", "vllm", "t", failed_operation=operation, errors=["refused"])
-    assert asyncio.run(report.handle(args)) is False
-    assert told == said
-
-
 def service_with(secret: str, version: str) -> dict[str, object]:
     reference = {"secretKeyRef": {"secret": secret, "version": version}}
     envs = [{"name": "HF_HOME", "value": "/x"}, {"name": "VLLM_API_KEY", "valueSource": reference}]
