@@ -150,8 +150,17 @@ MISTAKES = [
         "tpu-v6e4",
         "vllm.gpuMemoryUtilization",
         "0.9",
-        '= "0.9": expected a number, not text; remove the quotes, or set it again with `pulumi config set --type float`.',
+        '= "0.9": expected a number, not text; write 0.9 without quotes, or set it again with `pulumi config set --type float`.',
     ),
+    ("tpu-v6e4", "vllm.gpuMemoryUtilization", "90%", "write 0.9 without quotes"),
+    ("tpu-v6e4", "vllm.gpuMemoryUtilization", "0,9", "write 0.9 without quotes"),
+    (
+        "tpu-v6e4",
+        "vllm.maxModelLen",
+        "16,384",
+        "write 16384 without quotes, or set it again with `pulumi config set --type int`",
+    ),
+    ("tpu-v6e4", "maxUsd", "$20", "write 20 without quotes"),
     (
         "tpu-v6e4",
         "vllm.speculativeConfig",
@@ -232,7 +241,9 @@ def test_without_a_project_nothing_loads():
 
 
 def test_a_project_that_cannot_be_one_is_refused():
-    with pytest.raises(SettingsError, match='gcp:project = "My Project": expected a project id'):
+    with pytest.raises(
+        SettingsError, match='gcp:project or GOOGLE_CLOUD_PROJECT = "My Project": expected a project id'
+    ):
         load(values_of("tpu-v6e4"), project="My Project")
 
 
