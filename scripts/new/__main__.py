@@ -28,7 +28,7 @@ from gemma_serving.scripts.cli.options import JsonSwitch, Option
 if TYPE_CHECKING:
     from gemma_serving.planning.data.checkpoints import Checkpoint
     from gemma_serving.planning.settings.stack import Settings
-    from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet
+    from gemma_serving.planning.solve.search import Solution, SolutionSet
     from gemma_serving.scripts.new.profiles import UsageProfile
     from gemma_serving.scripts.plan.api import StackFile
 
@@ -116,8 +116,9 @@ class NewOptions:
 
 def _new(options: NewOptions) -> ExitCode:
     from gemma_serving.planning.data.checkpoints import checkpoint_of
+    from gemma_serving.planning.data.images import image_words
     from gemma_serving.planning.planner import plan
-    from gemma_serving.scripts.plan.api import new_file
+    from gemma_serving.scripts.plan.api import new_file, write_stack
     from gemma_serving.scripts.stack.settings import NO_PROJECT
     from gemma_serving.stacks.loading import from_file
     from gemma_serving.stacks.planned import finding_text, headline, to_deployment
@@ -132,7 +133,9 @@ def _new(options: NewOptions) -> ExitCode:
     if options.like:
         _copy(options, options.like, path)
     else:
-        unmet, image = _solved_file(options, provider, path.parent)
+        file, unmet = _file(options, provider, path.parent)
+        write_stack(file)
+        image = [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
     planned = plan(deployment)
@@ -183,32 +186,19 @@ def _copy(options: NewOptions, like: str, path: Path) -> None:
     write_copy(source, path)
 
 
-def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Write the file of the best deployment. Return the profile's unmet requirements, and a sentence about its image if it names one.
-
-    Raises PlanningError.
-    """
-    from gemma_serving.planning.data.images import image_words
-    from gemma_serving.scripts.plan.api import write_stack
-
-    file, unmet = _file(options, provider, root)
-    write_stack(file)
-    return unmet, [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
-
-
 def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
     """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
+    from gemma_serving.planning.solve.search import ServiceLimits
     from gemma_serving.scripts.new.profiles import USAGE_PROFILES, with_profile
     from gemma_serving.scripts.plan.api import StackFile
 
     profile = USAGE_PROFILES.get(options.profile or "")
-    limits = _limits(options)
-    found = with_profile(options.profile, _solved(options, limits, profile))
+    found = with_profile(options.profile, _solved(options, profile))
     revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(
         name=options.name,
         solution=found.solution,
-        limits=limits,
+        limits=ServiceLimits(max_usd_per_hour=options.budget),
         goal=profile.goal if profile else "cost",
         revision=revision,
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
@@ -219,12 +209,6 @@ def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, S
         secrets_provider=provider,
     )
     return file, found.unmet
-
-
-def _limits(options: NewOptions) -> "ServiceLimits":
-    from gemma_serving.planning.solve.search import ServiceLimits
-
-    return ServiceLimits(max_usd_per_hour=options.budget)
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
@@ -242,7 +226,7 @@ def _provider(path: "Path", options: NewOptions) -> str:
     return url
 
 
-def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
+def _solved(options: NewOptions, profile: "UsageProfile | None") -> "Solution":
     """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
 
     Raises PlanningError with the closest one if none does.
@@ -250,7 +234,7 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.settings.workload import parse_workload
     from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
-    from gemma_serving.planning.solve.search import solve
+    from gemma_serving.planning.solve.search import ServiceLimits, solve
     from gemma_serving.scripts.plan.api import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
@@ -260,7 +244,9 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
     sentence = ""
     for among in dict.fromkeys((suitable, places)):
-        answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=among)
+        answer = solve(
+            workload, ServiceLimits(max_usd_per_hour=options.budget), goal=goal, checkpoints=checkpoints, places=among
+        )
         if answer.chosen is not None:
             return _in_own_precision(answer) if options.config else answer.chosen
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
@@ -289,7 +275,7 @@ def _converted(options: NewOptions, settings: "Settings") -> Iterator[str]:
         f"workload on {card.name if card else here}."
     )
     try:
-        kept = _solved(replace(options, accelerator=None), _limits(options), USAGE_PROFILES.get(options.profile or ""))
+        kept = _solved(replace(options, accelerator=None), USAGE_PROFILES.get(options.profile or ""))
     except PlanningError:
         yield said
         return

@@ -145,7 +145,6 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "loads_libraries": dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
         "enough_utilization": utilization_leaving(memory.outside_enough_gib, memory.usable_gib),
         "on_chip": "VMEM of a chip" if settings.target == "tpu" else "shared memory of the GPU",
-        "predicted": _predicted(start.plan),
         "none_fits": groups.get("longest") == 0,
         "may_wait_longer": start.probe is not None and start.probe.budget_s < LONGEST_PROBE.budget_s,
         "longest": LONGEST_PROBE,
@@ -163,13 +162,6 @@ def _other_commit(model: str, revision: str | None) -> str:
 def _value(text: str | None) -> int | str:
     digits = (text or "").replace(",", "")
     return int(digits) if digits.isdecimal() else text or ""
-
-
-def _predicted(plan: Plan) -> str:
-    blocking = [finding.id for finding in plan.findings if finding.severity == "block"]
-    if blocking:
-        return f" The plan predicts a failure: {', '.join(blocking)}."
-    return f" The plan is close to a limit ({plan.margin.rule})." if plan.margin is not None else ""
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:
