@@ -80,7 +80,8 @@ def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
     """Return the errors of a preview in JSON, in order. "preview failed" is included only if it is the only one."""
-    return runner.reasons([text for text in (message.strip() for message in diagnostics(preview, "error")) if text])
+    found = [text for text in (message.strip() for message in diagnostics(preview, "error")) if text]
+    return runner.reasons(found) or found
 
 
 def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:

@@ -133,8 +133,8 @@ def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
     """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
     from gemma_serving.scripts.logs.api import failed_service_cause  # noqa: PLC0415 - only a failure needs it
 
-    cloud, declared = facts.cloud, facts.declared
-    if cloud is None or declared is None or declared.kind in CAPACITY or cloud.state != "FAILED":
+    cloud = facts.cloud
+    if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
         return facts
     cause = failed_service_cause(state, cloud)
     return facts if cause is None else replace(facts, server=Present(replace(cloud, phase_detail=cause.hint)))

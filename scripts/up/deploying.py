@@ -163,7 +163,7 @@ def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
-    found = [error for error in runner.reasons(errors) if not runner.has_no_reason(error)]
+    found = runner.reasons(errors)
     explained = {name["revision"]: error for error in found if (name := _EXPLAINED.match(error))}
     found = [error for error in found if all(error is text or name not in error for name, text in explained.items())]
     return [masked(_of_server(stack, _ONLY_ERROR.sub("", error)).expandtabs(2)) for error in found]

@@ -5,7 +5,7 @@ The hook never changes the outcome, and takes no longer than `stacks.hooks.conta
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pulumi
@@ -22,7 +22,7 @@ from gemma_serving.planning.settings.text import format_memory
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
 from gemma_serving.stacks.google_project.propagation import NewGrants
-from gemma_serving.stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
+from gemma_serving.stacks.hooks.container_logs import RevisionLog, last_lines, why_unread
 from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of
 
 _SHOWN: Final = 20
@@ -88,8 +88,9 @@ class FailureReport:
         region = run.region if run is not None else ""
         log = RevisionLog(project=settings.project, location=region, service=self.service, revision=revision)
         command = f"To read its log, run `gemma logs {self.start.stack}`."
+        mask = LineMask(tuple(self.secrets))
         try:
-            lines = self._masked(await last_lines(log))
+            lines = [replace(line, text=for_terminal(mask(line.text))) for line in await last_lines(log)]
         except GoogleCallError as error:
             said = f"{masked(str(error), self.secrets).rstrip('.')}."
             why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
@@ -116,10 +117,6 @@ class FailureReport:
             f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or lower cloudRun.maxInstances, "
             "cloudRun.cpu or cloudRun.memory."
         )
-
-    def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
-        mask = LineMask(tuple(self.secrets))
-        return [ContainerLine(source=line.source, text=for_terminal(mask(line.text))) for line in lines]
 
 
 def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
