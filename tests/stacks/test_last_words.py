@@ -115,6 +115,11 @@ HBM = (
             ["cannot load the precision of google/"],
         ),
         ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the TPU VM"]),
+        (
+            "Cannot pull image docker.io/vllm/vllm-tpu@sha256:0: Error response from daemon: manifest unknown",
+            "",
+            ["The registry has no image docker.io/vllm/vllm-tpu@sha256:0. Correct gemma-serving:image (`gemma doctor"],
+        ),
         ("huggingface_hub.errors.GatedRepoError: 403 Client Error", "", ["denied access to"]),
         ("Repository Not Found for url: https://huggingface.co/api/models/x/y.", "", ["does not exist or is private"]),
     ],
