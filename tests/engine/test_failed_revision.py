@@ -63,7 +63,8 @@ def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_tha
     assert "Error 803: system has unsupported display driver / cuda driver combination" in failed.text
     hint = "Set gemma-serving:cloudRun.cudaCompatibility: false"
     assert hint in failed.text
-    assert hint in failing.script("logs", "--stack", STACK, expect=None).text
+    for command in ("logs", "status"):
+        assert hint in failing.script(command, "--stack", STACK, expect=None).text
 
 
 def test_settings_that_fit_bring_the_server_up(failing):
