@@ -101,6 +101,11 @@ def shortage(
     return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
 
 
+def is_over_quota(words: str) -> bool:
+    """Return whether Google refuses a resource because a quota does not allow it."""
+    return refusals.kind(words) == refusals.QUOTA
+
+
 def _any_enough(responses: Sequence[bool | None]) -> bool | None:
     if True in responses:
         return True

@@ -153,7 +153,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
     if code != 0:
         print("".join(repeated), end="", file=sys.stderr, flush=True)
         reason = next(iter(reasons(_errors(output))), "")
-        why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
+        why = f": {reason.rstrip('.')}" if reason else ""
         failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
         hint = "" if arguments[0] == "destroy" else recover_hint(stack, output)  # a teardown searches for them itself
         raise PulumiFailedError(f"{hint}{failed} {after_failure}", output)
@@ -245,19 +245,14 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 def first_error(text: str, code: int) -> str:
     """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
-    lines = _lines(text)
-    return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
+    errors = _errors(text)
+    return (reasons(errors) or errors or (_lines(text) if code >= 0 else []) or [f"it {ending(code)}"])[0]
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause: or, without any, "update failed" and similar. Inputs of the provider `gcp-tpu` have their settings' keys."""
-    found = [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
-    return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
-
-
-def has_no_reason(error: str) -> bool:
-    """Return whether an error is only the engine's "update failed" or similar."""
-    return _NO_REASON.fullmatch(error) is not None
+    """Return the errors but "update failed" and similar. The provider `gcp-tpu` names inputs and `pulumi up`: the settings' keys and `gemma up`."""
+    found = [error for error in errors if not _NO_REASON.fullmatch(error)]
+    return [_INPUT.sub(r"`tpu.\1`", error).replace("`pulumi up`", "`gemma up`") for error in found]
 
 
 def _errors(text: str) -> Sequence[str]:

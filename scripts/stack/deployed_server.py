@@ -258,12 +258,13 @@ def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     shares, ready = known_shares(document), _short(document.get("latestReadyRevision"))
     stored = _short(document.get("latestCreatedRevision"))
     reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
+    message = str(condition.get("message") or "").partition("\n\n")[0]  # links follow
     facts = CloudFacts(
         state="DEPLOYING" if document.get("reconciling") else state,
         state_since=str(condition.get("lastTransitionTime") or "") or None,
         place=str(document.get("name")).split("/")[3],
         phase=str(reason) if reason and state != "READY" else None,
-        phase_detail=for_terminal(str(condition.get("message") or "")) or None,
+        phase_detail=for_terminal(message) or None,
         declared=declared,
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),

@@ -11,10 +11,9 @@ from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.guest_attributes import FAILED, reason_of
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.settings_files import refresh_command
-from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
@@ -23,7 +22,7 @@ from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.doctor.api import require_ready, width_of
+from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
 from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
@@ -62,7 +61,7 @@ def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
     if settings is not None:  # no check of the doctor is for a gateway
         _require_zone(settings, facts)
-        _require_ready(settings, state)
+        report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
@@ -119,12 +118,8 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
 
 
-def _require_ready(settings: Settings, state: StackState) -> None:
-    """Print each check that could not be made.
-
-    Raises CommandRefusedError if one blocks, and ScriptError if this machine has no connection to Google.
-    """
-    lines = require_ready(settings, state, width=width_of(sys.stderr))
+def report_unknown(lines: Sequence[Diagnosis]) -> None:
+    """Print each check that could not be made. Raises ScriptError if this machine has no connection to Google."""
     for line in lines:
         if line.detail.startswith(NO_CONNECTION):
             raise ScriptError(f"{line.detail} Nothing was changed.")
@@ -166,8 +161,10 @@ def exists_now(stack: str) -> str:
         return f"Exists now: {_found(state)} {end}"
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
-    costs = reported_costs(facts, is_service=what == "service")
-    return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
+    is_service = what == "service"
+    serves = f"; revision {facts.running} still serves" if is_service and facts.running else f", {facts.state}"
+    costs = reported_costs(facts, is_service=is_service)
+    return f"Exists now: {what}{place}{serves}. {costs.sentence} {end}"
 
 
 def _found(state: StackState) -> str:
@@ -179,14 +176,3 @@ def _found(state: StackState) -> str:
             return f"unknown, because a check failed ({why.rstrip('.')})."
         case _:
             return "nothing in Google Cloud: every list was read."
-
-
-def _fix(state: StackState, facts: CloudFacts) -> str:
-    """Return how to fix a machine's server that failed, with the command to run then; empty if the cause is unknown."""
-    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
-
-    if facts.phase != FAILED:
-        return ""
-    detail = facts.phase_detail or ""
-    cause = known_cause(server_log(state), detail.splitlines(), reason=reason_of(detail))
-    return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""

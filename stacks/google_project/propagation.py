@@ -59,6 +59,10 @@ _AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
 )
 """Transient errors: the awaited change, and its longest wait in seconds."""
 _REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
+_SERVER_DENIED: Final = re.compile(
+    r"Permission denied on secret: projects/|does not have storage\.(objects|buckets|folders)\.\w+ access"
+)
+"""In Cloud Run's error, or in the log of a revision that reads its bucket."""
 _ALERT_TYPES: Final = "gcp:monitoring/"
 ALERT_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
@@ -229,6 +233,10 @@ class NewGrants:
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of the event loop, or None if this run created none."""
+
+    def may_be_denied(self, error: str) -> bool:
+        """Return whether an error may only report that a grant of this run does not work yet."""
+        return self.newest_s is not None and _SERVER_DENIED.search(error) is not None
 
     async def note(self, _args: pulumi.ResourceHookArgs) -> None:
         """Record that a grant was created."""

@@ -8,7 +8,7 @@ import pytest
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
-from gemma_serving.engine.previewed import preview_errors
+from gemma_serving.engine.previewed import PreviewFailedError, preview_errors, previewed
 from gemma_serving.engine.runner import PulumiFailedError
 from gemma_serving.engine.secrets_provider import create_state
 
@@ -174,6 +174,22 @@ def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
 
     assert preview_errors(said("preview failed", "FIT01 does not fit", "preview failed")) == ["FIT01 does not fit"]
     assert preview_errors(said("preview failed")) == ["preview failed"]
+
+
+def test_a_change_that_deletes_a_protected_resource_is_refused_with_the_command(monkeypatch):
+    urn = "urn:pulumi:x::gemma-serving::gemma-serving:index:ModelBucket$gcp:storage/bucket:Bucket::models"
+    text = f'Preview failed: resource "{urn}" cannot be deleted\nbecause it is protected. To unprotect the resource, either remove ...'
+
+    def failed(*_words):
+        raise PreviewFailedError([text])
+
+    monkeypatch.setattr("gemma_serving.engine.previewed.preview", failed)
+    with pytest.raises(CommandRefusedError) as refused:
+        previewed("x")
+    assert str(refused.value) == (
+        "The change deletes gcp:storage/bucket:Bucket models, which is protected. Nothing was changed. To delete it with its contents, run "
+        f"`pulumi state unprotect '{urn}' --yes --stack x`, then `gemma up x`."
+    )
 
 
 def test_the_reason_of_a_list_of_errors_is_its_first_entry():

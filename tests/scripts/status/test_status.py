@@ -113,6 +113,14 @@ def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
     assert LONGEST_PHASE in rows(text)[0]
 
 
+def test_a_failed_change_is_rolled_back_while_the_former_document_serves():
+    cloud = replace(READY.cloud, phase="failed", reported="b", running="a")
+    assert "rolled back" in drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 120)
+    assert "rolled back" not in drawn(
+        replace(REPORT, stacks=(replace(READY, cloud=replace(cloud, running=None)),)), 120
+    )
+
+
 def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
     assert ABSENT.stack not in drawn(REPORT, 80)
     monkeypatch.setattr(collect, "collect", lambda _: REPORT)
