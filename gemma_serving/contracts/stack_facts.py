@@ -107,7 +107,7 @@ class DeployedServer:
     inputs: Mapping[str, object]
     outputs: Mapping[str, object]
     is_recorded: bool = True
-    """False if the state has none: the names are those that the stack's settings give it."""
+    """False if the state has none, or only its interrupted creation: a server of another owner may have one of the names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

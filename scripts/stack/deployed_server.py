@@ -1,6 +1,6 @@
 """Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -53,7 +53,8 @@ _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "F
 
 def serving(state: StackState) -> DeployedServer | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
-    return next((server_of(item) for item in state.servers if not item.get("delete")), None)
+    found = next((item for item in state.servers if not item.get("delete")), None)
+    return None if found is None else replace(server_of(found), is_recorded=found not in state.pending)
 
 
 def server_of(item: Item) -> DeployedServer:
@@ -70,7 +71,7 @@ def server_of(item: Item) -> DeployedServer:
 def named_server(state: StackState) -> DeployedServer:
     """Return the server that a stack's settings name. Raises CommandRefusedError if they cannot be read, and NamingError."""
     project = next(iter(state.projects), NO_PROJECT)
-    name = Names(project=project, stack=state.stack).base
+    name = Names(project=project, stack=state.former_name or state.stack).base
     gateway = gateway_settings(state.stack, project=project)
     if gateway is not None:
         return _named_service(project, gateway.gateway.region, name)
@@ -121,17 +122,17 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: boo
         raise ScriptError(f"Google returned an error: {error}") from None
 
 
-def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
-    """Return the first resource that exists; None if none does. Raises ScriptError if that is unknown.
+def _read(api: GoogleApi, kind: str, names: Sequence[str], is_ours: Callable[[Item], bool] = bool) -> Item | None:
+    """Return the first resource that exists and is the stack's; None if none is. Raises ScriptError if that is unknown.
 
     Google returns 403 for a zone that does not exist. The first name is the recorded one.
     """
     of_kind, denied = by_name(kind), ""
     for name in names:
         match lookup(api, of_kind.api, of_kind.address(name)):
-            case Present(value=document):
+            case Present(value=document) if is_ours(document):
                 return document
-            case Absent():
+            case Present() | Absent():
                 continue
             case Unknown(cause="denied", why=why):
                 is_other_place = NO_SUCH_PLACE in why and name != names[0]
@@ -146,12 +147,16 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
 
 
 def _document(api: GoogleApi, found: DeployedServer, stack: str) -> Item | None:
-    """Return the document of a server; None without one, or if only its name is known and another owner has it. Raises ScriptError."""
-    document = _read(api, found.kind, found.names)
-    if document is None or found.is_recorded:
-        return document
-    owner = by_name(found.kind).owner(document)
-    return document if owner is not None and owner.stack == stack else None
+    """Return the document of a server; None without one. A server of another owner may have one of its names. Raises ScriptError."""
+    kind = by_name(found.kind)
+
+    def is_ours(document: Item) -> bool:
+        if found.is_recorded and kind.name(document) == found.names[0]:
+            return True
+        owner = kind.owner(document)
+        return owner is not None and owner.stack == stack
+
+    return _read(api, found.kind, found.names, is_ours)
 
 
 def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:

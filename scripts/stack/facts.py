@@ -70,7 +70,7 @@ def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
         facts = _with_named_server(facts, state)
     found, queries = facts.declared, dict[str, Callable[[], Answer[object]]]()
     if found is not None and asks_server:
-        queries["server"] = lambda: _report(found, state.stack, costs=costs)
+        queries["server"] = lambda: _report(found, state.former_name or state.stack, costs=costs)
     if found is not None and "buckets" in parts:
         queries["lost_buckets"] = lambda: Present(lost_buckets(state))  # calls nothing without a bucket
     answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)
@@ -85,6 +85,15 @@ def _with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
         return replace(facts, declared=named_server(state))
     except (CommandRefusedError, NamingError) as error:
         return replace(facts, server=Unknown(f"the name of its server is unknown: {str(error).splitlines()[0]}"))
+
+
+def unrecorded_names(state: StackState) -> Sequence[str]:
+    """Return the full names that a server has if it exists and the state lacks it, by the stack's settings; none if these cannot be read."""
+    facts = facts_of(state)
+    try:
+        return named_server(state).names if facts.declared is None and facts.has_server_component else ()
+    except (CommandRefusedError, NamingError):
+        return ()
 
 
 def _report(found: DeployedServer, stack: str, *, costs: bool) -> Answer[CloudFacts]:

@@ -82,7 +82,7 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
                     owner = kind.owner(document)
-                    if owner is not None and owner.stack == state.stack:
+                    if owner is not None and owner.stack in {state.stack, state.former_name}:
                         project = str(item.project or next(iter(state.projects), ""))
                         yield resource_of(kind, document, project=project, owner=owner)
                 case Absent():

@@ -43,6 +43,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.stack import unfinished_teardown
+from gemma_serving.scripts.stack.facts import unrecorded_names
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
@@ -194,6 +195,9 @@ class Teardown:
         regions = [region for item in settings for region in item.regions]
         buckets = [bucket for state in self.known.states for bucket in state.buckets]
         buckets += [item.bucket for item in settings if item.bucket]
+        named = [
+            name for state in self.known.states for name in (*pending.stated_names(state), *unrecorded_names(state))
+        ]
         return Scope(
             projects=self.known.projects,
             stack=self.options.stack,
@@ -202,7 +206,7 @@ class Teardown:
             buckets=buckets,
             kept=[item.resource.name for item in self.retained],
             apis=self._apis(),
-            stated=frozenset(in_project(name) for state in self.known.states for name in pending.stated_names(state)),
+            stated=frozenset(map(in_project, named)),
         )
 
     def _apis(self) -> frozenset[str] | None:
