@@ -239,8 +239,8 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     """Return the facts with the TPU VM's guest attributes. A machine without any is booting."""
     try:
         published = TpuMachine(api=api, name=name).published()
-    except GoogleListError as error:
-        return replace(facts, unknown=(f"Cannot read the phase of the TPU VM: {error}",))
+    except ScriptError as error:
+        return replace(facts, unknown=(str(error),))
     idle = reported(published, GOOGLE_CLOCK.now())
     return replace(
         facts,
