@@ -22,7 +22,7 @@ from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.scripts.stack.deployed_server import server_of
+from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
@@ -71,6 +71,7 @@ class SearchedStacks:
         regions = [region for item in self.settings.values() for region in item.regions]
         buckets = [bucket for state in self.states for bucket in state.buckets]
         buckets += [item.bucket.existing for item in servers if item.bucket.existing]  # other owners', with grants
+        named = [name for state in self.states for name in (*stated_names(state), *unrecorded_names(state))]
         return Scope(
             projects=self.projects,
             stack=self.stack,
@@ -79,7 +80,7 @@ class SearchedStacks:
             buckets=buckets,
             kept=kept,
             apis=self.apis,
-            stated=frozenset(in_project(name) for state in self.states for name in stated_names(state)),
+            stated=frozenset(map(in_project, named)),
         )
 
 
@@ -175,7 +176,7 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
                     owner = kind.owner(document)
-                    if owner is not None and owner.stack == state.stack:
+                    if owner is not None and owner.stack in {state.stack, state.former_name}:
                         project = str(item.project or next(iter(state.projects), ""))
                         yield resource_of(kind, document, project=project, owner=owner)
                 case Unknown(cause=cause, why=why) if cause != "denied":
