@@ -16,7 +16,7 @@ _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"
 
 
 def checks(checkup: Checkup, state: StackState | None = None) -> Iterator[DoctorCheck]:
-    """Yield the check. It has no result if no backend is chosen, which another check reports. `state`: if it was read before."""
+    """Yield the check. It has no result without a backend or an engine, which other checks report. `state`: if it was read before."""
     yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.stack, state))
 
 
@@ -27,6 +27,8 @@ def _passphrase(stack: str, state: StackState | None) -> Iterator[Diagnosis]:
     if not url:
         return
     state = state or (read(stack) if stack else StackState(stack=stack, status="missing"))
+    if state.status == "no engine":
+        return
     provider, salt = secrets_provider_in(state.raw)
     if provider not in {"", "passphrase"} or not (salt or uses_passphrase(stack, url)):
         yield ok("another secrets provider encrypts the stack's secrets")

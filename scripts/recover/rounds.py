@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_api import GoogleApi
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import (
@@ -27,6 +27,7 @@ from gemma_serving.engine.deployment import (
 from gemma_serving.engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from gemma_serving.engine.previewed import declared, scratch_backend
 from gemma_serving.engine.secrets_provider import create_state
+from gemma_serving.engine.state import of_deployment
 from gemma_serving.scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
 from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource, without_unknown
 
@@ -187,9 +188,9 @@ def _refresh(stack: str, report: Report) -> None:
 
 
 def _state_is(stack: str) -> str:
-    """Return how the state is: whole, missing or unreadable. Raises ScriptError if that is unknown."""
+    """Return how the state is: whole, missing or unreadable. Raises ScriptError if that is unknown, or if the stack was renamed."""
     try:
-        read_deployment(stack)
+        state = of_deployment(stack, read_deployment(stack))
     except ScriptError as error:
         has_settings = (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file()
         if isinstance(error, StateUnreadableError) and error.cut_off:
@@ -197,6 +198,8 @@ def _state_is(stack: str) -> str:
         if "does not exist" in str(error) and has_settings:
             return "missing"
         raise
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} Nothing was changed.")
     return "whole"
 
 

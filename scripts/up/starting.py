@@ -45,11 +45,10 @@ def prepared_stack(stack: str) -> Generator[bool]:
 
     Yield whether it is a gateway. Raises CommandRefusedError before anything is created.
     """
-    runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    is_known = stack in runner.listed_stacks()
-    state = read(stack) if is_known else StackState(stack=stack, status="missing")
+    state = read(stack)
+    is_known = state.status != "missing"
     if state.rename:
         raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
@@ -59,6 +58,8 @@ def prepared_stack(stack: str) -> Generator[bool]:
         home_region(settings, stack, state.by_urn)  # before the checks of another region
         _require_zone(settings, state)
         _require_unblocked(stack, settings, state)
+    if state.status not in {"read", "missing"}:
+        raise CommandRefusedError(state.detail)
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)

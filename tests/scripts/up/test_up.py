@@ -91,10 +91,10 @@ class Engine:
         """What is said about the limits, by the age and the project."""
         self.known, self.errors = [STACK], []
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
-        monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         monkeypatch.setattr(starting, "blocking_checks", self._blocking)
-        monkeypatch.setattr(starting, "read", lambda _stack: self.state)
+        self.reads = 0
+        monkeypatch.setattr(starting, "read", self._read)
         monkeypatch.setattr(facts, "connect", lambda _project: None)
         monkeypatch.setattr(facts, "cloud_facts", self._facts)
         monkeypatch.setattr(starting.runner, "run", self._remove)
@@ -140,6 +140,10 @@ class Engine:
         if isinstance(self.facts, Exception):
             raise self.facts
         return self.facts
+
+    def _read(self, stack):
+        self.reads += 1
+        return self.state if stack in self.known or self.reads > 1 else StackState(stack=stack, status="missing")
 
     def _remove(self, *words):
         self.removed.append(words)
@@ -370,6 +374,7 @@ def test_a_stack_that_was_deployed_under_this_projects_name_is_not_created_again
     engine, copied, monkeypatch, capsys
 ):
     (copied.parent / "Pulumi.yaml").write_text("name: fork\nruntime: python\n")
+    engine.known = []
     monkeypatch.setattr(
         up.runner, "listed_stacks", lambda *of: frozenset([STACK] if of == ("--project", "gemma-serving") else [])
     )
@@ -580,8 +585,12 @@ def test_a_server_that_failed_is_said_with_the_setting_to_change_and_the_two_com
     assert "completely: The server failed: Invalid rev id: abc (exit code 1). " in error
 
 
-def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, capsys):
-    engine.result, engine.state = (255, "error: no capacity.\n"), StackState(stack=STACK, status="unreadable")
+def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, monkeypatch, capsys):
+    def broken(*words, **_):
+        engine.state = StackState(stack=STACK, status="unreadable")
+        return 255, "error: no capacity.\n"
+
+    monkeypatch.setattr(up.runner, "attended", broken)
     assert typed("--yes") == ExitCode.FAILED
     assert "up: Exists now: unknown, because the state cannot be read. " in capsys.readouterr().err
 
@@ -870,6 +879,13 @@ def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, mo
         assert coming.endless_forms == endless
 
 
-def test_a_stack_without_settings_is_refused(engine, capsys):
+def test_a_state_that_cannot_be_read_stops_up_and_names_the_command(engine, capsys):
+    engine.state = StackState(stack=STACK, status="unreadable", detail=f"It is truncated. Run `gemma recover {STACK}`.")
+    assert (typed("--yes"), engine.previews) == (ExitCode.REFUSED, [])
+    assert capsys.readouterr().err == f"up: It is truncated. Run `gemma recover {STACK}`.\n"
+
+
+def test_a_stack_without_settings_is_refused(engine, capsys, monkeypatch):
+    monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(engine.known))
     assert run_command(command.COMMAND, ["--stack", "no-such-stack"]) == ExitCode.REFUSED
     assert "not found" in capsys.readouterr().err
