@@ -278,7 +278,7 @@ def _no_settings(path: Path) -> str:
 def not_yaml(name: str, error: yaml.YAMLError) -> str:
     """Return the error for invalid YAML, with its line if the parser knows it."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
+        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file."
     mark, problem = error.problem_mark, error.problem or "it cannot be read"
     if isinstance(error, _RefusedYamlError):
         return f"{name}, line {mark.line + 1}: {problem}."

@@ -39,9 +39,7 @@ _DENIED: Final = re.compile(
 )
 """In Cloud Run's error, or in the log of a revision that reads its bucket."""
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
-OUTPUTS_KEPT: Final = (
-    "Stack outputs listed with a minus are kept. A failed update removes none. To see them, run `pulumi stack output`."
-)
+OUTPUTS_KEPT: Final = "Stack outputs listed with a minus are kept. A failed update removes none."
 """A program with a failed resource registers no outputs. The state keeps the older ones."""
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
@@ -166,7 +164,7 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
     owner = parts[1] if len(parts) > 1 else project
     return (
         "The API key was rotated, but the revision with the new key did not start. The old revision keeps serving, and the OLD KEY STILL WORKS "
-        f"(version {version} of secret {secret}). Fix the cause and run `gemma up` again. If the old key has leaked, run "
+        f"(version {version} of secret {secret}). Fix the cause and deploy again. If the old key has leaked, run "
         f"`gcloud secrets versions disable {version} --secret={secret} --project={owner}`. Then no instance of the old revision starts, and "
         "running ones keep the key until they stop."
     )

@@ -256,7 +256,7 @@ class TestMachine:
     def test_a_machine_that_is_gone_is_refused(self, command):
         tpu(command)
         code, _, said = command.run("--yes")
-        assert (code, "gemma up x --refresh" in said) == (ExitCode.REFUSED, True)
+        assert (code, "Run `gemma up x`." in said) == (ExitCode.REFUSED, True)
 
     def test_capacity_that_is_not_there_yet_is_refused(self, command):
         command.deploy(stack_resource(target="tpu"), queued(state="WAITING_FOR_RESOURCES"))
