@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import yaml
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.spelling import odd_characters
@@ -36,7 +37,7 @@ _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
 
-class SettingsError(ValueError):
+class SettingsError(CommandRefusedError):
     """The settings are invalid. The message has one sentence per error, each on its own line."""
 
 
