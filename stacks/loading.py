@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import yaml
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.spelling import meant, odd_character
@@ -34,7 +35,7 @@ _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_P
 _MAX_VALUE_CHARACTERS = 60
 
 
-class SettingsError(ValueError):
+class SettingsError(CommandRefusedError):
     """The settings are invalid. The message has one sentence per error, each on its own line."""
 
 
@@ -277,7 +278,7 @@ def _no_settings(path: Path) -> str:
 def not_yaml(name: str, error: yaml.YAMLError) -> str:
     """Return the error for invalid YAML, with its line if the parser knows it."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
+        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file."
     mark, problem = error.problem_mark, error.problem or "it cannot be read"
     if isinstance(error, _RefusedYamlError):
         return f"{name}, line {mark.line + 1}: {problem}."

@@ -31,6 +31,8 @@ _LOST_TRACK: Final = re.compile(
     r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b|failed to save snapshot", re.IGNORECASE
 )
 """Errors after which a resource may exist that is not in the state."""
+_CUT_OFF: Final = "unexpected end of JSON input"
+"""Error of a list of stacks if an interrupted write truncated the state of one."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
 _INPUT: Final = re.compile(
@@ -80,7 +82,7 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
     """Return the stacks with settings. Raises CommandRefusedError without any, or one of `names`."""
     known = stacks_in(project_folder())
     if not known:
-        raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
+        raise CommandRefusedError("No Pulumi.<stack>.yaml found. To create a stack, run `gemma new NAME --model ID`.")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise CommandRefusedError(no_settings(unknown[0]))
@@ -223,6 +225,8 @@ def query(
     # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
     is_out = "PULUMI_ACCESS_TOKEN must be set" in error
     text = NOT_LOGGED_IN if is_out else f"`pulumi {arguments[0]}` failed: {error}"
+    if arguments[1:2] == ["ls"] and _CUT_OFF in error:
+        text = f"The state of a stack cannot be read ({error}). To see which, run `gemma status`."
     raise PulumiFailedError(text, answer.stdout + answer.stderr)
 
 
@@ -235,7 +239,7 @@ def no_such_stack(stack: str) -> str:
             f"If it was deployed and its state is lost, run `gemma recover {stack}`."
         )
     listed = did_you_mean(stack, with_settings) or f" Stacks: {', '.join(with_settings) or 'none'}."
-    return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `gemma new` to create one."
+    return f"Stack {stack} does not exist.{listed} Pass an existing stack."
 
 
 def error_of(answer: "subprocess.CompletedProcess[str]") -> str:

@@ -60,7 +60,7 @@ def _required(models: Sequence[str], served: str | None) -> str:
     if served is None:
         raise OtherModelError(f"{given}; a name has only letters, digits and ./:@+-_. Do not use this server.")
     raise OtherModelError(
-        f"{given}, but the stack's state has {served!r}. If you changed the model, run `gemma up`; if not, treat the server as compromised."
+        f"{given}, but the stack's state has {served!r}. If you did not change the model, treat the server as compromised."
     )
 
 

@@ -330,7 +330,8 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
             return None, True
         case Unknown(why=why):
             print_progress(
-                "new", f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit."
+                "new",
+                f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor {options.name}` for the commit.",
             )
             return None, False
 

@@ -189,6 +189,8 @@ def _refresh(stack: str, report: Report) -> None:
 def _state_is(stack: str) -> str:
     """Return how the state is: whole, missing or unreadable. Raises CommandRefusedError and ScriptError if that is unknown."""
     state = read(stack)
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} Nothing was changed.")
     is_missing = state.status == "missing"
     if state.status == "read":
         return "whole"

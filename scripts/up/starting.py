@@ -48,7 +48,6 @@ def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     Yield its facts with its server, and its settings; None for a gateway, which has no plan.
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
-    runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
     state = _readable_state(stack)

@@ -79,7 +79,7 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
         require_apis(project, apis, say=pulumi.log.info)
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
-            raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
+            raise
         pulumi.log.warn(f"`gemma up` will fail: {error}")
 
 
@@ -94,7 +94,9 @@ def require_resource_manager(project: str, clock: WaitClock | None = None) -> No
     if isinstance(answer, Present) or (is_off and pulumi.runtime.is_dry_run()):
         return
     why = answer.why if isinstance(answer, Unknown) else "no such project"
-    raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
+    names_fix = isinstance(answer, Unknown) and answer.cause in {"no connection", "no login"}
+    hint = "" if names_fix else f" {doctor_hint(pulumi.get_stack())}"
+    raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}.{hint}")
 
 
 def _read_project(project: str, local: WaitClock) -> Answer[Mapping[str, object]]:

@@ -130,7 +130,7 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
     owner = parts[1] if len(parts) > 1 else project
     return (
         "The API key was rotated, but the revision with the new key did not start. The old revision keeps serving, and the OLD KEY STILL WORKS "
-        f"(version {version} of secret {secret}). Fix the cause and run `gemma up` again. If the old key has leaked, run "
+        f"(version {version} of secret {secret}). Fix the cause and deploy again. If the old key has leaked, run "
         f"`gcloud secrets versions disable {version} --secret={secret} --project={owner}`. Then no instance of the old revision starts, and "
         "running ones keep the key until they stop."
     )

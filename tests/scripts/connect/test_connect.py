@@ -327,7 +327,7 @@ def test_a_servers_words_do_not_become_code_to_paste(private, monkeypatch, name,
 
 def test_another_model_than_the_states_is_refused(private):
     with pytest.raises(
-        OtherModelError, match=r"names its model 'gemma', but the stack's state has 'tuned'\. If you changed"
+        OtherModelError, match=r"names its model 'gemma', but the stack's state has 'tuned'\. If you did not change"
     ):
         wait_until_ready(f"{private}/v1", "k", 60, print, served="tuned")
     assert wait_until_ready(f"{private}/v1", "k", 60, print, served=None).model == "gemma"

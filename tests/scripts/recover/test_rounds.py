@@ -232,3 +232,11 @@ def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch
     assert world.calls == []
     assert run_command(command.COMMAND, [*words, plan]) == 0
     assert world.calls != []
+
+
+def test_a_renamed_stack_is_refused_with_the_command_that_renames_it_back(world):
+    for act in (rounds.recover, rounds.inspect_stack):
+        options = {"confirm": world.asked.append} if act is rounds.recover else {}
+        with pytest.raises(CommandRefusedError, match=rf"`pulumi stack rename {STACK} --stack moved`"):
+            act("moved", None, report=world.said.append, **options)
+    assert (world.calls, world.asked) == ([], [])

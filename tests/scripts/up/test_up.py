@@ -153,6 +153,10 @@ class Engine:
             raise self.facts
         return self.facts
 
+    def _read(self, stack):
+        self.reads += 1
+        return self.state if stack in self.known or self.reads > 1 else StackState(stack=stack, status="missing")
+
     def _remove(self, *words):
         self.removed.append(words)
         return subprocess.CompletedProcess(words, 0, "", "")
@@ -391,7 +395,9 @@ def test_a_stack_that_was_deployed_under_this_projects_name_is_not_created_again
 ):
     (copied.parent / "Pulumi.yaml").write_text("name: fork\nruntime: python\n")
     engine.known = []
-    monkeypatch.setattr(up.runner, "listed_stacks", lambda *_: frozenset([STACK]))
+    monkeypatch.setattr(
+        up.runner, "listed_stacks", lambda *of: frozenset([STACK] if of == ("--project", "gemma-serving") else [])
+    )
     assert typed("--yes") == ExitCode.REFUSED
     assert "Set `name: gemma-serving` in Pulumi.yaml. Nothing was changed." in capsys.readouterr().err
 
@@ -931,6 +937,13 @@ def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, mo
         assert coming.endless_forms == endless
 
 
-def test_a_stack_without_settings_is_refused(engine, capsys):
+def test_a_state_that_cannot_be_read_stops_up_and_names_the_command(engine, capsys):
+    engine.state = StackState(stack=STACK, status="unreadable", detail=f"It is truncated. Run `gemma recover {STACK}`.")
+    assert (typed("--yes"), engine.previews) == (ExitCode.REFUSED, [])
+    assert capsys.readouterr().err == f"up: It is truncated. Run `gemma recover {STACK}`.\n"
+
+
+def test_a_stack_without_settings_is_refused(engine, capsys, monkeypatch):
+    monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(engine.known))
     assert run_command(command.COMMAND, ["--stack", "no-such-stack"]) == ExitCode.REFUSED
     assert "not found" in capsys.readouterr().err
