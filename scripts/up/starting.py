@@ -101,7 +101,7 @@ def _require_same_project(stack: str) -> None:
 def _require_zone(settings: Settings, facts: StackFacts) -> None:
     """Raise CommandRefusedError if an interrupted `up` has running capacity in a zone that the settings no longer list."""
     tpu, cloud = settings.tpu, facts.cloud
-    is_interrupted = facts.recorded is not None and not facts.recorded.outputs
+    is_interrupted = facts.declared is not None and not facts.declared.outputs
     if tpu is None or cloud is None or not is_interrupted or tpu.allow_replace_active:
         return
     if cloud.state == ACTIVE and cloud.place not in tpu.zones:

@@ -192,7 +192,7 @@ def test_a_printed_command_of_the_engine_has_its_options():
     for command in (one for one in all_printed() if one.startswith("pulumi ")):
         words = shlex.split(command.partition(" && ")[0])[1:]
         plain = [word for word in words[:2] if re.fullmatch(r"[a-z-]+", word) and word not in {STACK, "gs"}]
-        pair = plain if words[0] in {"stack", "config"} else plain[:1]
+        pair = plain if words[0] in {"stack", "config", "state"} else plain[:1]
         shown.setdefault(tuple(pair), set()).update(word.partition("=")[0] for word in words if word.startswith("--"))
     engine = Path(sys.executable).with_name("pulumi")
     wrong = {}

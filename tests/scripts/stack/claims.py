@@ -13,9 +13,7 @@ REACHED: Final = "The server was reached."
 CENT: Final = 0.0151
 """Two roundings to a cent, and some seconds between two questions."""
 _RATE: Final = re.compile(r"\$([\d,.]+)/h")
-_EXISTS: Final = re.compile(
-    r"Exists now: (?P<what>unknown|[\d,]+ resources? in the state, and no server|capacity|service)"
-)
+_EXISTS: Final = re.compile(r"Exists now: (?P<what>unknown|nothing|[\d,]+ resources? in Google Cloud|capacity|service)")
 _NO_CLAIM: Final = (
     "outputs of stack",
     "Cannot check whether",
@@ -156,8 +154,12 @@ def of_up(text: str) -> Claim:
     assert found, text
     if found["what"] == "unknown":
         return Claim(command="up", word="unknown", unknown=(text,), said=text)
-    if "no server" in found["what"]:
+    if found["what"] == "nothing" or "none has an hourly price" in text:
         return Claim(command="up", word="no", usd_per_hour=0.0, said=text)
+    if "in Google Cloud" in found["what"]:
+        rates = [float(rate.replace(",", "")) for rate in _RATE.findall(text)]
+        unknown = (text,) if "an unknown price" in text else ()
+        return Claim(command="up", usd_per_hour=None if unknown else sum(rates), unknown=unknown, said=text)
     return Claim(command="up", **_of_sentence(text), said=text)
 
 

@@ -265,7 +265,7 @@ class TestTheCommand:
 
     def test_silent_sources_cost_one_limit_together(self, planted):
         def silent(*_, **__):
-            time.sleep(20)
+            time.sleep(20)  # a source that does not answer within the limit
 
         planted.setattr(collect, "ANSWER_LIMIT_S", 1.0)
         planted.setattr(collect, "_TO_RETURN_S", 0.2)

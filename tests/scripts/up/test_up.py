@@ -153,10 +153,6 @@ class Engine:
             raise self.facts
         return self.facts
 
-    def _read(self, stack):
-        self.reads += 1
-        return self.state if stack in self.known or self.reads > 1 else StackState(stack=stack, status="missing")
-
     def _remove(self, *words):
         self.removed.append(words)
         return subprocess.CompletedProcess(words, 0, "", "")
@@ -337,7 +333,7 @@ class TestWeights:
     @pytest.fixture
     def changed(self, engine, monkeypatch):
         state = planted.state(planted.service())
-        monkeypatch.setattr(up, "read", lambda _stack: state)
+        monkeypatch.setattr(starting, "read", lambda stack: replace(state, stack=stack))
         monkeypatch.setattr(up, "dropped_settings", lambda _stack: ())
 
     @pytest.mark.usefixtures("changed")
@@ -939,7 +935,7 @@ def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, mo
 
 def test_a_state_that_cannot_be_read_stops_up_and_names_the_command(engine, capsys):
     engine.state = StackState(stack=STACK, status="unreadable", detail=f"It is truncated. Run `gemma recover {STACK}`.")
-    assert (typed("--yes"), engine.previews) == (ExitCode.REFUSED, [])
+    assert (typed("--yes"), engine.previews) == (ExitCode.FAILED, [])
     assert capsys.readouterr().err == f"up: It is truncated. Run `gemma recover {STACK}`.\n"
 
 
