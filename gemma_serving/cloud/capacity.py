@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from gcp_tpu_provider.compute_request import INSTANCE_STATES
+from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, INSTANCE_STATES
 from gemma_serving.cloud.kinds import INSTANCE, QUEUED, Item, by_name
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import URN_LABEL
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
-COMPUTE_ENGINE: Final = "compute-engine"
-"""Value of the input `api` for Compute Engine instances."""
 RENEWAL_SUFFIX: Final = "-b"
 """Suffix of the second queued resource of a renewal (docs/authors/provider-gcp-tpu-internals.md); the two ids alternate. Instances are not renewed."""
 NO_SUCH_PLACE: Final = "'locations/"

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
-from gcp_tpu_provider.service_quotas import limits_of
+from gcp_tpu_provider.quota_documents import PREEMPTIBLE, limits_of
 from gemma_serving.planning.machine.hardware import ACCELERATORS, FAMILY_QUOTA, family_of_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
-_PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
 
 def is_preemptible(provisioning: str) -> bool:
     """Return whether this provisioning model uses the preemptible quota."""
-    return provisioning in _PREEMPTIBLE
+    return provisioning in PREEMPTIBLE
 
 
 def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gcp_tpu_provider import refusals
-from gcp_tpu_provider.chip_quota import chips_used
+from gcp_tpu_provider.quota_documents import chips_used
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.capacity import ListedQueuedResource
@@ -99,6 +99,11 @@ def shortage(
     said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
     quota = [read.sentence for read in reads] or ["no quota of this request is known"]
     return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
+
+
+def is_over_quota(words: str) -> bool:
+    """Return whether Google refuses a resource because a quota does not allow it."""
+    return refusals.kind(words) == refusals.QUOTA
 
 
 def _any_enough(responses: Sequence[bool | None]) -> bool | None:

@@ -109,7 +109,7 @@ class StatedResource:
     inputs: Mapping[str, object]
     outputs: Mapping[str, object] = field(default_factory=dict[str, object])
     is_recorded: bool = True
-    """False if the state has none: the names are those that the stack's settings give it."""
+    """False if the state has none, or only its interrupted creation: a server of another owner may have one of the names."""
 
     def metadata(self, key: str) -> str | None:
         """Return a declared metadata value of the TPU VM; None without it."""

@@ -43,6 +43,8 @@ class StackState:
     stack: str
     status: Status
     detail: str = ""
+    is_cut_off: bool = False
+    """True for an incomplete document, of which nothing can be used."""
     resources: Sequence[Item] = ()
     """Resources without the stack itself and its providers."""
     pending: Sequence[Item] = ()
@@ -148,7 +150,8 @@ def read(stack: str) -> StackState:
     except CommandRefusedError as error:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
-        return _from_file(stack, "unreadable", str(error))
+        is_cut_off = isinstance(error, StateUnreadableError) and error.cut_off
+        return replace(_from_file(stack, "unreadable", str(error)), is_cut_off=is_cut_off)
 
 
 def stored(stack: str) -> StackState:
@@ -213,17 +216,10 @@ def _inputs(item: Item) -> Item:
     return as_mapping(item.get("inputs"))
 
 
-def stack_outputs(stack: str) -> StackOutputs:
-    """Return a deployed stack's outputs. Raises CommandRefusedError."""
-    return outputs_in(stack, read_deployment(stack).resources)
-
-
 def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
-    if not printed:
-        raise not_deployed(stack)
     if "next" in printed and not printed.get("endpoint"):
         raise CommandRefusedError(
             f"Gateway {stack} has no service, because no backend had an address at its last complete `gemma up`. Run {printed['next']}."
@@ -247,15 +243,6 @@ def after_no_capacity(stack: str) -> str:
 def not_deployed(stack: str) -> CommandRefusedError:
     """Return the error for a stack that is not deployed, or only staged."""
     return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
-
-
-def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
-    """Raise CommandRefusedError for a gateway, to which the verb phrase `what` cannot be done."""
-    if outputs.backends is not None:
-        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
-        raise CommandRefusedError(
-            f"Stack {stack} is a gateway, which has no server to {what}. Pass {instead}, one backend after another."
-        )
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:

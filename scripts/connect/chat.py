@@ -24,9 +24,7 @@ _LIMIT_S: Final = 7200.0
 _SILENCE_LIMIT_S: Final = 600.0
 _MEDIA_LIMIT: Final = "may be provided in one prompt"
 """vLLM's error for more images, sounds or videos than it accepts."""
-_MEDIA_HINT: Final = (
-    "Set the limits of `vllm.multimodal` in the settings file and run `gemma up`, or start again with /new."
-)
+_MEDIA_HINT: Final = "Deploy other limits of `vllm.multimodal`, or start again with /new."
 KINDS: Final[tuple[MediaKind, ...]] = ("image", "audio", "video")
 CLOUD_RUN_REQUEST_BYTES: Final = 32 * 2**20
 """Maximum HTTP/1 request size of Cloud Run (cloud.google.com/run/quotas, "Maximum HTTP/1 request size")."""

@@ -43,7 +43,15 @@ def blocking_checks(settings: Settings, state: StackState) -> Sequence[Diagnosis
 
 def require_ready(settings: Settings, state: StackState, *, width: int = WIDTH) -> Sequence[Diagnosis]:
     """Return the checks that are unknown, which do not block. Raises CommandRefusedError with each that failed, and its fix."""
-    stack, lines = state.stack, blocking_checks(settings, state)
+    return _passed(state.stack, settings, blocking_checks(settings, state), width)
+
+
+def require_weights(settings: Settings, stack: str, *, width: int = WIDTH) -> Sequence[Diagnosis]:
+    """Do the same for the weights of a server that exists and starts again."""
+    return _passed(stack, settings, _weights_check(settings, stack).lines(), width)
+
+
+def _passed(stack: str, settings: Settings, lines: Sequence[Diagnosis], width: int) -> Sequence[Diagnosis]:
     login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
     if login is not None:
         raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
@@ -63,9 +71,16 @@ def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
     is_new = state.status == "missing"
     file = (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),) if is_new else ()
     used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
-    weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
     from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
-    return [*passphrase.checks(checkup), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
+    return [
+        *passphrase.checks(checkup),
+        *file,
+        *apis,
+        *capacity.checks(checkup),
+        _weights_check(settings, checkup.stack),
+        *from_internet,
+        *used,
+    ]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:
@@ -77,8 +92,12 @@ def _writable(stack: str) -> Iterator[Diagnosis]:
         )
 
 
+def _weights_check(settings: Settings, stack: str) -> DoctorCheck:
+    """Return the check of the weights that the hook of the deployment makes."""
+    return DoctorCheck(name="weights", run=partial(_weights, settings, stack))
+
+
 def _weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
-    """Check the weights as the hook of the deployment does."""
     if settings.weights != "bucket":
         return
     from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK

@@ -26,6 +26,8 @@ def _passphrase(state: StackState) -> Iterator[Diagnosis]:
     given = next((name for name in _VARIABLES if name in os.environ), None)
     if not url:
         return
+    if state.status == "no engine":
+        return
     provider, salt = secrets_provider_in(state.raw)
     if provider not in {"", "passphrase"} or not (salt or uses_passphrase(state.stack, url)):
         yield ok("another secrets provider encrypts the stack's secrets")

@@ -37,7 +37,7 @@ class ServerLog:
         names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
         if self.target != "tpu":
             place = {"project": self.project, "location": self.location}
-            return RevisionLog(**place, service=names.base, revision=None, since=moment).filter
+            return RevisionLog(**place, service=names.base, since=moment).filter
         return (
             f'logName="{machine_log_name(self.project)}" AND resource.type="{MACHINE_RESOURCE}" AND '
             f'resource.labels.namespace="{names.account_id}" AND timestamp>="{moment}"'
@@ -80,21 +80,12 @@ def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "C
     from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
     from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - as above
 
-    names = Names(project=log.project, stack=log.stack)
     try:
         settings = stack_settings(log.stack, project=log.project)
         planned = plan(to_deployment(settings))
     except (CommandRefusedError, PlanningError):
         return None
-    start = FailedStart(
-        stack=log.stack,
-        settings=settings,
-        run=settings.cloud_run,
-        plan=planned,
-        probe=planned.startup.probe if settings.cloud_run else None,
-        bucket=settings.bucket.existing or names.bucket,
-        account=f"{names.account_id}@{log.project}.iam.gserviceaccount.com",
-    )
+    start = FailedStart(stack=log.stack, settings=settings, plan=planned)
     return cause_of(lines, start, reason=reason)
 
 

@@ -28,7 +28,7 @@ from gemma_serving.scripts.cli.options import JsonSwitch, Option
 if TYPE_CHECKING:
     from gemma_serving.planning.data.checkpoints import Checkpoint
     from gemma_serving.planning.settings.stack import Settings
-    from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet
+    from gemma_serving.planning.solve.search import Solution, SolutionSet
     from gemma_serving.scripts.new.profiles import UsageProfile
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
@@ -190,13 +190,12 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequen
     from gemma_serving.scripts.plan.api import StackFile, write_stack
 
     profile = USAGE_PROFILES.get(options.profile or "")
-    limits = ServiceLimits(max_usd_per_hour=options.budget)
-    found = with_profile(options.profile, _solved(options, limits, profile))
+    found = with_profile(options.profile, _solved(options, profile))
     revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(
         name=options.name,
         solution=found.solution,
-        limits=limits,
+        limits=ServiceLimits(max_usd_per_hour=options.budget),
         goal=profile.goal if profile else "cost",
         revision=revision,
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
@@ -225,7 +224,7 @@ def _provider(path: "Path", options: NewOptions) -> str:
     return url
 
 
-def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
+def _solved(options: NewOptions, profile: "UsageProfile | None") -> "Solution":
     """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
 
     Raises PlanningError with the closest one if none does.
@@ -233,7 +232,7 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.settings.workload import parse_workload
     from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
-    from gemma_serving.planning.solve.search import solve
+    from gemma_serving.planning.solve.search import ServiceLimits, solve
     from gemma_serving.scripts.plan.api import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
@@ -243,7 +242,9 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
     sentence = ""
     for among in dict.fromkeys((suitable, places)):
-        answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=among)
+        answer = solve(
+            workload, ServiceLimits(max_usd_per_hour=options.budget), goal=goal, checkpoints=checkpoints, places=among
+        )
         if answer.chosen is not None:
             return _in_own_precision(answer) if options.config else answer.chosen
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
@@ -263,7 +264,6 @@ def _converted(options: NewOptions, settings: "Settings") -> str:
         return ""
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.machine.hardware import find_accelerator
-    from gemma_serving.planning.solve.search import ServiceLimits
     from gemma_serving.scripts.new.profiles import USAGE_PROFILES
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
@@ -273,7 +273,7 @@ def _converted(options: NewOptions, settings: "Settings") -> str:
         f"workload on {card.name if card else here}."
     )
     try:
-        kept = _solved(replace(options, accelerator=None), ServiceLimits(max_usd_per_hour=options.budget), profile)
+        kept = _solved(replace(options, accelerator=None), profile)
     except PlanningError:
         return said
     if kept.served.quantization is not None:
@@ -330,7 +330,8 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
             return None, True
         case Unknown(why=why):
             print_progress(
-                "new", f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit."
+                "new",
+                f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor {options.name}` for the commit.",
             )
             return None, False
 

@@ -81,7 +81,7 @@ def conditions(choice: Choice) -> Iterator[str]:
     if best.run_s is None:
         return
     again = (
-        f"Run `gemma up` each day, at least {start} before the first request. "
+        f"Deploy it each day, at least {start} before the first request. "
         "`maxAge` and `maxUsd` count over all days, so set them higher than their sum, or not at all."
     )
     if best.billed_h >= DAY_H:

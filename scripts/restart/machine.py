@@ -23,7 +23,6 @@ from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
 from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
 from gemma_serving.engine.locks import require_dead, stack_locks
-from gemma_serving.engine.state import require_server
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.stack.serves import serving_facts
@@ -49,7 +48,11 @@ def machine_of(stack: str) -> FoundMachine:
     if locks:
         require_dead(stack, locks)
     facts, outputs = serving_facts(stack)
-    require_server(stack, outputs, what="restart")
+    if outputs.backends is not None:
+        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
+        raise CommandRefusedError(
+            f"Stack {stack} is a gateway, which has no server to restart. Pass {instead}, one backend after another."
+        )
     found, cloud = facts.recorded, facts.cloud
     if isinstance(facts.server, Unknown):
         raise ScriptError(f"Cannot check the TPU VM of stack {stack}: {facts.server.why}")

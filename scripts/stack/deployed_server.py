@@ -1,6 +1,6 @@
 """Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -24,7 +24,7 @@ from gemma_serving.cloud.spending import account_of, spending
 from gemma_serving.cloud.tpu_machine import TpuMachine, reported
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.guest_attributes import (
     CONTAINER_KEY,
@@ -34,18 +34,25 @@ from gemma_serving.contracts.guest_attributes import (
     PHASE_KEY,
     SERVING_HASH_KEY,
 )
-from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
-from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.plain_text import for_terminal
-from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import (
+    BUCKET_TYPE,
+    CAPACITY_COMPONENT,
+    CAPACITY_TYPE,
+    GATEWAY_COMPONENT,
+    SERVICE_COMPONENT,
+    SERVICE_TYPE,
+)
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, StatedResource
 from gemma_serving.engine.state import Item, StackState
-from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.stack.settings import NO_PROJECT, gateway_settings, stack_settings
 
+_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
@@ -53,7 +60,23 @@ _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "F
 
 def serving(state: StackState) -> StatedResource | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
-    return next((server_of(item) for item in state.servers if not item.get("delete")), None)
+    found = next((item for item in state.servers if not item.get("delete")), None)
+    return None if found is None else replace(server_of(found), is_recorded=found not in state.pending)
+
+
+def has_server_component(state: StackState) -> bool:
+    """Return whether the state has the component of a server: from the moment at which `up` begins with it."""
+    return any(item.get("type") in _SERVER_COMPONENTS for item in state.resources)
+
+
+def unrecorded_names(state: StackState) -> Sequence[str]:
+    """Return the full names that a server has if it exists and the state lacks it, by the stack's settings; none if these cannot be read."""
+    if serving(state) is not None or not has_server_component(state):
+        return ()
+    try:
+        return named_server(state).names
+    except (CommandRefusedError, NamingError):
+        return ()
 
 
 def server_of(item: Item) -> StatedResource:
@@ -70,7 +93,7 @@ def server_of(item: Item) -> StatedResource:
 def named_server(state: StackState) -> StatedResource:
     """Return the server that a stack's settings name. Raises CommandRefusedError if they cannot be read, and NamingError."""
     project = next(iter(state.projects), NO_PROJECT)
-    name = Names(project=project, stack=state.stack).base
+    name = Names(project=project, stack=state.former_name or state.stack).base
     gateway = gateway_settings(state.stack, project=project)
     if gateway is not None:
         return _named_service(project, gateway.gateway.region, name)
@@ -121,17 +144,17 @@ def cloud_facts(api: GoogleApi, found: StatedResource, *, stack: str, costs: boo
         raise ScriptError(f"Google returned an error: {error}") from None
 
 
-def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
-    """Return the first resource that exists; None if none does. Raises ScriptError if that is unknown.
+def _read(api: GoogleApi, kind: str, names: Sequence[str], is_ours: Callable[[Item], bool] = bool) -> Item | None:
+    """Return the first resource that exists and is the stack's; None if none is. Raises ScriptError if that is unknown.
 
     Google returns 403 for a zone that does not exist. The first name is the recorded one.
     """
     of_kind, denied = by_name(kind), ""
     for name in names:
         match lookup(api, of_kind.api, of_kind.address(name)):
-            case Present(value=document):
+            case Present(value=document) if is_ours(document):
                 return document
-            case Absent():
+            case Present() | Absent():
                 continue
             case Unknown(cause="denied", why=why):
                 is_other_place = NO_SUCH_PLACE in why and name != names[0]
@@ -146,12 +169,16 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
 
 
 def _document(api: GoogleApi, found: StatedResource, stack: str) -> Item | None:
-    """Return the document of a server; None without one, or if only its name is known and another owner has it. Raises ScriptError."""
-    document = _read(api, found.kind, found.names)
-    if document is None or found.is_recorded:
-        return document
-    owner = by_name(found.kind).owner(document)
-    return document if owner is not None and owner.stack == stack else None
+    """Return the document of a server; None without one. A server of another owner may have one of its names. Raises ScriptError."""
+    kind = by_name(found.kind)
+
+    def is_ours(document: Item) -> bool:
+        if found.is_recorded and kind.name(document) == found.names[0]:
+            return True
+        owner = kind.owner(document)
+        return owner is not None and owner.stack == stack
+
+    return _read(api, found.kind, found.names, is_ours)
 
 
 def _instance(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
@@ -233,8 +260,8 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     """Return the facts with the TPU VM's guest attributes. A machine without any is booting."""
     try:
         published = TpuMachine(api=api, name=name).published()
-    except GoogleListError as error:
-        return replace(facts, unknown=(f"Cannot read the phase of the TPU VM: {error}",))
+    except ScriptError as error:
+        return replace(facts, unknown=(str(error),))
     idle = reported(published, GOOGLE_CLOCK.now())
     return replace(
         facts,
@@ -259,12 +286,13 @@ def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     shares, ready = known_shares(document), _short(document.get("latestReadyRevision"))
     stored = _short(document.get("latestCreatedRevision"))
     reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
+    message = str(condition.get("message") or "").partition("\n\n")[0]  # links follow
     facts = CloudFacts(
         state="DEPLOYING" if document.get("reconciling") else state,
         state_since=str(condition.get("lastTransitionTime") or "") or None,
         place=str(document.get("name")).split("/")[3],
         phase=str(reason) if reason and state != "READY" else None,
-        phase_detail=for_terminal(str(condition.get("message") or "")) or None,
+        phase_detail=for_terminal(message) or None,
         declared=declared,
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),
@@ -281,14 +309,6 @@ def _short(name: object) -> str | None:
 def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource:
     owner = Ownership(project=PRODUCT, stack=stack)
     return resource_of(by_name(kind), document, project=project, owner=owner)
-
-
-def _limits(limits: StackLimits) -> str:
-    """Return the limits in the labels as text; empty without limits."""
-    each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
-    each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
-    each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]
-    return " and ".join(each)
 
 
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
@@ -326,7 +346,7 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         usd_is_least=spent.is_least,
         usd_per_hour=rounded(spent.usd_per_hour),
         running_usd_per_hour=rounded(spent.running_usd_per_hour),
-        limits=_limits(spent.limits),
+        limits=spent.limits_text,
         idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),
     )

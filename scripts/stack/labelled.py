@@ -20,7 +20,9 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack.deployed_server import server_of
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
 from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
@@ -36,25 +38,13 @@ _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
-    """Settings of a stack that a search needs."""
-
-    project: str
-    zones: Sequence[str]
-    regions: Sequence[str]
-    bucket: str | None
-    """A bucket of another owner, on which the stack has grants."""
-    apis: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedStacks:
     """One stack or all stacks, with all that is known of them before the first call to Google."""
 
     stack: str | None
     """None: all stacks of this product."""
     states: Sequence[StackState]
-    settings: Mapping[str, SearchSettings]
+    settings: Mapping[str, Settings | GatewayStack]
     projects: Sequence[str]
     read_errors: Sequence[str]
 
@@ -69,17 +59,19 @@ class SearchedStacks:
             settings, stated = self.settings.get(state.stack), _apis(state)
             if settings is None and not stated:
                 return None
-            found |= {*stated, *(settings.apis if settings else ())}
+            of_servers = apis_of(settings) if isinstance(settings, Settings) else ()
+            found |= {*stated, *(GATEWAY_APIS if isinstance(settings, GatewayStack) else of_servers)}
         return frozenset(found) or None
 
     def scope(self, kept: Sequence[str]) -> Scope:
         """Return the scope of a search. `kept`: full names of retained resources."""
-        settings = self.settings.values()
+        servers = [item for item in self.settings.values() if isinstance(item, Settings)]
         zones = [zone for state in self.states for zone in state.zones]
-        zones += [zone for item in settings for zone in item.zones]
-        regions = [region for item in settings for region in item.regions]
+        zones += [zone for item in servers if item.tpu for zone in item.tpu.zones]
+        regions = [region for item in self.settings.values() for region in item.regions]
         buckets = [bucket for state in self.states for bucket in state.buckets]
-        buckets += [item.bucket for item in settings if item.bucket]
+        buckets += [item.bucket.existing for item in servers if item.bucket.existing]  # other owners', with grants
+        named = [name for state in self.states for name in (*stated_names(state), *unrecorded_names(state))]
         return Scope(
             projects=self.projects,
             stack=self.stack,
@@ -88,7 +80,7 @@ class SearchedStacks:
             buckets=buckets,
             kept=kept,
             apis=self.apis,
-            stated=frozenset(in_project(name) for state in self.states for name in stated_names(state)),
+            stated=frozenset(map(in_project, named)),
         )
 
 
@@ -103,13 +95,13 @@ def _apis(state: StackState) -> frozenset[str]:
 def searched_stacks(stack: str | None, states: Sequence[StackState]) -> SearchedStacks:
     """Return what the states and settings of stacks tell a search, with the pending creations of unfinished teardowns."""
     read_errors: list[str] = []
-    settings: dict[str, SearchSettings] = {}
+    settings: dict[str, Settings | GatewayStack] = {}
     for state in states:
         if state.status != "read" and (stack or state.status != "missing"):
             why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
             read_errors.append(f"{why} Continuing without the state.")
         try:
-            settings[state.stack] = _settings(state.stack)
+            settings[state.stack] = gateway_settings(state.stack) or stack_settings(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
     found = [remembered(state) for state in states]
@@ -122,21 +114,6 @@ def searched_stacks(stack: str | None, states: Sequence[StackState]) -> Searched
         settings=settings,
         projects=tuple(dict.fromkeys(projects)),
         read_errors=tuple(dict.fromkeys(read_errors)),
-    )
-
-
-def _settings(stack: str) -> SearchSettings:
-    gateway = gateway_settings(stack)
-    if gateway is not None:
-        regions = [gateway.gateway.region, *gateway.gateway.regions]
-        return SearchSettings(project=gateway.project, zones=(), regions=regions, bucket=None, apis=GATEWAY_APIS)
-    settings = stack_settings(stack)
-    return SearchSettings(
-        project=settings.project,
-        zones=settings.tpu.zones if settings.tpu else (),
-        regions=settings.regions,
-        bucket=settings.bucket.existing,
-        apis=apis_of(settings),
     )
 
 
@@ -199,7 +176,7 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
                     owner = kind.owner(document)
-                    if owner is not None and owner.stack == state.stack:
+                    if owner is not None and owner.stack in {state.stack, state.former_name}:
                         project = str(item.project or next(iter(state.projects), ""))
                         yield resource_of(kind, document, project=project, owner=owner)
                 case Unknown(cause=cause, why=why) if cause != "denied":

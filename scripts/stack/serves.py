@@ -7,7 +7,7 @@ from typing import Final
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, StackFacts
 from gemma_serving.contracts.stack_lock import StackLock
@@ -126,6 +126,8 @@ def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
     facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
     if facts.is_unrecorded:
         raise CommandRefusedError(f"{UNRECORDED} Run `gemma recover {stack}`, then `gemma up {stack}`.")
+    if facts.recorded is None and isinstance(facts.server, Unknown):
+        raise ScriptError(serves_now(facts).why)
     outputs = outputs_in(stack, deployment.resources)
     found = serves_now(facts)
     if found.word == "ended":

@@ -99,12 +99,14 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
     facts, not_asked = facts_of(state), None
     outputs, server = facts.deployed, facts.recorded
     queries: dict[str, Callable[[], _Answers]] = {
-        GOOGLE: lambda: {"facts": read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)}
+        GOOGLE: lambda: {
+            "facts": _with_cause(state, read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s))
+        }
     }
     if outputs is not None and server is not None:
         not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
         if not_asked is None:
-            queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
+            queries[ENDPOINT] = lambda: _of_server(state, outputs, request)
     if request.refresh and facts.resources:
         queries[REFRESH] = lambda: {"refresh": _query_refresh(facts.stack)}
     answers, unanswered = _Answers(), dict[str, str]()
@@ -129,6 +131,23 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
         ],
     )
     return facts, replace(status, next_command=next_command(status, facts))
+
+
+def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest) -> _Answers:
+    """Return the health and load of a server. No tunnel is opened to a node that Google reports as gone."""
+    cloud = read_facts(state, "server", limit_s=request.limit_s).cloud if request.tunnel else None
+    return {} if cloud is not None and cloud.has_ended else {"endpoint": server_facts(outputs)}
+
+
+def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
+    """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
+    from gemma_serving.scripts.logs.api import failed_service_cause  # noqa: PLC0415 - only a failure needs it
+
+    cloud = facts.cloud
+    if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
+        return facts
+    cause = failed_service_cause(state, cloud)
+    return facts if cause is None else replace(facts, server=Present(replace(cloud, phase_detail=cause.hint)))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:

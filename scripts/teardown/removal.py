@@ -28,11 +28,9 @@ from gemma_serving.engine import state as states
 from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.deployment import (
     StackDeployment,
-    StateUnreadableError,
     back_up,
     deployment_of,
     empty,
-    read_deployment,
     unprotected,
     write_deployment,
 )
@@ -40,13 +38,15 @@ from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_loc
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
-from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
+from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
+_DECLINED: Final = "Cancelled. Nothing more was deleted."
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 
@@ -191,9 +191,9 @@ class Teardown:
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
         resources = f"{resource_counts(self.leaked)} in Google Cloud" if self.leaked else only_state
-        ask(
+        confirm(
             f"Delete {name}: {resources}?",
-            refusal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
+            without_terminal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
             declined="Cancelled. Nothing was deleted.",
         )
 
@@ -204,7 +204,7 @@ class Teardown:
         if more and not self.options.yes:
             show("Found since:", more)
             refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
-            ask(f"Delete {resource_counts(more)} too?", refusal=refusal)
+            confirm(f"Delete {resource_counts(more)} too?", without_terminal=refusal, declined=_DECLINED)
 
     # Engine
 
@@ -256,7 +256,8 @@ class Teardown:
                 f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
-            ask(f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal)
+            question = f"Stack {stack} is {how}, which may still be running. Remove the lock?"
+            confirm(question, without_terminal=refusal, declined=_DECLINED)
         if held:
             remove_lock_files(stack)
 
@@ -282,7 +283,7 @@ class Teardown:
         after = states.read(state.stack)
         answer = self.remaining()
         if isinstance(answer, Absent):
-            after = self._emptied(state, after)
+            after = self._emptied(after)
         elif isinstance(answer, Unknown) and after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} was not changed because some lists could not be read. It "
@@ -290,45 +291,35 @@ class Teardown:
             )
         if after.status == "read":
             self.state_left += tuple(after.resources)
+        elif after.is_cut_off and self._is_proven():
+            warning = f"The state of stack {state.stack} was truncated. It is now empty."
+            self._write_empty(state.stack, file_text(state.stack), warning)
         elif after.status == "unreadable":
-            self._replace(state.stack)
+            self.warnings.append(after.detail)
         elif after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} still has {len(after.resources)} resources, but the Pulumi engine is not installed. "
                 f"Run `make setup`, then `gemma teardown {state.stack}`."
             )
 
-    def _emptied(self, state: StackState, after: StackState) -> StackState:
+    def _emptied(self, after: StackState) -> StackState:
         """Return the state without deleted resources, by the engine or else empty."""
+        stack = after.stack
         if after.status == "read" and after.resources:
-            self._engine(state.stack, "destroy", "--refresh")
-            after = states.read(state.stack)
+            self._engine(stack, "destroy", "--refresh")
+            after = states.read(stack)
         if after.status == "read" and after.pending:
-            self._import(state.stack, deployment_of(state.stack, after.raw).changed(pending=()))
-            after = states.read(state.stack)
+            self._import(stack, deployment_of(stack, after.raw).changed(pending=()))
+            after = states.read(stack)
         if after.status == "read" and after.resources:
             self._write_empty(
-                state.stack,
+                stack,
                 json.dumps(after.raw),
-                f"The engine could not remove {len(after.resources)} resources from the state of stack {state.stack}, although the search read "
+                f"The engine could not remove {len(after.resources)} resources from the state of stack {stack}, although the search read "
                 "every list and found no resource. The state is now empty.",
             )
-            after = states.read(state.stack)
+            after = states.read(stack)
         return after
-
-    def _replace(self, stack: str) -> None:
-        """Replace a truncated state with an empty one, once no resource is left."""
-        try:
-            read_deployment(stack)
-        except StateUnreadableError as error:
-            if error.cut_off and self._is_proven():
-                self._write_empty(
-                    stack, file_text(stack), f"The state of stack {stack} was truncated. It is now empty."
-                )
-                return
-            self.warnings.append(str(error))
-        except ScriptError as error:
-            self.warnings.append(str(error))
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
         """Replace a state with an empty one and keep a copy."""

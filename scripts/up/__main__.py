@@ -31,8 +31,8 @@ def _up(options: UpOptions) -> ExitCode:
     from gemma_serving.scripts.up.deploying import deploy
     from gemma_serving.scripts.up.starting import prepared_stack
 
-    with prepared_stack(options.stack) as prepared:
-        return deploy(prepared, yes=options.yes, refreshes=options.refresh)
+    with prepared_stack(options.stack) as (facts, settings):
+        return deploy(facts, settings, yes=options.yes, refreshes=options.refresh)
 
 
 COMMAND: Final = Command(

@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +11,9 @@ from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.guest_attributes import FAILED, reason_of
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.settings_files import refresh_command
-from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
@@ -24,7 +22,7 @@ from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import plan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.doctor.api import require_ready, width_of
+from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
 from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
@@ -43,48 +41,31 @@ _SEARCH_LIMIT_S: Final = 60.0
 """Timeout of the search of all zones and regions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStack:
-    """A stack that nothing blocks."""
-
-    state: StackState
-    """Its state before the deployment; missing before its first one."""
-    facts: StackFacts
-    """Its server, by Google's report."""
-    settings: Settings | None
-    """None: a gateway, which has no plan."""
-
-
 @contextlib.contextmanager
-def prepared_stack(stack: str) -> Generator[PreparedStack]:
+def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
+    Yield its facts with its server, and its settings; None for a gateway, which has no plan.
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
-    runner.require_stacks([stack])
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     settings = None if gateway_settings(stack) else stack_settings(stack)
-    state = read(stack)
+    state = _readable_state(stack)
     is_known = state.status != "missing"
-    if state.status == "no engine":
-        raise CommandRefusedError(state.detail)
-    if state.status == "unreadable":
-        raise ScriptError(state.detail)
-    if state.rename:
-        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
     if not is_known:
         _require_same_project(stack)
-    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
-    if settings is not None:  # a gateway has no plan, and no check of the doctor is for one
+    if settings is not None:
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
+    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
+    if settings is not None:  # no check of the doctor is for a gateway
         _require_zone(settings, facts)
-        _require_ready(settings, state)
+        report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)
     try:
-        yield PreparedStack(state=state, facts=facts, settings=settings)
+        yield facts, settings
         forget(stack)
     except BaseException as error:
         if not is_known and remove_empty(read(stack)):
@@ -92,6 +73,18 @@ def prepared_stack(stack: str) -> Generator[PreparedStack]:
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
         raise
+
+
+def _readable_state(stack: str) -> StackState:
+    """Return the state of a stack, which may be missing. Raises CommandRefusedError after a rename, and ScriptError if it cannot be read."""
+    state = read(stack)
+    if state.status == "no engine":
+        raise CommandRefusedError(state.detail)
+    if state.status == "unreadable":
+        raise ScriptError(state.detail)
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
+    return state
 
 
 def _require_same_project(stack: str) -> None:
@@ -108,7 +101,7 @@ def _require_same_project(stack: str) -> None:
 def _require_zone(settings: Settings, facts: StackFacts) -> None:
     """Raise CommandRefusedError if an interrupted `up` has running capacity in a zone that the settings no longer list."""
     tpu, cloud = settings.tpu, facts.cloud
-    is_interrupted = facts.recorded is not None and not facts.recorded.outputs
+    is_interrupted = facts.declared is not None and not facts.declared.outputs
     if tpu is None or cloud is None or not is_interrupted or tpu.allow_replace_active:
         return
     if cloud.state == ACTIVE and cloud.place not in tpu.zones:
@@ -124,12 +117,8 @@ def _require_plan(stack: str, settings: Settings) -> None:
     require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
 
 
-def _require_ready(settings: Settings, state: StackState) -> None:
-    """Print each check that could not be made.
-
-    Raises CommandRefusedError if one blocks, and ScriptError if this machine has no connection to Google.
-    """
-    lines = require_ready(settings, state, width=width_of(sys.stderr))
+def report_unknown(lines: Sequence[Diagnosis]) -> None:
+    """Print each check that could not be made. Raises ScriptError if this machine has no connection to Google."""
     for line in lines:
         if line.detail.startswith(NO_CONNECTION):
             raise ScriptError(f"{line.detail} Nothing was changed.")
@@ -171,8 +160,10 @@ def exists_now(stack: str) -> str:
         return f"Exists now: {_found(state)} {end}"
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
-    costs = reported_costs(facts, is_service=what == "service")
-    return f"Exists now: {what}{place}, {facts.state}. {costs.sentence} {end}{_fix(state, facts)}"
+    is_service = what == "service"
+    serves = f"; revision {facts.running} still serves" if is_service and facts.running else f", {facts.state}"
+    costs = reported_costs(facts, is_service=is_service)
+    return f"Exists now: {what}{place}{serves}. {costs.sentence} {end}"
 
 
 def _found(state: StackState) -> str:
@@ -184,14 +175,3 @@ def _found(state: StackState) -> str:
             return f"unknown, because a check failed ({why.rstrip('.')})."
         case _:
             return "nothing in Google Cloud: every list was read."
-
-
-def _fix(state: StackState, facts: CloudFacts) -> str:
-    """Return how to fix a machine's server that failed, with the command to run then; empty if the cause is unknown."""
-    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
-
-    if facts.phase != FAILED:
-        return ""
-    detail = facts.phase_detail or ""
-    cause = known_cause(server_log(state), detail.splitlines(), reason=reason_of(detail))
-    return f" {cause.hint} Then run `gemma up {state.stack}`." if cause is not None else ""

@@ -66,9 +66,7 @@ def test_every_duration_is_refused_when_it_is_none(key: str, capsys: pytest.Capt
         one_sentence(capsys, main([*L4, "--set", f"{key}={text}"]), names=key)
 
 
-@pytest.mark.parametrize(
-    "key", ["vllm.maxModelLen", "vllm.gpuMemoryUtilization", "hostMemoryGib", "maxUsd", "cloudRun.maxInstances"]
-)
+@pytest.mark.parametrize("key", ["vllm.maxModelLen", "vllm.gpuMemoryUtilization", "maxUsd", "cloudRun.maxInstances"])
 def test_nothing_is_not_the_same_as_not_given(key: str, capsys: pytest.CaptureFixture[str]):
     one_sentence(capsys, main([*L4, "--set", f"{key}=0"]), names=key)
 

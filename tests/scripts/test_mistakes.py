@@ -103,7 +103,7 @@ PLAN = (
         "Pulumi.tpu-v6e2.yaml not found",
         "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run",
     ),
-    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new`."),
+    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new xyzzy --model ID`."),
     typed(
         "plan --stack gone",
         "Pulumi.gone.yaml not found, but it is committed",
@@ -136,7 +136,7 @@ ENGINE = (
     typed(
         "connect --stack tpu-v6e2",
         "Stack tpu-v6e2 does not exist",
-        "Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
+        "Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack.",
     ),
     typed(
         "connect --stack tpu-v6e1",

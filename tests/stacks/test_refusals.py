@@ -317,7 +317,7 @@ def of_broken_files(folder: Path) -> Iterator[tuple[str, str]]:
 def of_set(question: Question) -> str:
     try:
         plan(deployment_from(question))
-    except PlanningError as error:
+    except (SettingsError, PlanningError) as error:
         return str(error)
     return ""
 

@@ -92,12 +92,12 @@ def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deplo
         changes = {"model_revision": "", **changes}
     if deployment.tpu.accelerator_type or deployment.cloud_run.gpu:
         cleared = {"accelerator": ""} if "accelerator" in changes else {}
-        changes = {**cleared, **_of_mount(deployment, changes), **in_blocks(deployment, changes)}
+        changes = {**cleared, **in_blocks(deployment, changes)}
     return _changed(deployment, changes)
 
 
 def in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the changes with a stack's accelerator as a change of its block, which a platform without a stack does not have."""
+    """Return the changes with a stack's accelerator as a change of its block, which a platform without a stack does not have, and those of the mount."""
     platform = changes.get("platform", deployment.platform)
     name = changes.get("accelerator")
     found = find_accelerator(str(name)) if name is not None else None
@@ -105,7 +105,8 @@ def in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[
         "cloud-run": ("cloud_run.gpu", CLOUD_RUN_GPUS.get(found.name if found else "", str(name))),
         "tpu-vm": ("tpu.accelerator_type", name),
     }
-    return dict(own.get(platform, one) if one[0] == "accelerator" else one for one in changes.items())
+    named = dict(own.get(platform, one) if one[0] == "accelerator" else one for one in changes.items())
+    return {**named, **_of_mount(deployment, changes), **named}
 
 
 def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
@@ -116,7 +117,8 @@ def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[
     if mode not in typing.get_args(MountMode):
         is_unmounted = deployment.weights_mode in {"streamer", "memory"}
         return {"cloud_run.mount.mode": MountSettings().mode} if is_unmounted else {}
-    size = {} if mode == "fuse-cached" else {"cloud_run.mount.cache_size_mib": None}
+    drops_size = mode != "fuse-cached" and deployment.cloud_run.mount.cache_size_mib is not None
+    size = {"cloud_run.mount.cache_size_mib": None} if drops_size else {}
     return {"cloud_run.mount.mode": mode, **size}
 
 

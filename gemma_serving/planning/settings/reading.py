@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, Final, TypeVar, cast, get_origin
 
-from gemma_serving.planning.numbers import is_number, read_json
+from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.annotations import InFile, Quantity, WordOrList
 from gemma_serving.planning.settings.fields import Place, Problem, SettingField, contradictions, own_fields
 
 T = TypeVar("T")
+_NUMBER: Final = re.compile(r"\$?(\d+(?:[.,]\d+)?)%?")
 _THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
 
 
@@ -90,15 +91,14 @@ def _hint(field: SettingField, value: object) -> str | None:
     if not field.has_number or not isinstance(value, str):
         return None
     thousands = _THOUSANDS.fullmatch(value)
-    if field.hint is int:
-        words = "expected a whole number without a unit; write"
-        return thousands and f"{words} {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
-    try:
-        is_text = is_number(read_json(value))
-    except ValueError:
+    if field.hint is int and thousands:
+        return f"expected a whole number without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
+    written = _NUMBER.fullmatch(value)
+    if written is None:
         return None
-    quotes = "remove the quotes, or set it again with `pulumi config set --type float`"
-    return f"expected a number, not text; {quotes}" if is_text else None
+    number = float(written[1].replace(",", "" if field.hint is int else ".")) / (100 if value.endswith("%") else 1)
+    kind = "int" if field.hint is int else "float"
+    return f"expected a number, not text; write {number:.12g} without quotes, or set it again with `pulumi config set --type {kind}`"
 
 
 def read_text(field: SettingField, text: str) -> object:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, 
 
 from gemma_serving.contracts.fields import Doc, to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
-from gemma_serving.planning.settings.annotations import Key, Limit, Matching, Unusable
+from gemma_serving.planning.settings.annotations import Key, Limit, Matching, OneOf, Unusable
 from gemma_serving.planning.settings.fields import SettingField, own_fields
 
 DEFAULT_PORT: Final = 8000
@@ -173,13 +173,13 @@ class VllmOptions:
         ),
     ] = None
     image_tokens: Annotated[
-        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Annotated[int, OneOf(IMAGE_TOKENS)] | None,
         Key("multimodal.imageTokens"),
         Flag("--mm-processor-kwargs"),
         InJson((("max_soft_tokens",),)),
     ] = None
     max_image_tokens: Annotated[
-        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Annotated[int, OneOf(IMAGE_TOKENS)] | None,
         Key("multimodal.maxImageTokens"),
         Flag("--hf-overrides"),
         InJson((("vision_config", "default_output_length"), ("vision_soft_tokens_per_image",))),
@@ -231,7 +231,7 @@ class VllmOptions:
         Flag("--lora-modules"),
         Pairs(ENABLE_LORA),
     ] = None
-    max_lora_rank: Annotated[Annotated[int, Limit(one_of=LORA_RANKS)] | None, Key("lora.rank")] = None
+    max_lora_rank: Annotated[Annotated[int, OneOf(LORA_RANKS)] | None, Key("lora.rank")] = None
     max_loras: Annotated[_Count, Key("lora.atOnce")] = None
     trust_remote_code: Annotated[
         bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")

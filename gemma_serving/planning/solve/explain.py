@@ -9,7 +9,7 @@ from gemma_serving.planning.memory.budget import captured_graphs, program_memory
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
 from gemma_serving.planning.model.spec import active_params, text_params
 from gemma_serving.planning.question.releases import tokens_in_flight
-from gemma_serving.planning.question.types import StartStage, unknown_words
+from gemma_serving.planning.question.types import StartStage
 from gemma_serving.planning.rules.security.advisories import ADVICE, vulnerabilities
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.speed.startup import xla_programs
@@ -106,7 +106,7 @@ def _delay(stage: StartStage) -> str:
 def _startup(subject: Subject) -> Iterator[str]:
     resolved, startup = subject.resolved, subject.known_startup
     if startup is None:
-        yield unknown_words(resolved.accelerator.name, subject.unknown)
+        yield subject.unknown_words
         return
     work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
     if resolved.is_tpu:

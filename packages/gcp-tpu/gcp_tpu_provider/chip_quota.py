@@ -2,19 +2,17 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.json_parts import objects_of, text_of
 from gcp_tpu_provider.machines import ChipQuota, chip_quota
+from gcp_tpu_provider.quota_documents import PREEMPTIBLE, chips_used
 from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaEvidence
 from gcp_tpu_provider.service_quotas import READ_S, ServiceQuotas
 from gcp_tpu_provider.transport import TpuTransport, pages
-
-_PREEMPTIBLE: Final = frozenset({"flex-start", "spot", "FLEX_START", "SPOT"})
-"""Provisioning models, by the names of the inputs and Google's, that use the preemptible quota (Cloud TPU, "Quotas", and the ids in Google's errors)."""
 
 
 @dataclass(slots=True)
@@ -30,7 +28,7 @@ class ChipQuotas:
         Each metric has a limit for the zone, and can have one for its region: "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has
         been exceeded. Limit: 0 in region us-east5." with a zone's quota that sufficed (marin-community/marin#1612 and #3200).
         """
-        accelerator_type, preemptible = str(inputs["acceleratorType"]), inputs["provisioningModel"] in _PREEMPTIBLE
+        accelerator_type, preemptible = str(inputs["acceleratorType"]), inputs["provisioningModel"] in PREEMPTIBLE
         needed, quota = int(accelerator_type.rpartition("-")[2]), chip_quota(accelerator_type, preemptible=preemptible)
         if quota is None or inputs["provisioningModel"] == "reservation":
             return QuotaEvidence(None, f"{UNREAD_QUOTA}no quota of this request is known.")
@@ -86,49 +84,6 @@ class ChipQuotas:
         if any(page.get("unreachable") for page in found):
             raise TpuProviderError(f"the list of {key} is incomplete")
         return [item for page in found for item in objects_of(page, key)]
-
-
-def chips_used(
-    requests: Sequence[Mapping[str, Any]],
-    nodes: Sequence[Mapping[str, Any]],
-    generation: str,
-    *,
-    preemptible: bool,
-    is_own: Callable[[Mapping[str, Any]], bool],
-) -> int | None:
-    """Return the chips of a generation that listed requests, except own ones, and nodes take from a quota; None if one does not name its type.
-
-    A request counts in every state until it is deleted (marin-community/marin#87), and a node without a listed request counts too.
-    """
-    ids = {text_of(item, "name").rpartition("/")[2] for item in requests}
-    counted = [
-        object_of(spec, "node")
-        for item in requests
-        if _uses(item, item, preemptible) and not is_own(item)
-        for spec in objects_of(object_of(item, "tpu"), "nodeSpec")
-    ]
-    counted += [
-        node
-        for node in nodes
-        if text_of(node, "queuedResource").rpartition("/")[2] not in ids
-        and _uses(node, object_of(node, "schedulingConfig"), preemptible)
-    ]
-    sizes = [text_of(node, "acceleratorType").rpartition("-") for node in counted]
-    if any(not size.isdigit() for _, _, size in sizes):
-        return None
-    return sum(int(size) for kind, _, size in sizes if kind == generation)
-
-
-def _uses(item: Mapping[str, Any], scheduling: Mapping[str, Any], preemptible: bool) -> bool:
-    """Return whether a request or a node uses this quota. gcloud sends STANDARD with each tier of a request, and the tier decides.
-
-    A reservation has chips of its own (Cloud TPU, "Quotas").
-    """
-    model = text_of(scheduling, "provisioningModel")
-    if model == "RESERVATION_BOUND" or item.get("reservationName") or scheduling.get("reserved"):
-        return False
-    has_tier = any(scheduling.get(key, False) is not False for key in ("spot", "bestEffort", "preemptible"))
-    return (has_tier or model in _PREEMPTIBLE) == preemptible
 
 
 def _chips(limit: float) -> str:

@@ -4,19 +4,18 @@ A limit has a bucket for a zone, a region, a region and a TPU family, or for all
 """
 
 import asyncio
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.json_parts import objects_of
+from gcp_tpu_provider.quota_documents import limits_of
 from gcp_tpu_provider.transport import TpuTransport
 
 READ_S: Final = 30.0
 """Timeout for one read. When it expires, the answer is unknown."""
-_UNLIMITED: Final = -1
 
 
 @dataclass(slots=True)
@@ -57,26 +56,3 @@ class ServiceQuotas:
             return f"Service Usage did not respond within {READ_S:.0f} s"
         except TpuProviderError as error:
             return str(error).rstrip(".")
-
-
-def limits_of(listed: Sequence[Mapping[str, Any]], places: Mapping[str, str], dimension: str) -> Sequence[float] | None:
-    """Return the limits of a metric in a place that are set by a dimension, such as `zone`; None if none is set by it."""
-    by_dimension = [limit for limit in listed if f"{{{dimension}}}" in text_of(limit, "unit")]
-    values = [value for limit in by_dimension if (value := _value(limit, places)) is not None]
-    return values if by_dimension else None
-
-
-def _value(limit: Mapping[str, Any], places: Mapping[str, str]) -> float | None:
-    """Return a limit's value in a location, from the most specific bucket; None without one. An absent value is 0."""
-    buckets = sorted(_buckets_of(limit, places), key=lambda bucket: len(object_of(bucket, "dimensions")))
-    if not buckets:
-        return None
-    value = int(buckets[-1].get("effectiveLimit") or 0)
-    return math.inf if value == _UNLIMITED else value
-
-
-def _buckets_of(limit: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    for bucket in objects_of(limit, "quotaBuckets"):
-        dimensions = object_of(bucket, "dimensions")
-        if all(places.get(key) == value for key, value in dimensions.items()):
-            yield bucket

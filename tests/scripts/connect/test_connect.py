@@ -305,7 +305,8 @@ def test_the_wait_names_what_the_server_answers_and_ends(private):
     ):
         wait_until_ready(f"{private}/v1", "k", 60, said.append, served="gemma")
     with pytest.raises(
-        NotReadyError, match=r"not ready within 0 s: no response \(ConnectionError\)\. Set a longer --ready-timeout"
+        NotReadyError,
+        match=r"not ready within 0 s: GET /models failed: cannot connect to 127.0.0.1:9 \(Connection refused\)\. Set a longer --ready-timeout",
     ):
         wait_until_ready("http://127.0.0.1:9/v1", "k", 0, said.append, served="gemma")
     Private.valid = set()
@@ -326,7 +327,7 @@ def test_a_servers_words_do_not_become_code_to_paste(private, monkeypatch, name,
 
 def test_another_model_than_the_states_is_refused(private):
     with pytest.raises(
-        OtherModelError, match=r"names its model 'gemma', but the stack's state has 'tuned'\. If you changed"
+        OtherModelError, match=r"names its model 'gemma', but the stack's state has 'tuned'\. If you did not change"
     ):
         wait_until_ready(f"{private}/v1", "k", 60, print, served="tuned")
     assert wait_until_ready(f"{private}/v1", "k", 60, print, served=None).model == "gemma"

@@ -842,7 +842,10 @@ def test_no_credentials_are_missing(world):
     world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
     line = world.line("credentials", "tpu-v6e4")
-    assert (line["status"], line["fix"]) == ("missing", "gcloud auth application-default login")
+    assert (line["status"], line["fix"]) == (
+        "missing",
+        "unset GOOGLE_APPLICATION_CREDENTIALS",
+    )  # it precedes gcloud's login
 
 
 def test_credentials_that_google_refuses_are_missing(world):

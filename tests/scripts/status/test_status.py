@@ -113,6 +113,14 @@ def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
     assert LONGEST_PHASE in rows(text)[0]
 
 
+def test_a_failed_change_is_rolled_back_while_the_former_document_serves():
+    cloud = replace(READY.cloud, phase="failed", reported="b", running="a")
+    assert "rolled back" in drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 120)
+    assert "rolled back" not in drawn(
+        replace(REPORT, stacks=(replace(READY, cloud=replace(cloud, running=None)),)), 120
+    )
+
+
 def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
     assert ABSENT.stack not in drawn(REPORT, 80)
     monkeypatch.setattr(collect, "collect", lambda _: REPORT)
@@ -257,7 +265,7 @@ class TestTheCommand:
 
     def test_silent_sources_cost_one_limit_together(self, planted):
         def silent(*_, **__):
-            time.sleep(20)
+            time.sleep(20)  # a source that does not answer within the limit
 
         planted.setattr(collect, "ANSWER_LIMIT_S", 1.0)
         planted.setattr(collect, "_TO_RETURN_S", 0.2)
@@ -267,6 +275,13 @@ class TestTheCommand:
         (found,) = collect.collect(StatusRequest(stack="x")).stacks
         assert {item.source for item in found.unanswered} == {"google", "endpoint"}
         assert time.monotonic() - began_s < 1.8
+
+    def test_no_tunnel_is_opened_to_a_server_that_google_reports_as_gone(self, planted):
+        asked = []
+        planted.setattr(stack_facts, "cloud_facts", lambda *_, **__: ENDED)
+        planted.setattr(collect, "server_facts", asked.append)
+        (found,) = collect.collect(StatusRequest(stack="x", tunnel=True)).stacks
+        assert (asked, found.unanswered, found.server_not_asked) == ([], [], None)
 
     def test_a_gateway_has_a_row_for_each_backend_and_its_next_step(self, planted, subtests):
         def backends(a="10.0.0.2", b=""):
