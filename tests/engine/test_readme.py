@@ -30,7 +30,7 @@ LINES = [line.partition("  #")[0].strip() for block in BLOCKS for line in block.
 PLANS = [line for line in dict.fromkeys(LINES) if line.startswith("./gemma plan")]
 CLOUD = re.compile(r"^(?:\.venv/bin/)?python -m localcloud ")
 ROW = re.compile(
-    r"^\| `([a-z0-9-]+)` \| [^|]* \| [^|]* \| (\d+ min \d+ s) \| (\$[\d.]+) \| (\$[\d.]+) \| ([^|]*) \|$",
+    r"^\| `([a-z0-9-]+)` \| [^|]* \| [^|]* \| (\d+ min \(\d+ to \d+\)) \| (\$[\d.]+) \| (\$[\d.]+) \| ([^|]*) \|$",
     re.MULTILINE,
 )
 """Stack, start, price per hour and per day, and what it costs without requests."""

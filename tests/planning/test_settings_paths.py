@@ -8,6 +8,7 @@ from typing import Any
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.plan.question import ROOT, Question, deployment_from
+from gemma_serving.stacks.loading import SettingsError
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "docs/settings.schema.json").read_text(encoding="utf-8"))
 DIGEST = f"sha256:{'0' * 64}"
@@ -98,7 +99,7 @@ def test_set_takes_every_path_of_a_settings_file_with_and_without_its_namespace(
         stack = "l4-qat" if path.startswith(("cloudRun.", "image.")) else "tpu-v6e1"
         try:
             deployment_from(Question(stack=stack, set=pairs_of(path, node, "" if ":" in path else namespace)))
-        except PlanningError as error:
+        except SettingsError as error:
             refused[path] = str(error)
     gateway = {path for path in PATHS if path.startswith("gateway.")}
     assert set(refused) == gateway, {path: refused[path] for path in refused.keys() - gateway}

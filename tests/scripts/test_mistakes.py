@@ -78,7 +78,7 @@ NEW = (
     typed("new chat --model E2B --workload in=100", "requires a load", "Add users=N or rate=N to --workload."),
 )
 PLAN = (
-    typed("plan", "No deployment", "Pass STACK, or --model ID and --accelerator NAME."),
+    typed("plan --compare", "No deployment", "Pass STACK, or --model ID and --accelerator NAME."),
     typed(
         "plan --model E2B", "No accelerator", "Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
     ),

@@ -68,7 +68,7 @@ CASES = {
     "`dockerHub`": Case("l4-qat", {"dockerHub": {"username": "someone", "tokenSecret": SECRET}}, {}),
     "`cloudRun.invokers`": Case("l4-qat", {"cloudRun.invokers": [INVOKER]}, {}),
     "`cloudRun.public`": Case("l4-qat", {"cloudRun.public": True, "acceptFindings": ["SEC02"]}, {}),
-    "`metrics.enabled`": Case("l4-qat", WATCHED, {}),
+    "`metrics.enabled`": Case("l4-qat-002", WATCHED, {}),
     "`tpu.tunnelMembers`": Case("tpu-v6e1", TUNNEL, {}),
     "`tpu.tunnelRole`": Case("tpu-v6e1", {**TUNNEL, "tpu.tunnelRole": "gemmaTunnel"}, TUNNEL),
     "`tpu.ssh: metadata-key`": Case("tpu-v6e1", {**TUNNEL, "tpu.ssh": "metadata-key"}, TUNNEL),

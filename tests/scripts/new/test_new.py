@@ -64,7 +64,7 @@ def test_the_written_file_loads_plans_as_fitting_and_is_short(new, tmp_path, ask
     assert set(yaml.safe_load(text)["config"]) <= {*file_schema()["properties"]["config"]["properties"]}
     for word in ("image", "Parser", "enableAutoToolChoice", "disableChunkedMmInput"):
         assert word not in text
-    assert f"List price: ${planned.cost.usd_per_hour:.2f}/h" in out
+    assert f"Price: ${planned.cost.usd_per_hour:.2f}/h" in out
 
 
 def test_the_recipient_of_the_alerts_is_written(new, tmp_path):
