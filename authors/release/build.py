@@ -18,14 +18,22 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
 """Names under which `pulumi plugin install` searches an archive. The archives have sources, so all have the same bytes."""
-DISTRIBUTIONS: Final = ("gcp-tpu", "localcloud", "loadtest")
-"""Folders of packages/ that are distributions."""
+DISTRIBUTIONS: Final = (ROOT, *(ROOT / "packages" / name for name in ("gcp-tpu", "localcloud", "loadtest")))
+"""Folders of the distributions."""
+_PRODUCT: Final = ("LICENSE", "README.md", "gemma_serving", "pyproject.toml", "requirements")
+"""Files and folders of the root that are the product's distribution."""
 BACKEND: Final = Path(__file__).with_name("backend.txt")
 REHEARSAL: Final = "rehearse.py"
 SUMS: Final = "SHA256SUMS"
 """In the format of `sha256sum --check`."""
-_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
 _LIMIT_S: Final = 600
+_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
+
+
+def _not_packed(folder: str, names: list[str]) -> set[str]:
+    """Return the names in a folder that its distribution does not need."""
+    others = set(names).difference(_PRODUCT) if Path(folder) == ROOT else set[str]()
+    return others | _NO_SOURCES(folder, names)
 
 
 def build(out: Path) -> Sequence[Path]:
@@ -37,8 +45,8 @@ def build(out: Path) -> Sequence[Path]:
         raise CommandRefusedError(f"{out} exists. Pass a new folder, or delete it.")
     out.mkdir(parents=True)
     _copy_plugin(out)
-    for name in DISTRIBUTIONS:
-        build_distribution(ROOT / "packages" / name, out)
+    for folder in DISTRIBUTIONS:
+        build_distribution(folder, out)
     shutil.copyfile(ROOT / SCHEMA, out / f"gcp-tpu-v{the_version(ROOT)}-schema.json")
     shutil.copyfile(rehearsal.__file__, out / REHEARSAL)
     write_sums(out)
@@ -60,7 +68,7 @@ def build_distribution(package: Path, out: Path) -> None:
     """
     date = source_date()
     with tempfile.TemporaryDirectory(prefix="distribution-") as base:
-        sources = shutil.copytree(package, Path(base) / package.name, ignore=_NO_SOURCES)
+        sources = shutil.copytree(package, Path(base) / package.name, ignore=_not_packed)
         made = Path(base) / "made"
         uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-config", "--no-create-gitignore"]
         locked = ["--build-constraint", str(BACKEND), "--require-hashes", "--python", sys.executable]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gemma_serving.scripts.cli.command import Command
 
 _COLUMNS: Final = 80
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_SCRIPTS: Final = Path(__file__).resolve().parents[1]
 
 
 class CommandEntry(NamedTuple):
@@ -28,8 +28,8 @@ class CommandEntry(NamedTuple):
 
     def line(self) -> str:
         """Return one line about the command, without importing it."""
-        path = _ROOT / f"{self.module.replace('.', '/')}.py"
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        path = Path(_SCRIPTS, *self.module.split(".")[2:])
+        first = path.with_suffix(".py").read_text(encoding="utf-8").partition("\n")[0]
         return self.summary or first.removeprefix("r").strip('"').rstrip()
 
 
@@ -60,7 +60,7 @@ _ORDER: Final = {
 def grouped_commands() -> Mapping[str, Sequence[CommandEntry]]:
     """Return the commands by task, from the folders of `scripts/`."""
     listed = " ".join((*_ORDER.values(), "gemma")).split()
-    folders = sorted(path.parent.name for path in (_ROOT / "scripts").glob("*/__main__.py"))
+    folders = sorted(path.parent.name for path in _SCRIPTS.glob("*/__main__.py"))
     groups = {**_ORDER, "Other": " ".join(name for name in folders if name not in listed)}
     return {title: _entries(words) for title, words in groups.items() if words}
 

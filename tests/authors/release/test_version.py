@@ -37,9 +37,9 @@ def test_a_version_is_written_to_every_place_or_to_none(copy):
     assert version.set_version(copy, "7.8.9") == []
     first, *_, last = version.PLACES
     (copy / last).write_text("nothing here\n")
-    with pytest.raises(ScriptError, match=f"^{re.escape(last)} has 0 lines"):
+    with pytest.raises(ScriptError, match=f"^{re.escape(last)} has 0 values"):
         version.set_version(copy, "7.9.0")
-    assert 'version = "7.8.9"' in (copy / first).read_text()
+    assert 'VERSION: Final = "7.8.9"' in (copy / first).read_text()
     for wrong in ("v1.0.0", "1.0", "1.0.0-rc1", "01.0.0", ""):
         with pytest.raises(CommandRefusedError, match="is not a version"):
             version.set_version(copy, wrong)

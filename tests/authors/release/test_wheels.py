@@ -122,12 +122,15 @@ def test_two_builds_have_the_same_bytes(built, tmp_path, a_date, subtests):
 
 def test_the_bounds_of_each_requirement_admit_the_locked_version(subtests):
     """A wheel requires at least the release line that the lock, and so every test, has."""
-    for name in ("loadtest", "localcloud"):
-        folder = ROOT / "packages" / name
-        locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (folder / "requirements.txt").read_text(), re.MULTILINE))
-        for line in (folder / "requirements.in").read_text().splitlines():
+    packages = [
+        (f"packages/{name}/requirements.in", f"packages/{name}/requirements.txt") for name in ("loadtest", "localcloud")
+    ]
+    product = [(f"requirements/{name}.in", "requirements.txt") for name in ("plan", "base")]
+    for named, lock in (*packages, *product, ("requirements/agent.in", "requirements/agent.txt")):
+        locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / lock).read_text(), re.MULTILINE))
+        for line in (ROOT / named).read_text().splitlines():
             if line and not line.startswith("#"):
-                with subtests.test(f"{name}: {line}"):
+                with subtests.test(f"{named}: {line}"):
                     wanted = Requirement(line)
-                    assert wanted.specifier.contains(locked[wanted.name])
-                    assert any(each.operator == ">=" for each in wanted.specifier)
+                    assert wanted.specifier.contains(locked[wanted.name.replace("_", "-")])
+                    assert any(each.operator in {">=", "=="} for each in wanted.specifier)

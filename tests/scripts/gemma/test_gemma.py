@@ -39,10 +39,9 @@ def test_every_command_has_one_word():
 
 
 def test_a_new_folder_is_a_command(tmp_path, monkeypatch):
-    (tmp_path / "scripts" / "hello").mkdir(parents=True)
-    (tmp_path / "scripts" / "hello" / "__main__.py").write_text('"""Say hello."""\n')
-    (tmp_path / "gemma_serving").symlink_to(tmp_path)
-    monkeypatch.setattr(catalog, "_ROOT", tmp_path)
+    (tmp_path / "hello").mkdir()
+    (tmp_path / "hello" / "__main__.py").write_text('"""Say hello."""\n')
+    monkeypatch.setattr(catalog, "_SCRIPTS", tmp_path)
     (entry,) = catalog.grouped_commands()["Other"]
     assert command_rows([entry]) == ["  hello  Say hello."]
 
@@ -167,7 +166,7 @@ def test_the_overview_is_the_help_of_the_launcher(capsys):
 
 def test_the_version_is_that_of_the_project(capsys):
     assert main(["--version"]) == ExitCode.DONE
-    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)[1]
+    version = re.search(r'^VERSION.*"(.*)"', (ROOT / "gemma_serving/__init__.py").read_text(), flags=re.MULTILINE)[1]
     assert capsys.readouterr().out == f"gemma-serving {version}\n"
 
 
@@ -211,6 +210,7 @@ def test_ctrl_c_at_the_start_shows_no_traceback_of_the_imports(tmp_path, begins,
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     home = tmp_path / "gemma_serving" / "scripts" / "gemma"
     home.mkdir(parents=True)
+    shutil.copy(ROOT / "gemma_serving" / "launcher.py", tmp_path / "gemma_serving")
     (home / "__main__.py").write_text(
         f"import os, signal\n{begins}\ndef main():\n  try: {does}\n  except KeyboardInterrupt: return 130\n"
     )
