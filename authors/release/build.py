@@ -32,7 +32,8 @@ _NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
 
 def _not_packed(folder: str, names: list[str]) -> set[str]:
     """Return the names in a folder that its distribution does not need."""
-    others = set(names).difference(_PRODUCT) if Path(folder) == ROOT else set[str]()
+    is_root = "gemma_serving" in names and "packages" in names
+    others = set(names).difference(_PRODUCT) if is_root else set[str]()
     return others | _NO_SOURCES(folder, names)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gemma_serving.contracts.installation import CHECKOUT, PACKAGE
+from gemma_serving.contracts.installation import PACKAGE
 from gemma_serving.contracts.spelling import did_you_mean
 
 EXAMPLES: Final = "examples/stacks"
@@ -20,7 +20,7 @@ def shipped_files(folder: Path) -> Sequence[Path]:
 def settings_file(stack: str, folder: Path) -> Path:
     """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
     name = f"Pulumi.{stack}.yaml"
-    places = (folder, folder / EXAMPLES, *(() if CHECKOUT else (PACKAGE / "examples",)))
+    places = (folder, folder / EXAMPLES, PACKAGE / "examples")
     return next((place / name for place in places if (place / name).is_file()), folder / name)
 
 

@@ -47,7 +47,7 @@ def _entries(words: str) -> Sequence[CommandEntry]:
 
 
 _ORDER: Final = {
-    "Plan": "plan new capacity doctor",
+    "Plan": "init plan new capacity doctor",
     "Deploy": "save_token stage_model up",
     "Use": "chat connect smoke bench",
     "Operate": "status logs alerts agent",
@@ -72,7 +72,7 @@ _ANSWERS: Final = {
     "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
     "ls ps list show": "To list the stacks, run `gemma status`.",
     "price cost costs": "To show the cost of a stack, run `gemma plan STACK --costs`.",
-    "init create": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    "create": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
     "deploy launch start serve run apply update": "To deploy a stack, run `gemma up STACK`.",
     "ssh open tunnel proxy": "To reach the server of a stack, run `gemma connect STACK`.",
     "ask talk": "To ask the model of a stack, run `gemma chat STACK`.",

@@ -165,6 +165,7 @@ WITHOUT_ENGINE = [
     ("capacity", "v6e-4"),
     ("demo",),
     ("docs",),
+    ("init", "mine", "--model", "E2B"),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
     ("release", "build", "--out", "out"),
