@@ -13,7 +13,7 @@ from typing import Final
 
 from authors.release import plugins, rehearsal
 from authors.release.archives import ROOT, source_date, write_archive
-from authors.release.version import SCHEMA, the_version
+from authors.release.version import SCHEMA, repository, the_version, with_addresses
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
@@ -70,6 +70,7 @@ def build_distribution(package: Path, out: Path) -> None:
     date = source_date()
     with tempfile.TemporaryDirectory(prefix="distribution-") as base:
         sources = shutil.copytree(package, Path(base) / package.name, ignore=_not_packed)
+        _write_addresses(sources)
         made = Path(base) / "made"
         uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-config", "--no-create-gitignore"]
         locked = ["--build-constraint", str(BACKEND), "--require-hashes", "--python", sys.executable]
@@ -86,6 +87,19 @@ def build_distribution(package: Path, out: Path) -> None:
             shutil.copyfile(wheel, out / wheel.name)
         for archive in made.glob("*.tar.gz"):
             _pack_again(archive, out, date)
+
+
+def _write_addresses(sources: Path) -> None:
+    """Write the repository's address into a copied distribution: its URLs, and the relative links of its page."""
+    address = f"https://github.com/{repository(ROOT)}"
+    folder = "" if (sources / "gemma_serving").is_dir() else f"packages/{sources.name}"
+    files = f"{address}/blob/v{the_version(ROOT)}"
+    page = sources / "README.md"
+    page.write_text(with_addresses(page.read_text(encoding="utf-8"), files, folder), encoding="utf-8")
+    urls = {"Repository": "", "Changelog": "/blob/main/CHANGELOG.md", "Issues": "/issues"}
+    lines = ["[project.urls]", *(f'{name} = "{address}{path}"' for name, path in urls.items())]
+    project = sources / "pyproject.toml"
+    project.write_text("\n".join([project.read_text(encoding="utf-8"), *lines, ""]), encoding="utf-8")
 
 
 def _pack_again(archive: Path, out: Path, date: int) -> None:

@@ -6,6 +6,7 @@ All distributions have one version. Generated files repeat it, and `make docs` w
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from posixpath import join, normpath
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -113,4 +114,9 @@ def notes(changelog: str, version: str, repository: str) -> str:
         raise ScriptError(
             f"CHANGELOG.md has no section `## {version} (YYYY-MM-DD)` with text. Describe what users see."
         )
-    return _RELATIVE.sub(rf"](https://github.com/{repository}/blob/v{version}/\1)", text) + "\n"
+    return with_addresses(text, f"https://github.com/{repository}/blob/v{version}", "") + "\n"
+
+
+def with_addresses(text: str, address: str, folder: str) -> str:
+    """Return a page of a folder with its relative links below an address."""
+    return _RELATIVE.sub(lambda link: f"]({address}/{normpath(join(folder, link[1]))})", text)

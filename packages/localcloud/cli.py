@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from localcloud import environment
 from localcloud.plugins import serve as serve_providers
-from localcloud.running.shims import OPERATOR_TOKEN, install, people_commands
+from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.shell import SIGNALS, run_child, start_of
 from localcloud.trials.trial_options import TryRefusedError, add_parser
@@ -277,7 +277,7 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=_LOGIN_LIFE_S)
             # The user's `gcloud` acts as the owner, regardless of the credentials in the shell.
-            commands = install(state / "bin", people_commands(), {OPERATOR_TOKEN: token})
+            commands = install(state / "bin", environment={OPERATOR_TOKEN: token})
             # A default provider without gcp:project reads its project from here, not from the shell that started the cloud.
             known = {**os.environ, "GOOGLE_PROJECT": project, "GOOGLE_CLOUD_PROJECT": project}
             login, credentials = token, cloud.credentials

@@ -56,10 +56,8 @@ main()
 """,
 }
 """Files of a project by name."""
-_INSTALL: Final = (
-    "python3 -m venv .venv && .venv/bin/pip install --quiet -r requirements.txt",
-    'export PATH="$PWD/.venv/bin:$PATH"',
-)
+_NEW_ENVIRONMENT: Final = "python3 -m venv .venv"
+_INSTALL: Final = (".venv/bin/pip install --quiet -r requirements.txt", 'export PATH="$PWD/.venv/bin:$PATH"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +83,7 @@ def _init(options: InitOptions) -> ExitCode:
     try:
         for name, text in _TEXTS.items():
             (here / name).write_text(text, encoding="utf-8")
-        code = write_settings(options, first=_INSTALL)
+        code = write_settings(options, first=_INSTALL if (here / ".venv").is_dir() else (_NEW_ENVIRONMENT, *_INSTALL))
     except BaseException:
         for name in _TEXTS:
             (here / name).unlink(missing_ok=True)

@@ -14,34 +14,27 @@ from authors.release.build import DISTRIBUTIONS, build_distribution
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).resolve().parents[3]
-UV = Path(sys.executable).with_name("uv")
 NEXT = "99.0.0"
 LIMIT_S = 1200
 STACK = "chat"
+DELETED = "gemma teardown chat --yes"
 DEPLOYED = """
 gemma stage_model chat --yes
 gemma up chat --yes
 pulumi preview --stack chat --non-interactive --expect-no-changes
-gemma chat chat "Say hello." --max-tokens 8
+gemma chat chat "Say hello."
 gemma smoke chat
 gemma bench chat --concurrency 1 --requests 2 --input-tokens 16 --output-tokens 8 --allow-invalid --out results/a
 """
-UPGRADED = f"""
-sed -i 's/==.*/=={NEXT}/' requirements.txt
-{UV} pip install --quiet --find-links ../{NEXT} --python .venv/bin/python -r requirements.txt
-gemma --version
-pulumi preview --stack chat --non-interactive
-gemma up chat --yes
-gemma teardown chat --yes
-"""
+LINKS, INSTALLED, TRIED, UPGRADED = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "folder.md").read_text(), re.DOTALL)
+"""The page's commands: where the wheels are, the installation, a trial, and an upgrade."""
 
 
 class Folder:
     """The folder of a user, whose PATH has the environment and the engine, but nothing of the checkout."""
 
     def __init__(self, base):
-        self.base, self.path = base, base / "mine"
-        self.path.mkdir()
+        self.base, self.path = base, base / "my-gemma"
         (base / "bin").mkdir()
         script = Path(sys.executable).with_name("pulumi").read_text().splitlines()
         engine = [line for line in script if "trial.py" not in line]  # an official Pulumi knows no trial
@@ -50,12 +43,12 @@ class Folder:
         (base / "bin" / "pulumi").write_text(text + "\n")
         (base / "bin" / "pulumi").chmod(0o755)
 
-    def run(self, *words, expect=0):
+    def run(self, *words, cwd=None):
         path = os.pathsep.join(map(str, (self.path / ".venv" / "bin", self.base / "bin", "/usr/bin", "/bin")))
         kept = {name: text for name, text in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_", "HTTPS_"))}
         done = subprocess.run(
             list(map(str, words)),
-            cwd=self.path,
+            cwd=cwd or self.path,
             env={**kept, "HOME": str(self.base), "PATH": path, "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -64,8 +57,15 @@ class Folder:
             timeout=LIMIT_S,
             check=False,
         )
-        assert done.returncode == expect, done.stdout[-6000:]
+        assert done.returncode == 0, done.stdout[-6000:]
         return done.stdout
+
+
+def links(dist):
+    """The page's line with a folder of wheels, beside those that the machine already uses."""
+    both = f"'{dist} {os.environ.get('PIP_FIND_LINKS', '')}'"
+    assert LINKS.count("/path/to/gemma-serving/dist") == 1
+    return LINKS.replace("/path/to/gemma-serving/dist", both)
 
 
 @pytest.fixture(scope="module")
@@ -82,28 +82,27 @@ def folder(tmp_path_factory):
         for one in DISTRIBUTIONS:
             build_distribution(root / one.relative_to(ROOT), base / out)
     made = Folder(base)
-    made.run(UV, "venv", "--quiet", "--python", sys.executable, ".venv")
-    install = (UV, "pip", "install", "--quiet", "--python", ".venv/bin/python")
-    made.run(*install, next((base / version.the_version(ROOT)).glob("gemma_serving-*.whl")))
+    script = links(base / version.the_version(ROOT)) + INSTALLED.replace("python3", sys.executable)
+    assert "fits" in made.run("bash", "-ec", script, cwd=base)
     for name in ("components", "scripts", "stacks"):
         (made.path / name).mkdir()
         (made.path / name / "__init__.py").write_text("raise SystemExit('a module of the user')\n")
-    shown = made.run("gemma", "init", STACK, "--like", "l4-12b-qat")
-    assert "pip install --quiet -r requirements.txt" in shown
-    made.run(*install, "--find-links", base / version.the_version(ROOT), "-r", "requirements.txt")
     yield made
     shutil.rmtree(base)
 
 
 def test_a_stack_lives_in_it_beside_the_users_own_packages_and_an_upgrade_replaces_nothing(folder):
     before = (folder.path / "Pulumi.chat.yaml").read_text()
-    script = f"set -eu\n{DEPLOYED}echo UPGRADE\n{UPGRADED}"
+    assert set(TRIED.splitlines()[1:]) <= {line.removesuffix(" --yes") for line in [*DEPLOYED.splitlines(), DELETED]}
+    upgrade = links(folder.base / NEXT) + UPGRADED.replace("gemma up chat", "gemma up chat --yes")
+    change = f"sed -i 's/==.*/=={NEXT}/' requirements.txt"
+    script = f"set -eu\n{DEPLOYED}\necho UPGRADE\n{change}\n{upgrade}\ngemma --version\n{DELETED}"
     shown = folder.run("localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", script)
     first, _, second = shown.partition("UPGRADE")
     assert "smoke passed" in first
     assert "chat deployed in" in first
     assert f"gemma-serving {NEXT}" in second
-    assert not re.search(r"\b(replace|\d+ to (replace|delete|create))\b", second), second
+    assert not re.search(r"\b(replace|[1-9]\d* to (replace|delete|create))\b", second), second
     assert "No leaked resources" in second
     assert (folder.path / "Pulumi.chat.yaml").read_text() == before, "a trial changes no file of the user"
 

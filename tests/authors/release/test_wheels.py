@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from authors.release import version
 from authors.release.build import build_distribution
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,6 +104,8 @@ def test_the_metadata_is_complete(built, subtests):
             assert found["Description-Content-Type"] == "text/markdown"
             assert len(found.get_payload()) > 500
             assert found["Summary"]
+            assert f"Repository, https://github.com/{version.repository(ROOT)}" in found.get_all("Project-URL")
+            assert "](../" not in found.get_payload()
 
 
 @pytest.mark.long

@@ -54,7 +54,10 @@ def test_it_writes_a_project_with_this_version_and_says_what_comes_next(init, tm
     assert project["name"] == ours["name"], "the namespace of the settings, and of the names in every state"
     assert from_file(tmp_path / "Pulumi.chat.yaml", project="my-project").cloud_run.gpu == "nvidia-l4"
     next_ = out.partition("Next:\n")[2].splitlines()
-    assert next_[0].strip() == "python3 -m venv .venv && .venv/bin/pip install --quiet -r requirements.txt"
+    assert [line.strip() for line in next_[:2]] == [
+        "python3 -m venv .venv",
+        ".venv/bin/pip install --quiet -r requirements.txt",
+    ]
     assert next_[-1].strip() == "gemma chat chat"
 
 

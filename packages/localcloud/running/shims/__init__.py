@@ -46,12 +46,12 @@ def people_commands() -> Mapping[str, str]:
 
 def install(
     folder: Path,
-    commands: Mapping[str, str],
+    commands: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     *,
     kept: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the commands into a folder and return it. `environment` overrides the variables of the caller.
+    """Write the commands, by default those for people, into a folder and return it. `environment` overrides the variables of the caller.
 
     `kept` names variables of the caller that are overridden, by the names under which the command finds them.
     """
@@ -59,7 +59,7 @@ def install(
     variables = {"PYTHONPATH": str(interpreter.ROOT), **(environment or {})}
     words = [f'{name}="${{{of_caller}-}}"' for name, of_caller in (kept or {}).items()]
     settings = " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in variables.items())])
-    for command, module in commands.items():
+    for command, module in (commands or people_commands()).items():
         _write(folder / command, f"{settings} exec {shlex.join(interpreter.command(*module.split()))}")
     return folder
 
