@@ -249,7 +249,8 @@ def ends_with_one_sentence(folder, words, signum, preparation):
         "PYTHONPATH": str(ROOT),
     }
     (folder / "token").write_text(f"hf_{'a' * 34}\n")
-    (folder / "Pulumi.yaml").write_text("name: x\n")
+    if name != "init":
+        (folder / "Pulumi.yaml").write_text("name: x\n")
     (folder / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text("{}")
