@@ -11,6 +11,9 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 CHECKOUT: Final = PACKAGE.parent if (PACKAGE.parent / "Pulumi.yaml").is_file() else None
 """Root of the checkout; None in an installation."""
 
+INSTALL_PULUMI: Final = "make setup" if CHECKOUT else "curl -fsSL https://get.pulumi.com | sh"
+"""Command that installs the engine."""
+
 
 def project_root() -> Path | None:
     """Return the folder with Pulumi.yaml: this one, otherwise the checkout; None without both."""

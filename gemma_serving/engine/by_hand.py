@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from gemma_serving.contracts.installation import INSTALL_PULUMI
 from gemma_serving.engine.trial import STATE_VARIABLE, main
 
 if __name__ == "__main__":
@@ -12,5 +13,5 @@ if __name__ == "__main__":
     others = (folder for folder in os.environ.get("PATH", "").split(os.pathsep) if Path(folder) != own)
     engine = shutil.which("pulumi", path=os.pathsep.join(others))
     if engine is None:
-        sys.exit("pulumi is not installed. Install it: https://www.pulumi.com/docs/install/.")
+        sys.exit(f"The Pulumi CLI is not installed. Run `{INSTALL_PULUMI}`.")
     sys.exit(main(engine, sys.argv[1:]))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.installation import CHECKOUT, project_root
+from gemma_serving.contracts.installation import CHECKOUT, INSTALL_PULUMI, project_root
 from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.children import started
@@ -106,8 +106,7 @@ def pulumi() -> str:
     linked = Path(sys.executable).with_name("pulumi")
     found = str(linked) if linked.is_file() else shutil.which("pulumi")
     if found is None:
-        installed = "Run `make setup`." if CHECKOUT else "Install it: https://www.pulumi.com/docs/install/."
-        raise CommandRefusedError(f"The Pulumi CLI is not installed. {installed}")
+        raise CommandRefusedError(f"The Pulumi CLI is not installed. Run `{INSTALL_PULUMI}`.")
     return found
 
 
