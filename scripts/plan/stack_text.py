@@ -9,6 +9,7 @@ from typing import Final, cast
 import yaml
 
 from gemma_serving.contracts.fields import as_mapping, camel_case
+from gemma_serving.contracts.installation import project_root
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.settings_files import stack_of_file
@@ -70,7 +71,9 @@ class StackFile:
 
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
-    """Return the path of a new stack's settings file. Raises PlanningError for an invalid or existing name."""
+    """Return the path of a new stack's settings file. Raises PlanningError for an invalid or existing name, and without a project."""
+    if project_root() is None:
+        raise PlanningError("This folder has no Pulumi.yaml. Run `gemma init` to write a project.")
     try:
         Names(project=NO_PROJECT, stack=name)
     except NamingError as error:

@@ -100,3 +100,5 @@ def test_it_has_neither_the_engine_nor_another_distribution_and_says_how_to_inst
     code, _, said = installed("gemma", "up", "l4-qat")
     assert (code, "Pulumi.yaml not found." in said) == (2, True)
     assert "Next: gemma init" in installed("gemma")[1]
+    code, _, said = installed("gemma", "new", "chat", "--model", "12B")
+    assert (code, said) == (2, "new: This folder has no Pulumi.yaml. Run `gemma init` to write a project.\n")
