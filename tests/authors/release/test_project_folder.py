@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
     base = tmp_path_factory.mktemp("user")
     copied = base / "next-sources"
     unwanted = shutil.ignore_patterns(
-        ".git", ".venv", ".work", ".ruff_cache", ".hypothesis", "tests", "judges", "docs", "__pycache__"
+        ".git", ".venv", ".work", ".ruff_cache", ".hypothesis", "tests", "judges", "__pycache__"
     )
     shutil.copytree(ROOT, copied, ignore=unwanted, symlinks=True)
     version.set_version(copied, NEXT)
