@@ -21,7 +21,8 @@ from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine import runner
 from gemma_serving.engine.children import ended
-from gemma_serving.engine.state import stack_outputs
+from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.state import outputs_in
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.apis import apis_of
@@ -325,7 +326,7 @@ def _capacity(stack: str) -> tuple[str, str]:
 
 def _zone(stack: str) -> str:
     """Return the zone that granted the capacity, which must not be the zone without capacity. Raises StepError."""
-    zone = stack_outputs(stack).zone
+    zone = outputs_in(stack, read_deployment(stack).resources).zone
     if not zone or zone == EMPTY_ZONE:
         raise StepError(f"Expected capacity in a zone other than {EMPTY_ZONE}, found: {zone}")
     return zone

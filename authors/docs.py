@@ -50,8 +50,6 @@ def _printed_by(module: str, *arguments: str) -> str:
 def printed_tables() -> Mapping[str, str]:
     """Return the tables of the distributions."""
     return {
-        "provider-properties": _printed_by("gcp_tpu_provider.reference"),
-        "provider-states": _printed_by("gcp_tpu_provider.state_table"),
         "ledger-counts": _printed_by("localcloud.ledger.page", "sentence"),
     }
 
@@ -72,6 +70,7 @@ TABLES: Final = (
     "authors.component_tables:tables",
     "authors.contract_tables:tables",
     "authors.planning_tables:tables",
+    "authors.provider_tables:tables",
     "authors.docs:printed_tables",
 )
 """Sources of generated tables, by the names in their markers. To add one, add it here and add its markers to a page."""

@@ -53,7 +53,7 @@ def deploy(context: Context) -> StackOutputs:
         before_change=lambda: keep_runs(context),
     )
     network = _network(context, run, foundation) if run.direct_vpc else None
-    explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
+    explain_failures(context, foundation.new_grants)
     require_staged_weights(context)
     show_changes(context)
     service = CloudRunGpuService(

@@ -213,21 +213,21 @@ def _outputs(gateway: _Gateway, service: GatewayService) -> StackOutputs:
 
     The price includes the gateway and all servers that get requests.
     """
-    first = gateway.plan.planned[0]
-    plan = plan_of(first.subject)
+    first, subject = gateway.plan.first
+    plan = plan_of(subject)
     stack, summary = gateway.ownership.stack, plan.summary()
     question = gateway.plan.question
     price = usd_per_hour(question, [backend for backend in question.backends if backend.serves])
     return StackOutputs(
         target="gateway",
-        model=first.settings.model,
-        served_model=first.settings.vllm.served_model_name or first.settings.model,
+        model=first.model,
+        served_model=first.vllm.served_model_name or first.model,
         endpoint=known_after_up(service.uri),
         auth="id-token",
         image=known_after_up(gateway.image.ref),
         plan=replace(summary, cost=replace(summary.cost, usd_per_hour=price)),
         vllm=given_options(plan.vllm),
-        smoke=smoke_thresholds(first.settings.smoke, first.subject, plan),
+        smoke=smoke_thresholds(first.smoke, subject, plan),
         labels={**gateway.settings.labels, **gateway.ownership.labels},
         project=gateway.settings.project,
         location=gateway.settings.gateway.region,
@@ -237,7 +237,7 @@ def _outputs(gateway: _Gateway, service: GatewayService) -> StackOutputs:
         ),
         check=f"gemma smoke {stack}",
         connect=f"gemma connect {stack}",
-        features=served_features(first.subject.resolved),
+        features=served_features(subject.resolved),
         backends=gateway.backends,
         gateway_network=gateway.outputs,
     )

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gemma_serving.cloud.model_files import PROJECT
 from gemma_serving.cloud.price_file import book_of
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -18,21 +20,17 @@ from gemma_serving.stacks.planned import to_deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedBackend:
-    """A backend whose settings can be read, with its figures."""
-
-    stack: str
-    settings: Settings
-    subject: Subject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPlan:
-    """A gateway with its planned backends and its findings."""
+    """A gateway with its backends and its findings."""
 
     question: GatewayQuestion
-    planned: tuple[PlannedBackend, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> tuple[Settings, Subject]:
+        """Settings and figures of the first backend. Every backend of a gateway that is not blocked has them."""
+        read = ((one.settings, one.subject) for one in self.question.backends)
+        return next((settings, subject) for settings, subject in read if settings is not None and subject is not None)
 
 
 def plan_gateway(
@@ -47,20 +45,14 @@ def plan_gateway(
 
     Raises PlanningError if the price file cannot be used.
     """
-    gateway = settings.gateway
-    read = {one.stack: _read(one.stack, settings.project, folder, today) for one in gateway.backends}
+    backends = [_read(one.stack, settings.project, folder, today) for one in settings.gateway.backends]
     question = GatewayQuestion(
         stack=stack,
-        region=gateway.region,
-        min_instances=gateway.min_instances,
-        max_instances=gateway.max_instances,
-        regions=gateway.regions,
-        internet_egress=gateway.internet_egress,
-        backends=[_backend(name, one, (deployed or {}).get(name)) for name, one in read.items()],
+        settings=settings.gateway,
+        backends=[replace(one, deployed=(deployed or {}).get(one.stack)) for one in backends],
         prices=book_of(settings.prices, folder),
     )
-    planned = tuple(one for one in read.values() if isinstance(one, PlannedBackend))
-    return GatewayPlan(question=question, planned=planned, findings=gateway_findings(question))
+    return GatewayPlan(question=question, findings=gateway_findings(question))
 
 
 def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
@@ -69,30 +61,23 @@ def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
     blocking = [finding for finding in plan.findings if finding.severity == "block"]
     if blocking:
         ids = ", ".join(dict.fromkeys(finding.id for finding in blocking))
-        lines = [f"Stack {stack} is blocked by {ids}. Nothing was changed.", *map(_text, blocking)]
+        lines = [f"Stack {stack} is blocked by {ids}. Nothing was changed.", *map(gateway_text, blocking)]
         raise CommandRefusedError("\n".join(lines))
     yield f"Gateway to {', '.join(one.stack for one in plan.question.backends)}.", False
     for finding in plan.findings:
-        yield _text(finding), finding.severity == "warn"
+        yield gateway_text(finding), finding.severity == "warn"
 
 
-def _text(finding: Finding) -> str:
+def gateway_text(finding: Finding) -> str:
+    """Return the text of a gateway's finding, which has no remedies."""
     return f"{finding.id}: {finding.message} {finding.advice}".rstrip()
 
 
-def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedBackend | str:
-    """Return a backend with its figures, or the reason why it cannot be planned."""
+def _read(stack: str, project: str, folder: Path, today: str | None) -> Backend:
+    """Return a backend with its figures, or with the reason why it cannot be planned."""
     try:
         settings = from_file(folder / f"Pulumi.{stack}.yaml", project=project)
         subject = examine(to_deployment(settings, folder, today=today))
     except (SettingsError, PlanningError) as error:
-        return str(error)
-    return PlannedBackend(stack=stack, settings=settings, subject=subject)
-
-
-def _backend(stack: str, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:
-    if isinstance(read, str):
-        return Backend(stack=stack, subject=None, problem=read, deployed=deployed)
-    tpu = read.settings.tpu
-    gateway = (tpu.gateway or "") if tpu else ""
-    return Backend(stack=stack, subject=read.subject, gateway=gateway, deployed=deployed)
+        return Backend(stack=stack, problem=str(error))
+    return Backend(stack=stack, settings=settings, subject=subject)

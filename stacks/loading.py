@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import yaml
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
-from gemma_serving.contracts.spelling import odd_characters
+from gemma_serving.contracts.spelling import meant, odd_character
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.fields import Problem, part_at
@@ -32,14 +33,13 @@ GATEWAY: Final = "gateway"
 """Target without its own server."""
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
-_SURE = 0.8
-"""Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
 
-class SettingsError(ValueError):
+class SettingsError(CommandRefusedError):
     """The settings are invalid. The message has one sentence per error, each on its own line."""
 
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
@@ -278,10 +278,16 @@ def _no_settings(path: Path) -> str:
 def not_yaml(name: str, error: yaml.YAMLError) -> str:
     """Return the error for invalid YAML, with its line if the parser knows it."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
+        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file."
     mark, problem = error.problem_mark, error.problem or "it cannot be read"
     if isinstance(error, _RefusedYamlError):
         return f"{name}, line {mark.line + 1}: {problem}."
+    for number, line in enumerate((mark.buffer or "").splitlines(), start=1):
+        if line.startswith("<<<<<<< "):
+            return f"{name}, line {number}: a git conflict is not resolved: {line}. Keep one of its sides."
+        odd = _NOT_ASCII.search(line)
+        if odd is not None and number in {mark.line, mark.line + 1}:
+            return f"{name}, line {number}, column {odd.start() + 1}: {odd_character(odd[0])}"
     place = f"{name} is not YAML at line {mark.line + 1}, column {mark.column + 1}"
     if r"'\t'" in problem:
         return f"{place}: a tab cannot indent. Replace the tab with spaces."
@@ -316,7 +322,7 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
         sentences = (
-            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}{odd_characters(key)}"
+            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}{_odd(key)}"
             for key in wrong
         )
         raise SettingsError("\n".join(sentences))
@@ -328,11 +334,11 @@ def _meant(key: str) -> str:
     from gemma_serving.stacks.schema import known_keys  # noqa: PLC0415 - as above
 
     space, _, name = key.rpartition(":")
-    keys = difflib.get_close_matches(name, known_keys(PRODUCT), n=1, cutoff=_SURE)
-    if keys:
-        return f"Did you mean {PRODUCT}:{keys[0]}?"
-    spaces = difflib.get_close_matches(space.lower().replace("_", "-"), NAMESPACES, n=1)
-    return f"Did you mean {spaces[0]}:{name}?" if spaces else "Remove it."
+    keys = [f"{PRODUCT}:{one}" for one in meant(name, known_keys(PRODUCT))]
+    keys = keys or [
+        f"{one}:{name}" for one in difflib.get_close_matches(space.lower().replace("_", "-"), NAMESPACES, n=1)
+    ]
+    return f"Did you mean {' or '.join(keys)}?" if keys else "Remove it."
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
@@ -355,13 +361,26 @@ def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> st
     if problem.kind == "unknown":
         if key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
-        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(problem.place)}{odd_characters(key)}"
+        block, stack = str(problem.place[0]).partition(".")[0], f"--stack {_stack_of(origin)}"
+        if block != problem.place[0] and block in known_keys(PRODUCT):
+            value = part_at(values, problem.place)
+            return (
+                f"{origin}: {PRODUCT}:{key} is not below {PRODUCT}:{block}. Run `pulumi config rm {PRODUCT}:{key} {stack}`, then "
+                f"`pulumi config set --path {PRODUCT}:{key} {value} {stack}`."
+            )
+        return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(problem.place)}{_odd(key)}"
     if problem.kind == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
     value = part_at(values, problem.place)
-    name = "gcp:project" if key == "project" else f"{PRODUCT}:{key}" if key else "the settings"
+    name = "gcp:project or GOOGLE_CLOUD_PROJECT" if key == "project" else f"{PRODUCT}:{key}" if key else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    return f"{origin}: {name}{shown}: {problem.text}."
+    return f"{origin}: {name}{shown}: {problem.text}.{_odd(str(value)) if isinstance(value, str) else ''}"
+
+
+def _odd(text: str) -> str:
+    """Return the sentence about the first character that is not ASCII, with a space in front; empty without any."""
+    odd = odd_character(text)
+    return f" It has {odd}" if odd else ""
 
 
 def _path(location: Sequence[int | str]) -> str:
@@ -377,22 +396,15 @@ def _shown(value: object) -> str:
 
 
 def _suggestion(location: Sequence[int | str]) -> str:
-    """Return suggestions for an unknown key, most likely first."""
-    import difflib  # noqa: PLC0415 - only messages need it
-
-    from gemma_serving.stacks.schema import blocks, known_keys  # noqa: PLC0415 - as above
+    """Return suggestions for an unknown key: the closest of its block, the same key of other blocks, or every key."""
+    from gemma_serving.stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     *block, key = location
-    path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
-    known = known_keys(path)
-    likely = difflib.get_close_matches(str(key), known, n=1, cutoff=_SURE)
-    elsewhere = [
-        f"{where.partition(':')[2]}.{key}".removeprefix(".")
-        for where, schema in blocks()
-        if key in schema["properties"]
+    known = known_keys(f"{PRODUCT}:{_path(block)}" if block else PRODUCT)
+    near = [_path([*block, one]) for one in meant(str(key), known)]
+    near = near or [
+        f"{where.partition(':')[2]}.{key}".removeprefix(".") for where, one in blocks() if key in one["properties"]
     ]
-    close = likely or elsewhere or difflib.get_close_matches(str(key), known, n=1)
-    if not close:
-        return f". Known keys: {', '.join(known)}." if known else "."
-    meant = [one if close is elsewhere else _path([*block, one]) for one in close]
-    return f". Did you mean {' or '.join(meant)}?"
+    if near:
+        return f". Did you mean {' or '.join(near)}?"
+    return f". Known keys: {', '.join(known)}." if known else "."

@@ -23,12 +23,11 @@ from gemma_serving.stacks.deployed.deployed_state import deployed_resources
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.google_project.propagation import require_enabled
 from gemma_serving.stacks.hooks.staged_weights import require_weights_of_new_server
-from gemma_serving.stacks.loading import SettingsError
 from gemma_serving.stacks.outputs import export
 from gemma_serving.stacks.planned import preview_lines, require_unblocked, to_deployment, today
 from gemma_serving.stacks.wording import StackWording
 
-UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
+UserError = (PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""
 
 _REPORTED: Final = 32

@@ -1,34 +1,27 @@
 """Fields of a `Deployment` as settings: keys, spelled values, and the file changes of a remedy."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING
 from typing import Final, cast
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.deployment import Deployment, Platform
-from gemma_serving.planning.settings.fields import file_key
+from gemma_serving.planning.settings.fields import file_key, own_fields
 from gemma_serving.planning.settings.paths import in_blocks, question_fields, value_at, with_changes
+from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
 
 _TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 _BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}
-_REQUIRED: Final = {
-    "tpu": ("tpu.accelerator_type", "tpu.zones", "tpu.provisioning", "tpu.max_run_duration_s"),
-    "cloud-run": (
-        "cloud_run.region",
-        "cloud_run.gpu",
-        "cloud_run.cpu",
-        "cloud_run.memory_mib",
-        "cloud_run.concurrency",
-        "cloud_run.max_instances",
-    ),
-}
-"""Fields that are required in the block of a target."""
-_NO_SETTING: Final = frozenset({"platform", "accelerator", "vcpu", "host_memory_gib"})
+_SHOWN: Final = ("provisioning", "max_run_duration_s")
+"""Fields of a new block that are stated like those without a default, because they set what a machine costs."""
+_NO_SETTING: Final = frozenset({"platform", "accelerator"})
 """Fields of a question for machines without a stack."""
-_BUCKET_MODES: Final = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
-"""Modes that settings express as `weights: bucket`."""
+_SOURCES: Final = {"hub": "hub", "image": "prefetched-image"}
+"""Modes with their own source of weights. The others read the bucket."""
 _NEEDS_QUOTES: Final = re.compile(r"""[\[\]{},"'`]|: | #""")
 """Text that YAML does not read as one plain word in a list."""
 
@@ -54,25 +47,30 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     """
     after = with_changes(deployment, changes)
     before_target, target = _target(deployment), _target(after)
+    (foreign,) = {*_BLOCKS.values()} - {_BLOCKS[target]}
     paths = [path for path in in_blocks(deployment, changes) if path not in _NO_SETTING]
     if "model" in changes and deployment.model_revision:
-        paths = list(dict.fromkeys((*paths, "model_revision")))
+        paths.append("model_revision")
     found: dict[str, object] = {}
     image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
     if target != before_target:
-        found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
-        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target])]
-        paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
+        found |= {"target": target, "image": image, foreign: None}
+        name, block = ("tpu", TpuSettings) if target == "tpu" else ("cloud_run", CloudRunSettings)
+        required = (one.path for one in own_fields(block) if one.default is MISSING or one.path in _SHOWN)
+        paths += [f"{name}.{path}" for path in required]
     elif "image" in changes:
         found["image"] = image
-    paths = [path for path in paths if path != "image"]
-    for path in paths:
+    source = _source(after)
+    for path in dict.fromkeys(paths):
+        value = value_at(after, path)
         if path == "weights_mode":
-            found |= _weights(deployment, after)
-        elif (in_block := block_changes(path, value_at(after, path), deployment.vllm_in_blocks)) is not None:
+            found |= {} if _source(deployment) == source else {"weights": source}
+        elif path == "cloud_run.mount.mode" and source != "bucket":
+            found["cloudRun.mount.mode"] = None
+        elif (in_block := block_changes(path, value, deployment.vllm_in_blocks)) is not None:
             found |= in_block
-        elif not _is_foreign(path, target):
-            found[settings_key(path)] = value_in_file(path, value_at(after, path))
+        elif path != "image" and settings_key(path).partition(".")[0] != foreign:
+            found[settings_key(path)] = value_in_file(path, value)
     return found
 
 
@@ -100,6 +98,16 @@ def _phrases(found: Mapping[str, object]) -> Iterator[str]:
         yield f"remove {removed}"
 
 
+def stated(block: object, *, always: Collection[str] = ()) -> dict[str, object]:
+    """Return the values of a block that differ from its defaults, and those of the fields `always`, by key and as a file has them."""
+    found: dict[str, object] = {}
+    for field in own_fields(type(block)):
+        value: object = getattr(block, field.path)
+        if value is not None and (value != field.default or field.path in always):
+            found[field.file_key] = stated(value) if field.block is not None else field.in_file(value)
+    return found
+
+
 def inline_yaml(value: object) -> str:
     """Return a value as YAML on one line, in the form of `pulumi config set` (3.256)."""
     if isinstance(value, bool):
@@ -120,28 +128,6 @@ def _target(deployment: Deployment) -> str:
     return _TARGETS[cast("Platform", deployment.platform)]
 
 
-def _is_of_block(path: str, block: str) -> bool:
-    return settings_key(path).partition(".")[0] == block
-
-
-def _is_foreign(path: str, target: str) -> bool:
-    """Return whether the field belongs to the block of the other target."""
-    return any(_is_of_block(path, block) for name, block in _BLOCKS.items() if name != target)
-
-
-def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:
-    """Return the Cloud Run settings to remove when the weights leave the bucket."""
-    on_cloud_run = _target(before) == _target(after) == "cloud-run"
-    return {"cloudRun.mount.mode": None} if on_cloud_run and before.weights_mode in {"streamer", "memory"} else {}
-
-
-def _weights(before: Deployment, after: Deployment) -> dict[str, object]:
-    mode = after.weights_mode
-    if mode in {"hub", "image"}:
-        return {"weights": "hub" if mode == "hub" else "prefetched-image", **_without_bucket(before, after)}
-    found: dict[str, object] = {} if before.weights_mode in _BUCKET_MODES else {"weights": "bucket"}
-    if _target(after) == "cloud-run":
-        found["cloudRun.mount.mode"] = mode
-    if before.weights_mode == "fuse-cached" and _target(before) == _target(after):
-        found["cloudRun.mount.cacheSize"] = None
-    return found
+def _source(deployment: Deployment) -> str | None:
+    mode = deployment.weights_mode
+    return mode and _SOURCES.get(mode, "bucket")

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, INSTANCE_STATES
 from gemma_serving.cloud.kinds import INSTANCE, QUEUED, Item, by_name
-from gemma_serving.contracts.capacity_states import INSTANCE_STATES
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import URN_LABEL
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
-COMPUTE_ENGINE: Final = "compute-engine"
-"""Value of the input `api` for Compute Engine instances."""
 RENEWAL_SUFFIX: Final = "-b"
 """Suffix of the second queued resource of a renewal (docs/authors/provider-gcp-tpu-internals.md); the two ids alternate. Instances are not renewed."""
 NO_SUCH_PLACE: Final = "'locations/"
@@ -99,16 +97,6 @@ class ListedNode:
         """True if it exists for Google, and so is billed."""
         self.request: Final = _text(document, "queuedResource").rpartition("/")[2]
         """Id of the queued resource that created it; empty without one."""
-        self.accelerator: Final = _text(document, "acceleratorType")
-        """Type, with the API's name; empty if the API states only its configuration."""
-        scheduling = as_mapping(document.get("schedulingConfig"))
-        tier: ProvisioningModel = "standard"
-        if scheduling.get("reserved"):
-            tier = "reservation"
-        elif scheduling.get("spot") or scheduling.get("preemptible"):
-            tier = "spot"
-        self.provisioning: Final = PROVISIONING.get(_text(scheduling, "provisioningModel")) or tier
-        """Provisioning model, as in the setting `tpu.provisioning`."""
         self.ends: Final = _text(as_mapping(document.get("schedulingConfig")), "terminationTimestamp") or None
         """Time at which Google deletes it (RFC 3339)."""
         self.serving_document: Final = _text(as_mapping(document.get("metadata")), DOCUMENT_METADATA_KEY) or None

@@ -18,10 +18,10 @@ from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.google_session import AT_ONCE
 from gemma_serving.cloud.grants import PolicyHolder, accounts_of, without
 from gemma_serving.cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.search_results import FoundResource
 
 Outcome = Literal["deleted", "already deleted", "not owned", "failed"]
 Report = Callable[[str], None]

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, enable_command, lookup
+from gemma_serving.cloud.google_session import RejectedLoginError
 from gemma_serving.contracts.answers import Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -27,12 +28,14 @@ def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> f
 
 
 def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None]) -> None:
-    """Raise CommandRefusedError, with the command that enables them, if APIs that a stack uses are off.
+    """Raise CommandRefusedError, with the command that enables them, if APIs that a stack uses are off or Google rejects the login.
 
     If Service Usage rejects the call, that is unknown, reported with `say`, and blocks nothing.
     """
     try:
         enabled = read_enabled_apis(connect(project), project, apis)
+    except (CommandRefusedError, RejectedLoginError) as error:
+        raise CommandRefusedError(str(error)) from None
     except (GoogleListError, ScriptError) as error:
         command = enable_command(project, [SERVICE_USAGE, *apis])
         say(

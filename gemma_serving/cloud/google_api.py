@@ -25,6 +25,7 @@ from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unkn
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 CALL_LIMIT_S = 60.0
+NO_CREDENTIALS = "No Google credentials found"
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 _PAUSES = wait_exponential_jitter(multiplier=0.5, max=8)
@@ -153,4 +154,4 @@ def credentials() -> Credentials:
     try:
         return google_session.credentials()
     except google.auth.exceptions.DefaultCredentialsError:
-        raise CommandRefusedError("No Google credentials found. Run `gcloud auth application-default login`.") from None
+        raise CommandRefusedError(f"{NO_CREDENTIALS}. {google_session.login_hint()}") from None

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from gemma_serving.cloud.google_session import (
     GoogleCallError,
+    NoConnectionError,
     NotJsonError,
     RejectedLoginError,
     endpoint,
-    host_of,
     open_session,
     sent,
 )
@@ -53,7 +53,7 @@ def _ask(url: str, project: str, body: Json | None, limit_s: float, verb: str | 
     try:
         return sent(open_session(project), verb or ("GET" if body is None else "POST"), url, json=body, timeout=limit_s)
     except (requests.RequestException, google.auth.exceptions.TransportError) as error:
-        raise GoogleCallError(0, f"no connection to {host_of(url)} ({type(error).__name__})") from None
+        raise GoogleCallError(0, NoConnectionError(url, error).problem) from None
     except google.auth.exceptions.GoogleAuthError as error:
         raise GoogleCallError(0, RejectedLoginError(error).problem) from None
     except NotJsonError:

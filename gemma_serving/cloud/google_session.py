@@ -53,25 +53,33 @@ class NoConnectionError(MachineWideError):
     cause = "no connection"
 
     def __init__(self, url: str, error: Exception) -> None:
-        super().__init__(
-            f"{NO_CONNECTION}{host_of(url)} ({type(error).__name__}). "
-            "Check the network of this machine, then run the same command again."
-        )
+        place = f"{host_of(url)} ({type(error).__name__})"
+        self.problem = f"no connection to {place}"
+        super().__init__(f"{NO_CONNECTION}{place}. Check the network of this machine, then run the same command again.")
 
 
 class RejectedLoginError(MachineWideError):
-    """Google rejects the caller's login, with the command that fixes it. `error`: google-auth's, if it could not renew a token."""
+    """Google rejects the caller's login. `error`: google-auth's, if it could not renew a token."""
 
     cause = "no login"
 
     def __init__(self, error: "GoogleAuthError | None" = None) -> None:
         why = str(error.args[0]).splitlines()[0].rstrip(".") if error is not None and error.args else "HTTP 401"
         self.problem = f"Google rejected your login ({why})"
-        self.fix = "gcloud auth application-default login"
         if os.environ.get(TOKEN_VARIABLE):
             self.problem = f"Google rejected the access token in {TOKEN_VARIABLE}"
-            self.fix = f"unset {TOKEN_VARIABLE}"
-        super().__init__(f"{self.problem}. Run `{self.fix}`, then the same command again.")
+        super().__init__(f"{self.problem}. {login_hint()}")
+
+
+def login_command() -> str:
+    """Return the command that replaces the login in use. gcloud's login is used only without these variables."""
+    named = next((name for name in (TOKEN_VARIABLE, _FILE_VARIABLE) if os.environ.get(name)), "")
+    return f"unset {named}" if named else "gcloud auth application-default login"
+
+
+def login_hint() -> str:
+    """Return the sentence that names the command which replaces the login in use."""
+    return f"Run `{login_command()}`, then the same command again."
 
 
 class NotJsonError(ScriptError):
@@ -86,6 +94,7 @@ Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequ
 
 TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
 """An access token in this variable precedes all other credentials, as in the providers."""
+_FILE_VARIABLE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 QUOTA_HEADER: Final = "x-goog-user-project"
 """Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)

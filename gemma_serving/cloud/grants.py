@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership, owner_of
+from gemma_serving.contracts.search_results import FoundResource
 
 _DELETED: Final = "deleted:"
 _POLICY_VERSION: Final = 3

@@ -12,10 +12,10 @@ from typing import Final
 from gemma_serving.cloud.capacity import PROVISIONING, ListedInstance, ListedNode, ListedQueuedResource
 from gemma_serving.cloud.kinds import INSTANCE, NODE, QUEUED, SERVICE, Item
 from gemma_serving.cloud.price_file import list_prices
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.contracts.capacity_states import BILLED, BILLED_STATUSES, GRANTED
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.run_record import MICROS, Seen
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.data.prices import instance_parts, slice_parts
 from gemma_serving.planning.machine.hardware import accelerator_of_machine, family_of_type, find_accelerator
 

@@ -4,18 +4,15 @@ Names of the metrics and their units: public programs that read them (2026-11). 
 "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded". The quota of an RTX PRO 6000 counts thousandths of a GPU.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gcp_tpu_provider.quota_documents import PREEMPTIBLE, limits_of
 from gemma_serving.planning.machine.hardware import ACCELERATORS, FAMILY_QUOTA, family_of_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
-_UNLIMITED: Final = -1
-_PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
 
 def is_preemptible(provisioning: str) -> bool:
     """Return whether this provisioning model uses the preemptible quota."""
-    return provisioning in _PREEMPTIBLE
+    return provisioning in PREEMPTIBLE
 
 
 def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:
@@ -104,17 +101,5 @@ def limits_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) 
 def _lowest(
     limits: Sequence[Mapping[str, object]], quota: Quota, dimension: str, dimensions: Mapping[str, str]
 ) -> float | None:
-    values = [_limit(limit, dimensions) for limit in limits if f"{{{dimension}}}" in str(limit.get("unit"))]
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return min((value / quota.divisor for value in known if value != _UNLIMITED), default=math.inf)
-
-
-def _limit(limit: Mapping[str, object], dimensions: Mapping[str, str]) -> int | None:
-    """Return a limit's value for a location, nearest bucket first; None if it has no bucket for it. A missing value is 0."""
-    buckets = [as_mapping(bucket) for bucket in as_sequence(limit.get("quotaBuckets"))]
-    exact = [bucket for bucket in buckets if as_mapping(bucket.get("dimensions")) == dimensions]
-    general = [bucket for bucket in buckets if not bucket.get("dimensions")]
-    chosen = (exact or general or [None])[0]
-    return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))
+    found = limits_of(limits, dimensions, dimension)
+    return min(found) / quota.divisor if found else None

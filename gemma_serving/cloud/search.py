@@ -30,13 +30,13 @@ from gemma_serving.cloud.kinds import (
     ResourceKind,
     list_in,
 )
-from gemma_serving.cloud.search_results import FoundResource, Inventory, ListCall
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.search_results import FoundResource, Inventory, ListCall
 
 READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"

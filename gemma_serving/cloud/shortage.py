@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gcp_tpu_provider import refusals
+from gcp_tpu_provider.quota_documents import chips_used
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
-from gemma_serving.cloud.capacity import ListedNode, ListedQueuedResource
+from gemma_serving.cloud.capacity import ListedQueuedResource
+from gemma_serving.cloud.kinds import Item
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
@@ -78,10 +80,6 @@ class OtherRequest:
         return f"{self.zone}: {self.state}{f' ({self.words.rstrip(chr(46))})' if self.words else ''}"
 
 
-_BY_QUOTA: Final[Mapping[bool | None, Cause]] = {True: "stock", False: "quota", None: "unknown"}
-"""Cause of a wait without words."""
-
-
 def shortage(
     state: str, words: str, reads: Sequence[QuotaRead], zone: str = "", others: Sequence[OtherRequest] = ()
 ) -> Shortage:
@@ -89,21 +87,23 @@ def shortage(
 
     `reads`: the quotas that it can draw on, any of which suffices. `others`: answers in other zones, to requests of the same form.
     """
-    by_quota = _any_enough([read.is_enough for read in reads])
-    by_words: Cause = _CAUSES.get(refusals.kind(words), "unknown")
-    if by_words != "unknown":
-        # Words about stock and a quota that is too low contradict each other.
-        cause: Cause = "unknown" if by_words == "stock" and by_quota is False else by_words
-    elif words or state not in IN_QUEUE:
-        cause = "unknown"
-    else:
-        cause = _BY_QUOTA[by_quota]
+    enough = _any_enough([read.is_enough for read in reads])
+    is_wait = not words and state in IN_QUEUE
+    named = refusals.kind(words, refusals.QuotaEvidence(enough, "") if is_wait else None)
+    cause: Cause = _CAUSES.get(named, "unknown")
+    if words and cause == "stock" and enough is False:
+        cause = "unknown"  # words about stock and a quota that is too low contradict each other
     region = zone.rpartition("-")[0]
     if cause == "stock" and not words and any(refusals.region_without_quota(other.words) == region for other in others):
         cause = "unknown"
     said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
     quota = [read.sentence for read in reads] or ["no quota of this request is known"]
     return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
+
+
+def is_over_quota(words: str) -> bool:
+    """Return whether Google refuses a resource because a quota does not allow it."""
+    return refusals.kind(words) == refusals.QUOTA
 
 
 def _any_enough(responses: Sequence[bool | None]) -> bool | None:
@@ -189,27 +189,14 @@ class ChipUse:
         for response in (requests, nodes):
             if not response.is_read:
                 return CountedUse(used=None, why_unknown=response.unread, fix=response.fix)
-        listed = [ListedQueuedResource(item) for item in requests.items]
-        counted = [one for one in listed if self._counts(one)]
-        ids = {one.name.rpartition("/")[2] for one in listed}
-        nodes_alone = [
-            node for node in map(ListedNode, nodes.items) if node.request not in ids and self._draws(node.provisioning)
-        ]
-        kinds = [*(kind for one in counted for kind in one.accelerators), *(node.accelerator for node in nodes_alone)]
-        sizes = [kind.rpartition("-") for kind in kinds]
-        if any(not size.isdigit() for _, _, size in sizes):
-            return CountedUse(
-                used=None, why_unknown=f"a request or a node in {zone} does not name its accelerator type"
-            )
-        return CountedUse(used=sum(int(size) for family, _, size in sizes if family == self.generation))
+        preemptible = quotas.is_preemptible(self.provisioning)
+        used = chips_used(requests.items, nodes.items, self.generation, preemptible=preemptible, is_own=self._is_own)
+        why = "" if used is not None else f"a request or a node in {zone} does not name its accelerator type"
+        return CountedUse(used=used, why_unknown=why)
 
-    def _counts(self, one: ListedQueuedResource) -> bool:
-        is_own = one.name == self.request or (self.stack is not None and one.stack == self.stack)
-        return not is_own and self._draws(one.provisioning)
-
-    def _draws(self, other: ProvisioningModel) -> bool:
-        """Return whether another form draws on the same quota. A reservation has chips of its own."""
-        return other != "reservation" and quotas.is_preemptible(other) == quotas.is_preemptible(self.provisioning)
+    def _is_own(self, item: Item) -> bool:
+        one = ListedQueuedResource(item)
+        return one.name == self.request or (self.stack is not None and one.stack == self.stack)
 
 
 def request_shortage(responses: GoogleResponses, request: ListedQueuedResource) -> Shortage | None:

@@ -26,7 +26,6 @@ from gemma_serving.cloud.prices import (
     total,
     usd_per_hour,
 )
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.tpu_machine import TpuMachine, idle_since
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
@@ -34,6 +33,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.units import duration
 
 RecordWord = Literal["present", "absent", "unknown"]
@@ -87,6 +87,11 @@ class StackSpending:
             yield f"{_IDLE} {duration(of.idle_after_s)}", idle, idle_s > of.idle_after_s
 
     @property
+    def limits_text(self) -> str:
+        """The limits as text; empty without limits."""
+        return " and ".join(limit for limit, _, _ in self._uses)
+
+    @property
     def exceeded(self) -> Sequence[str]:
         """Exceeded limits, as text."""
         return [f"{limit} {use}" for limit, use, is_over in self._uses if is_over]
@@ -112,12 +117,11 @@ class StackSpending:
             return f"{name} has no limit; it is {duration(self.age_s)} old and has cost ${self.usd:,.2f}."
         if self.verdict == "exceeded":
             return f"{name} exceeds {' and '.join(self.exceeded)}."
-        limits = " and ".join(limit for limit, _, _ in self._uses)
         used = f"{duration(self.age_s)} old, ${self.usd:,.2f}"
         used += {"idle": f", idle for {duration(self.idle_s or 0.0)}", "busy": ", busy"}.get(self.idle or "", "")
         if self.verdict == "unknown":
-            return f"{name}: use of {limits} is unknown; it is at least {used}."
-        return f"{name} is within {limits}: {used}."
+            return f"{name}: use of {self.limits_text} is unknown; it is at least {used}."
+        return f"{name} is within {self.limits_text}: {used}."
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:

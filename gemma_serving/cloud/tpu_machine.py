@@ -100,8 +100,7 @@ class TpuMachine:
             case Absent():
                 raise CommandRefusedError(
                     f"Machine {self.name} of stack {owner.stack} does not exist: its run expired, "
-                    "Google reclaimed it, or another user deleted it. "
-                    f"Run `gemma up {owner.stack} --refresh`."
+                    f"Google reclaimed it, or another user deleted it. Run `gemma up {owner.stack}`."
                 )
             case Unknown(why=why):
                 raise ScriptError(f"Cannot read TPU VM {self.name}: {why}")

@@ -1,6 +1,5 @@
 """States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState)."""
 
-from collections.abc import Mapping
 from typing import Final
 
 ACTIVE: Final = "ACTIVE"
@@ -21,13 +20,5 @@ GRANTED: Final = ENDED | {ACTIVE}
 BILLED: Final = frozenset({"PROVISIONING", ACTIVE, "SUSPENDING", "DELETING"})
 """Machines may exist."""
 
-INSTANCE_STATES: Final[Mapping[str, str]] = {
-    "PENDING": "WAITING_FOR_RESOURCES",
-    **dict.fromkeys(("PROVISIONING", "STAGING"), "PROVISIONING"),
-    **dict.fromkeys(("RUNNING", "REPAIRING"), ACTIVE),
-    **dict.fromkeys(("PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"), "SUSPENDING"),
-    **dict.fromkeys(("TERMINATED", "STOPPED", "SUSPENDED"), "SUSPENDED"),
-}
-"""Status of an instance (Compute Engine, "Instance lifecycle") -> state."""
 BILLED_STATUSES: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"})
 """Statuses of an instance in which it has a TPU. Those before RUNNING are free, and short."""

@@ -54,7 +54,7 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
         return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
-    return f"{name} not found.{listed} To create it, run `gemma new`."
+    return f"{name} not found.{listed} To create it, run `gemma new {stack} --model ID`."
 
 
 def committed_text(name: str, folder: Path) -> str | None:

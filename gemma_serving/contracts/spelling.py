@@ -24,12 +24,12 @@ def meant(word: str, known: Iterable[str]) -> Sequence[str]:
     return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:2]
 
 
-def odd_characters(word: str) -> str:
-    """Return the sentence about characters that are not ASCII, with a space in front; empty without any."""
+def odd_character(word: str) -> str:
+    """Return the sentence about the first character that is not ASCII; empty without any."""
     from unicodedata import name  # noqa: PLC0415 - only a misspelling needs it
 
-    odd = [f"U+{ord(one):04X} ({name(one, 'unnamed')})" for one in dict.fromkeys(word) if not one.isascii()]
-    return f" It has {' and '.join(odd)}. Type the key with ASCII characters." if odd else ""
+    odd = next((one for one in word if not one.isascii()), "")
+    return f"U+{ord(odd):04X} ({name(odd, 'unnamed')}). Replace it with an ASCII character." if odd else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,14 +1,16 @@
 """Facts about one stack and its server, which all commands read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
 
-Part = Literal["server", "cost", "buckets", "locks"]
+Part = Literal["server", "cost", "buckets", "labels", "locks"]
 """Parts that are read only for a caller that names them. `cost`: the server with its age, cost and shortage."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 INCOMPLETE: Final = "incomplete"
@@ -96,8 +98,8 @@ class CloudFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedServer:
-    """The server of a stack: created, pending, or known only by its name."""
+class StatedResource:
+    """A resource in a state: created, pending, or known only by the name that the stack's settings give it."""
 
     kind: str
     """Kind of resource (cloud.kinds)."""
@@ -105,9 +107,15 @@ class DeployedServer:
     """Possible full names. A queued resource can be in any of its zones."""
     project: str
     inputs: Mapping[str, object]
-    outputs: Mapping[str, object]
+    outputs: Mapping[str, object] = field(default_factory=dict[str, object])
     is_recorded: bool = True
-    """False if the state has none: the names are those that the stack's settings give it."""
+    """False if the state has none, or only its interrupted creation: a server of another owner may have one of the names."""
+
+    def metadata(self, key: str) -> str | None:
+        """Return a declared metadata value of the TPU VM; None without it."""
+        # After a change that failed on the TPU VM, the engine keeps the previous inputs, and the outputs have the requested values.
+        value = as_mapping(self.outputs.get("metadata") or self.inputs.get("metadata")).get(key)
+        return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +147,7 @@ class StackFacts:
     """Time at which the state was written (RFC 3339). Absent: the backend has no such stack."""
     outputs: Answer[StackOutputs]
     """Outputs of the last complete `up`. Unknown: they are incomplete, or another version's."""
-    declared: DeployedServer | None = None
+    declared: StatedResource | None = None
     """The server that the state names; where it names none and Google was asked, the one that the settings name."""
     resources: int = 0
     """Number of resources in the state."""
@@ -158,6 +166,8 @@ class StackFacts:
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
     lost_buckets: Answer[Sequence[str]] | None = None
     """Buckets of the state that no longer exist."""
+    labels: Answer[Sequence[FoundResource]] | None = None
+    """What Google has under the labels of the stack, and what its state names. Absent: every list was read."""
     locks: Sequence[StackLock] | None = None
     """Locks of the state, and so the run in progress. Empty also if the backend lists none."""
 
@@ -167,7 +177,7 @@ class StackFacts:
         return self.server.value if isinstance(self.server, Present) else None
 
     @property
-    def recorded(self) -> DeployedServer | None:
+    def recorded(self) -> StatedResource | None:
         """The server that the state names; None without one."""
         return self.declared if self.declared is not None and self.declared.is_recorded else None
 

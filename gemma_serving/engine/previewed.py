@@ -1,6 +1,7 @@
 """Previews of the engine, in JSON."""
 
 import contextlib
+import re
 import tarfile
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
@@ -12,13 +13,16 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import BACKEND_VARIABLE, variable
 from gemma_serving.engine.children import ended
-from gemma_serving.engine.deployment import ResourceState, is_passphrase_error, wrong_passphrase
+from gemma_serving.engine.deployment import ResourceState, is_passphrase_error, type_in, wrong_passphrase
 from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
 
 PREVIEW_LIMIT_S: Final = 600.0
 _ARCHIVE_LIMIT_S: Final = 300.0
 _KEEPS_CAPACITY: Final = "while it is ACTIVE"
 """Part of the provider's refusal of such a change (gcp_tpu_provider.diff)."""
+
+_PROTECTED: Final = re.compile(r'resource "(?P<urn>[^"]+)" cannot be deleted\s+because it is protected')
+"""The engine's error (pulumi/pulumi, step_generator.go, 3.256)."""
 
 
 class PreviewFailedError(ScriptError):
@@ -49,6 +53,12 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
             raise wrong_passphrase(stack) from None
         if _KEEPS_CAPACITY in error:
             raise CommandRefusedError(f"{error} Nothing was changed.") from None
+        if protected := _PROTECTED.search(error):
+            urn = protected["urn"]
+            raise CommandRefusedError(
+                f"The change deletes {type_in(urn)} {urn.rpartition('::')[2]}, which is protected. Nothing was changed. To delete it with its "
+                f"contents, run `pulumi state unprotect '{urn}' --yes --stack {stack}`, then `gemma up {stack}`."
+            ) from None
         raise ScriptError(f"The preview of stack {stack} failed: {error}") from None
 
 
@@ -70,7 +80,8 @@ def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
     """Return the errors of a preview in JSON, in order. "preview failed" is included only if it is the only one."""
-    return runner.reasons([text for text in (message.strip() for message in diagnostics(preview, "error")) if text])
+    found = [text for text in (message.strip() for message in diagnostics(preview, "error")) if text]
+    return runner.reasons(found) or found
 
 
 def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:

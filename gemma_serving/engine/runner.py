@@ -28,8 +28,12 @@ QUERY_LIMIT_S = 120.0
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
-_LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
+_LOST_TRACK: Final = re.compile(
+    r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b|failed to save snapshot", re.IGNORECASE
+)
 """Errors after which a resource may exist that is not in the state."""
+_CUT_OFF: Final = "unexpected end of JSON input"
+"""Error of a list of stacks if an interrupted write truncated the state of one."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
 _INPUT: Final = re.compile(
@@ -85,7 +89,7 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
     """Return the stacks with settings. Raises CommandRefusedError without any, or one of `names`."""
     known = stacks_in(project_folder())
     if not known:
-        raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
+        raise CommandRefusedError("No Pulumi.<stack>.yaml found. To create a stack, run `gemma new NAME --model ID`.")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise CommandRefusedError(no_settings(unknown[0]))
@@ -157,7 +161,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
     if code != 0:
         print("".join(repeated), end="", file=sys.stderr, flush=True)
         reason = next(iter(reasons(_errors(output))), "")
-        why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
+        why = f": {reason.rstrip('.')}" if reason else ""
         failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
         hint = "" if arguments[0] == "destroy" else recover_hint(stack, output)  # a teardown searches for them itself
         raise PulumiFailedError(f"{hint}{failed} {after_failure}", output)
@@ -227,6 +231,8 @@ def query(
     # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
     is_out = "PULUMI_ACCESS_TOKEN must be set" in error
     text = NOT_LOGGED_IN if is_out else f"`pulumi {arguments[0]}` failed: {error}"
+    if arguments[1:2] == ["ls"] and _CUT_OFF in error:
+        text = f"The state of a stack cannot be read ({error}). To see which, run `gemma status`."
     raise PulumiFailedError(text, answer.stdout + answer.stderr)
 
 
@@ -239,7 +245,7 @@ def no_such_stack(stack: str) -> str:
             f"If it was deployed and its state is lost, run `gemma recover {stack}`."
         )
     listed = did_you_mean(stack, with_settings) or f" Stacks: {', '.join(with_settings) or 'none'}."
-    return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `gemma new` to create one."
+    return f"Stack {stack} does not exist.{listed} Pass an existing stack."
 
 
 def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
@@ -249,19 +255,14 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 def first_error(text: str, code: int) -> str:
     """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
-    lines = _lines(text)
-    return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
+    errors = _errors(text)
+    return (reasons(errors) or errors or (_lines(text) if code >= 0 else []) or [f"it {ending(code)}"])[0]
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause: or, without any, "update failed" and similar. Inputs of the provider `gcp-tpu` have their settings' keys."""
-    found = [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
-    return [_INPUT.sub(r"`tpu.\1`", error) for error in found]
-
-
-def has_no_reason(error: str) -> bool:
-    """Return whether an error is only the engine's "update failed" or similar."""
-    return _NO_REASON.fullmatch(error) is not None
+    """Return the errors but "update failed" and similar. The provider `gcp-tpu` names inputs and `pulumi up`: the settings' keys and `gemma up`."""
+    found = [error for error in errors if not _NO_REASON.fullmatch(error)]
+    return [_INPUT.sub(r"`tpu.\1`", error).replace("`pulumi up`", "`gemma up`") for error in found]
 
 
 def _errors(text: str) -> Sequence[str]:

@@ -4,7 +4,7 @@ A state that is lost, broken or out of reach is not a reason to stop, because th
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
@@ -24,7 +24,6 @@ from gemma_serving.engine.deployment import (
     parse_deployment,
     read_deployment,
 )
-from gemma_serving.engine.locks import stack_locks
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
@@ -34,17 +33,6 @@ NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` sto
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
-_QUEUED: Final = "gcp-tpu:"
-_APIS: Final[Mapping[str, str]] = {
-    "gcp:cloudrunv2/": "run",
-    "gcp:compute/": "compute",
-    "gcp:secretmanager/": "secretmanager",
-    "gcp:artifactregistry/": "artifactregistry",
-    "gcp:storage/": "storage",
-    "gcp:serviceaccount/": "iam",
-    "gcp:projects/iAMMember:": "cloudresourcemanager",
-    "gcp:monitoring/": "monitoring",
-}
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -55,6 +43,8 @@ class StackState:
     stack: str
     status: Status
     detail: str = ""
+    is_cut_off: bool = False
+    """True for an incomplete document, of which nothing can be used."""
     resources: Sequence[Item] = ()
     """Resources without the stack itself and its providers."""
     pending: Sequence[Item] = ()
@@ -119,11 +109,6 @@ class StackState:
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
-    def apis(self) -> frozenset[str]:
-        """APIs of its resources, by the first part of their service name."""
-        return frozenset(api for item in (*self.resources, *self.pending) for api in _apis(item))
-
-    @property
     def buckets(self) -> Sequence[str]:
         """Buckets on which the stack has grants."""
         items = (*self.resources, *self.pending)
@@ -165,7 +150,8 @@ def read(stack: str) -> StackState:
     except CommandRefusedError as error:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
-        return _from_file(stack, "unreadable", str(error))
+        is_cut_off = isinstance(error, StateUnreadableError) and error.cut_off
+        return replace(_from_file(stack, "unreadable", str(error)), is_cut_off=is_cut_off)
 
 
 def stored(stack: str) -> StackState:
@@ -178,23 +164,6 @@ def remove_empty(state: StackState) -> bool:
     if state.status != "read" or state.resources or state.pending:
         return False
     return runner.run("stack", "rm", state.stack, "--yes", "--preserve-config").returncode == 0
-
-
-def require_deployed(state: StackState) -> None:
-    """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
-
-    An unreadable state is unknown, and a locked stack may be deployed just now: neither is refused.
-    """
-    if state.status == "missing":
-        raise CommandRefusedError(state.detail)
-    if state.status == "read" and not (
-        state.has_server or state.outputs or state.is_gateway or stack_locks(state.stack)
-    ):
-        if state.lacks_capacity:
-            raise CommandRefusedError(
-                f"Stack {state.stack} has no server: {NO_CAPACITY} {after_no_capacity(state.stack)}"
-            )
-        raise not_deployed(state.stack)
 
 
 def all_states() -> Sequence[StackState]:
@@ -243,29 +212,14 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
-def _apis(item: Item) -> Iterator[str]:
-    """Yield the APIs of a resource; nothing for components and other providers."""
-    type_ = str(item.get("type"))
-    if type_.startswith(_QUEUED):
-        yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
-    yield from (api for prefix, api in _APIS.items() if type_.startswith(prefix))
-
-
 def _inputs(item: Item) -> Item:
     return as_mapping(item.get("inputs"))
-
-
-def stack_outputs(stack: str) -> StackOutputs:
-    """Return a deployed stack's outputs. Raises CommandRefusedError."""
-    return outputs_in(stack, read_deployment(stack).resources)
 
 
 def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
-    if not printed:
-        raise not_deployed(stack)
     if "next" in printed and not printed.get("endpoint"):
         raise CommandRefusedError(
             f"Gateway {stack} has no service, because no backend had an address at its last complete `gemma up`. Run {printed['next']}."
@@ -289,15 +243,6 @@ def after_no_capacity(stack: str) -> str:
 def not_deployed(stack: str) -> CommandRefusedError:
     """Return the error for a stack that is not deployed, or only staged."""
     return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
-
-
-def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
-    """Raise CommandRefusedError for a gateway, to which the verb phrase `what` cannot be done."""
-    if outputs.backends is not None:
-        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
-        raise CommandRefusedError(
-            f"Stack {stack} is a gateway, which has no server to {what}. Pass {instead}, one backend after another."
-        )
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:

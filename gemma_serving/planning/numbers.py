@@ -18,22 +18,6 @@ def as_number(value: object) -> float | None:
     return float(value) if is_number(value) else None
 
 
-def number(text: str) -> float:
-    """Return the number in a text. Raises ValueError, including for nan, inf and 1e400."""
-    value = float(text)
-    if not is_number(value):
-        raise ValueError("not a number")
-    return value
-
-
-def whole_number(text: str) -> int:
-    """Return the whole number in a text; `_` may separate digits. Raises ValueError."""
-    value = int(text)
-    if abs(value) > LARGEST:
-        raise ValueError("too large")
-    return value
-
-
 def read_json(text: str) -> object:
     """Return the value of a JSON text. Raises ValueError, including for NaN, Infinity, 1e400, excessively long digits, and deep nesting."""
 

@@ -11,7 +11,7 @@ from gemma_serving.planning.memory.host_memory import streamer_buffer_bytes
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.types import Figures, Plan
 from gemma_serving.planning.rules.alternatives import served_as
 from gemma_serving.planning.rules.findings import accepted_by, cheapest_place, detected_findings, findings_of
 from gemma_serving.planning.rules.security.advisories import vulnerabilities
@@ -35,15 +35,9 @@ def plan_of(subject: Subject) -> Plan:
         fits=verdict == "fits",
         verdict=verdict,
         model=resolved.model_id,
-        accelerator=resolved.accelerator.name,
         platform=resolved.platform,
         quantization=resolved.scheme.name,
         weights_mode=resolved.weights_mode,
-        memory=subject.memory,
-        known_startup=subject.known_startup,
-        known_throughput=subject.known_throughput,
-        unknown=subject.unknown,
-        cost=subject.cost,
         margin=margin_of(subject.memory),
         bill=bill_text(subject),
         running=running_costs(subject),
@@ -53,7 +47,7 @@ def plan_of(subject: Subject) -> Plan:
         environment=_environment(resolved),
         vllm_version=version_in_use(resolved.accelerator, resolved.deployment.image_version),
         vulnerabilities=tuple(one.id for one in vulnerabilities(subject)),
-        workload=subject.workload,
+        **{name: getattr(subject, name) for name in Figures.__struct_fields__},
     )
 
 

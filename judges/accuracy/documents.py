@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ from authors.tables import csv_text, table
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import VllmOptions
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import KINDS, load, subject_of
@@ -76,6 +77,7 @@ def _read(stated: str | Mapping[str, Any], name: str) -> float:
         subject = subject_of(load().boot(stated))
     else:
         fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
+        fields["cloud_run"] = replace(NO_SERVICE, **stated.get("cloud_run", {}))
         subject = examine(Deployment(**fields))
     figure_name, *lengths = name.split()
     if not lengths:

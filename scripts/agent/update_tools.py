@@ -158,21 +158,17 @@ def _known_usd_per_hour(state: StackState) -> float | None:
 
 def _may_be_gone(state: StackState) -> bool:
     """Return whether the server in the state is gone, or may be."""
-    from gemma_serving.scripts.stack.serves import read_served  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.stack.facts import read_facts  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
 
-    return read_served(state, limit_s=_GOOGLE_LIMIT_S).may_be_gone
+    return serves_now(read_facts(state, "server", limit_s=_GOOGLE_LIMIT_S)).may_be_gone
 
 
 def _require_ready(frozen: FrozenProject, state: StackState) -> None:
     """Raise CommandRefusedError with each check that stops `gemma up` too, and its fix."""
-    from gemma_serving.scripts.doctor.api import WIDTH, blocking_checks, report_entries  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.doctor.api import require_ready  # noqa: PLC0415 - loads Google's packages
 
-    failed = [line for line in blocking_checks(frozen.stack, frozen.settings, state) if line.state == "failed"]
-    if failed:
-        reasons = report_entries(failed, width=WIDTH)
-        raise CommandRefusedError(
-            f"Project {frozen.settings.project} is not ready for stack {frozen.stack}. Nothing was changed.\n{reasons}"
-        )
+    require_ready(frozen.settings, state)
 
 
 def _verdict(

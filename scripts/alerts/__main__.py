@@ -37,7 +37,7 @@ def _alerts(options: AlertsOptions) -> ExitCode:
     from gemma_serving.scripts.stack.settings import stack_project
 
     state = states.read(options.stack)
-    require_deployed(state, read_facts(state, "server", limit_s=GOOGLE_LIMIT_S))
+    require_deployed(read_facts(state, "server", limit_s=GOOGLE_LIMIT_S))
     outputs, named = state.outputs, next(iter(state.projects), None)
     project = outputs.project if outputs is not None else stack_project(options.stack, project=named)
     report = read_alerts(

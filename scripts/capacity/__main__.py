@@ -72,9 +72,9 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from gemma_serving.cloud.offers import deadline, read_all
     from gemma_serving.cloud.simulated import is_simulated
     from gemma_serving.engine import state as states
-    from gemma_serving.scripts.capacity.places import judge, question_of
-    from gemma_serving.scripts.capacity.recorded import recorded_answer
+    from gemma_serving.scripts.capacity.places import judge, question_of, recorded_answer
     from gemma_serving.scripts.capacity.table import ORDER, problems_of, show, to_json
+    from gemma_serving.scripts.stack.facts import facts_of
     from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.loading import project_from_environment
 
@@ -92,7 +92,9 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     print_progress("capacity", f"querying locations of {names} in project {project}")
     responses = read_all(caller_of(project), question, remaining_s=deadline())
     now = datetime.now(UTC)
-    recorded = recorded_answer(states.read(options.stack)) if options.stack and settings and settings.tpu else None
+    recorded = None
+    if options.stack is not None and settings is not None and settings.tpu is not None:
+        recorded = recorded_answer(facts_of(states.read(options.stack)))
     places, problems = judge(question, responses, options.stack, settings, recorded), problems_of(responses)
     if options.as_json:
         report = {

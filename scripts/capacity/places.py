@@ -14,7 +14,8 @@ from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
 from gemma_serving.contracts.capacity_states import GRANTED
-from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.planning.cost.capacity_order import capacity_order
 from gemma_serving.planning.cost.provisioning import (
     PROVISIONING_MODELS,
@@ -38,6 +39,7 @@ from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.candidates import deployable_accelerators
 from gemma_serving.scripts.cli.check_result import CheckResult, State
+from gemma_serving.scripts.stack.costs import form_in_use
 
 FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 """Forms that every zone is compared by. A reservation has its own zone and no alternative."""
@@ -85,18 +87,19 @@ class ExistingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedForm:
-    """A form of capacity in a zone."""
+    """A form of capacity in a zone, or the instances of a service in a region."""
 
-    model: ProvisioningModel
+    model: str
+    """Provisioning model; `instance` for a service."""
     accepted: LocationCheck
     quota: QuotaCheck
     parts: Sequence[HourlyPart]
-    """Cost of one slice."""
+    """Cost of one slice, or one instance of the stack's size."""
     in_stack: bool
     """True if the stack's settings have it."""
-    not_requested: str
+    not_requested: str = ""
     """Why the stack does not request it in this zone, such as the ceiling; empty if it does, or if its settings do not have it."""
-    last_answer: ExistingRequest | None
+    last_answer: ExistingRequest | None = None
     """The latest request of this project; None if there is none."""
 
     @property
@@ -119,12 +122,9 @@ class JudgedPlace:
     hardware: LocationCheck
     models: Mapping[str, LocationCheck]
     """LocationCheck by provisioning model. Cloud Run has one, `instance`."""
-    model: str
-    """The provisioning model in question, a key of `models`."""
-    quota: QuotaCheck
+    asked: JudgedForm
+    """The form in question, whose model is a key of `models`."""
     requests: Sequence[ExistingRequest]
-    parts: Sequence[HourlyPart]
-    """Cost of one slice, or one instance of the stack's size."""
     position: int | None = None
     """Index in the stack's settings; None if they do not have it."""
     forms: Sequence[JudgedForm] = ()
@@ -133,17 +133,7 @@ class JudgedPlace:
     @property
     def checks(self) -> Sequence[LocationCheck]:
         """The checks in order."""
-        return (self.hardware, self.models[self.model], self.quota)
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """USD per hour; None if no price is known."""
-        return sum(part.usd_per_hour for part in self.parts) if self.parts else None
-
-    @property
-    def price_is_assumed(self) -> bool:
-        """True if no price of this region is known."""
-        return any(part.price.is_assumed for part in self.parts)
+        return (self.hardware, self.asked.accepted, self.asked.quota)
 
     @property
     def group(self) -> int:
@@ -193,8 +183,8 @@ def judge(
 
 def _order(place: JudgedPlace) -> tuple[object, ...]:
     position = math.inf if place.position is None else place.position
-    usd = math.inf if place.usd_per_hour is None else round(place.usd_per_hour, 4)
-    return (place.group, usd, place.price_is_assumed, position, place.place)
+    usd = math.inf if place.asked.usd_per_hour is None else round(place.asked.usd_per_hour, 4)
+    return (place.group, usd, place.asked.price_is_assumed, position, place.place)
 
 
 def judge_quota(
@@ -252,10 +242,8 @@ class _PlaceComparison:
             place=zone,
             hardware=self._hardware(accelerator, zone, name),
             models=models,
-            model=model,
-            quota=forms[0].quota,
+            asked=forms[0],
             requests=requests,
-            parts=forms[0].parts,
             position=self.position(zone),
             forms=self._in_order(forms),
         )
@@ -350,17 +338,21 @@ class _PlaceComparison:
             place=region,
             hardware=LocationCheck("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
             models={"instance": accepted},
-            model="instance",
-            quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use),
-            requests=[_own(item, owner.stack) for item, owner in owners if owner is not None],
-            parts=instance_parts(
-                self.prices,
-                gpu=gpu.name,
-                vcpu=run.cpu if run else host.vcpu,
-                memory_gib=run.memory_mib / 1024 if run else host.memory_gib,
-                zonal_redundancy=self.asked.zonal_redundancy,
-                place=region,
+            asked=JudgedForm(
+                model="instance",
+                accepted=accepted,
+                quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use),
+                parts=instance_parts(
+                    self.prices,
+                    gpu=gpu.name,
+                    vcpu=run.cpu if run else host.vcpu,
+                    memory_gib=run.memory_mib / 1024 if run else host.memory_gib,
+                    zonal_redundancy=self.asked.zonal_redundancy,
+                    place=region,
+                ),
+                in_stack=self.position(region) is not None,
             ),
+            requests=[_own(item, owner.stack) for item, owner in owners if owner is not None],
             position=self.position(region),
         )
 
@@ -411,6 +403,25 @@ def _instances(item: Item, asked: CapacityQuestion) -> int:
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
         return 0
     return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
+
+
+def recorded_answer(facts: StackFacts) -> ExistingRequest | None:
+    """Return the state of the stack's queued resource as of the last `gemma up`; None if the stack's state has none."""
+    found = facts.recorded
+    if found is None or "/queuedResources/" not in str(found.outputs.get("name") or ""):
+        return None
+    used = form_in_use(found.inputs, found.outputs)
+    history = [as_mapping(item) for item in as_sequence(found.outputs.get("stateHistory"))]
+    at = str(history[-1].get("at") or "") if history else ""
+    return ExistingRequest(
+        name=str(found.outputs["name"]),
+        stack=facts.stack,
+        state=str(found.outputs.get("state") or "UNKNOWN"),
+        created=datetime.fromisoformat(at or "1970-01-01T00:00:00Z"),
+        detail=str(found.outputs.get("stateMessage") or ""),
+        model=next((model for model in PROVISIONING_MODELS if model == used), None),
+        is_recorded=True,
+    )
 
 
 def _own(item: Item, stack: str) -> ExistingRequest:

@@ -84,7 +84,7 @@ def _show_recorded(out: Console, places: Sequence[JudgedPlace], now: datetime) -
 def _legend(places: Sequence[JudgedPlace]) -> Iterator[tuple[bool, str]]:
     """Yield each mark's meaning, and whether a table has the mark."""
     forms = [form for place in places for form in place.forms]
-    is_assumed = any(one.price_is_assumed for one in (*places, *forms))
+    is_assumed = any(form.price_is_assumed for form in (*(place.asked for place in places), *forms))
     yield is_assumed, "* The price in this region is unknown. The most expensive known price is shown."
     is_in_settings = any(place.position is not None for place in places)
     yield is_in_settings, "> This location and form are in the stack's settings."
@@ -136,18 +136,18 @@ def _forms(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTab
 
 def _instances(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTable:
     """Return a table with a row for each region of a Cloud Run GPU."""
-    unit = shown[0].quota.unit if shown else "GPUs"
+    unit = shown[0].asked.quota.unit if shown else "GPUs"
     whole = ("region", "hardware", "open to all", unit)
     rows = FittedTable(title, (*whole, "own requests", "$/h"), whole=whole, numbers=("$/h",), least=("hardware",))
     for place in shown:
         rows.add_row(
             f"{_mark(place.position is not None)}{place.place}",
             _answer(place.hardware),
-            _answer(place.models[place.model]),
-            _use(place.quota),
+            _answer(place.asked.accepted),
+            _use(place.asked.quota),
             "; ".join(f"{request.stack}: {request.state} {age(_age_s(request, now))}" for request in place.requests)
             or "-",
-            _price(place.usd_per_hour, is_assumed=place.price_is_assumed),
+            _price(place.asked.usd_per_hour, is_assumed=place.asked.price_is_assumed),
         )
     return rows
 
@@ -200,12 +200,12 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "location": place.place,
         "open": place.group == 0,
         "hardware": _check_json(place.hardware),
-        "provisioning": {"model": place.model, **_check_json(place.models[place.model])},
+        "provisioning": {"model": place.asked.model, **_check_json(place.asked.accepted)},
         "provisioning_models": {model: _check_json(check) for model, check in place.models.items()},
-        "quota": _quota_json(place.quota),
+        "quota": _quota_json(place.asked.quota),
         "requests": [_request_json(one, now) for one in place.requests],
-        "usd_per_hour": rounded(place.usd_per_hour),
-        "price_is_assumed": place.price_is_assumed,
+        "usd_per_hour": rounded(place.asked.usd_per_hour),
+        "price_is_assumed": place.asked.price_is_assumed,
         "in_stack": place.position is not None,
         "forms": [_form_json(form, now) for form in place.forms],
     }

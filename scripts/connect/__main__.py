@@ -184,7 +184,8 @@ def _chat(options: ChatOptions) -> ExitCode:
     (opener, outputs), content = _target(options.connection, say), options.content
     if content.thinking and outputs and not outputs.features.thinking:
         raise CommandRefusedError(
-            "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `gemma up`."
+            "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4, then run "
+            f"`gemma up {options.connection.stack}`."
         )
     most = request_limit(outputs)
     given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}

@@ -1,34 +1,30 @@
 """Chat with the model in the terminal: streamed responses, files, thinking apart, and the times of each response."""
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
-
-import requests
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.engine.children import run_async
 from gemma_serving.scripts.connect.proxy import MAX_BODY_BYTES
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
-from loadtest.client.events import DONE, Delta, EventSplitter, decode_rate, decoded, error_message, parse_event
+from loadtest.client.events import Delta
 from loadtest.client.media import MediaError, MediaKind, media_part
+from loadtest.client.openai import OpenAIClient, ServerError, Streamed, UnreachableError
 
 _HELP: Final = """\
 /new: new chat; /image FILE, /audio FILE, /video FILE: send with the next prompt;
 /thinking: show or fold thinking; /thinking on, /thinking off: request it or not;
 /exit or Ctrl-D: quit; Ctrl-C: stop a response."""
-_CONNECT_LIMIT_S: Final = 30.0
+_LIMIT_S: Final = 7200.0
 _SILENCE_LIMIT_S: Final = 600.0
 _MEDIA_LIMIT: Final = "may be provided in one prompt"
 """vLLM's error for more images, sounds or videos than it accepts."""
-_MEDIA_HINT: Final = (
-    "Set the limits of `vllm.multimodal` in the settings file and run `gemma up`, or start again with /new."
-)
+_MEDIA_HINT: Final = "Deploy other limits of `vllm.multimodal`, or start again with /new."
 KINDS: Final[tuple[MediaKind, ...]] = ("image", "audio", "video")
 CLOUD_RUN_REQUEST_BYTES: Final = 32 * 2**20
 """Maximum HTTP/1 request size of Cloud Run (cloud.google.com/run/quotas, "Maximum HTTP/1 request size")."""
@@ -72,69 +68,6 @@ class ChatError(ScriptError):
     """The server returned no complete response. The message has the cause."""
 
 
-@dataclass(slots=True)
-class Turn:
-    """One response, as far as it was received. Times are seconds since the request was sent."""
-
-    text: str = ""
-    thinking: str = ""
-    finish_reason: str = ""
-    output_tokens: int | None = None
-    first_s: float | None = None
-    last_s: float | None = None
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Output tokens after the first, divided by their time; None with fewer than two, or without counts."""
-        return decode_rate(self.output_tokens, self.first_s, self.last_s)
-
-
-def stream_response(endpoint: LocalEndpoint, body: Mapping[str, object], turn: Turn) -> Iterator[Delta]:
-    """Send a request, and yield each event of its response after adding it to the turn. Raises ChatError."""
-    start_s = time.monotonic()
-    for payload in _payloads(endpoint, body):
-        try:
-            delta = parse_event(payload)
-        except ValueError:  # not an event of this protocol, but a proxy's keep-alive
-            continue
-        if delta.error is not None:
-            raise ChatError(f"The response failed: {delta.error}")
-        at_s = time.monotonic() - start_s
-        if delta.generated and turn.first_s is None:
-            turn.first_s = at_s
-        if delta.has_choice and turn.first_s is not None:
-            turn.last_s = at_s
-        turn.text += delta.text
-        turn.thinking += delta.reasoning
-        turn.finish_reason = delta.finish_reason or turn.finish_reason
-        turn.output_tokens = turn.output_tokens if delta.usage is None else delta.usage.completion_tokens
-        yield delta
-
-
-def _payloads(endpoint: LocalEndpoint, body: Mapping[str, object]) -> Iterator[bytes]:
-    split = EventSplitter()
-    try:
-        with requests.post(
-            f"{endpoint.base_url}/chat/completions",
-            json={**body, "stream": True, "stream_options": {"include_usage": True}},
-            headers={"Authorization": f"Bearer {endpoint.key}"},
-            stream=True,
-            timeout=(_CONNECT_LIMIT_S, _SILENCE_LIMIT_S),
-        ) as answer:
-            if answer.status_code != HTTPStatus.OK:
-                said = error_message(decoded(answer.content))
-                hint = f"{'' if said.endswith('.') else '.'} {_MEDIA_HINT}" if _MEDIA_LIMIT in said else ""
-                raise ChatError(f"The server returned {answer.status_code}: {said}{hint}")
-            for data in answer.iter_content(None):
-                for payload in split.feed(data):
-                    if payload == DONE:
-                        return
-                    yield payload
-    except requests.RequestException as error:
-        raise ChatError(f"The response was interrupted ({type(error).__name__}). Send the prompt again.") from None
-    raise ChatError("The response was incomplete. Send the prompt again.")
-
-
 @dataclass(slots=True, kw_only=True)
 class Chat:
     """A conversation. `out`: the responses only. `notes`: everything else."""
@@ -149,7 +82,7 @@ class Chat:
     system: str | None = None
     messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 
-    def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Turn:
+    def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> None:
         """Send a prompt with its files, stream the response, and store both.
 
         Raises ChatError if the server rejects the request or the response is incomplete. Nothing is stored, so the prompt can be
@@ -159,27 +92,32 @@ class Chat:
         text: dict[str, object] = {"type": "text", "text": prompt}
         content: object = [*(dict(file.part) for file in files), text] if files else prompt
         self.messages.append({"role": "user", "content": content})
-        turn = Turn()
-        start_s = time.monotonic()
+        said: list[str] = []
         try:
-            self._show(turn)
-        except ChatError:
+            found = run_async(self._streamed(said))
+        except ServerError as error:
             del self.messages[before:]
-            raise
+            hint = " Send the prompt again." if isinstance(error, UnreachableError) else ""
+            hint = f" {_MEDIA_HINT}" if _MEDIA_LIMIT in str(error) else hint
+            raise ChatError(f"The response failed: {str(error).rstrip('.')}.{hint}") from None
         except KeyboardInterrupt:
-            self.messages.append({"role": "assistant", "content": turn.text})
+            self.messages.append({"role": "assistant", "content": "".join(said)})
             raise
         finally:
-            if turn.text:
+            if said:
                 print(file=self.out, flush=True)
-        self.messages.append({"role": "assistant", "content": turn.text})
-        self._note(f"({self._figures(turn, time.monotonic() - start_s)})")
-        return turn
+        if not found.done:
+            del self.messages[before:]
+            raise ChatError("The response was incomplete. Send the prompt again.")
+        self.messages.append({"role": "assistant", "content": found.text})
+        self._note(f"({self._figures(found)})")
 
-    def _show(self, turn: Turn) -> None:
-        """Print a response as it arrives: the thinking to the notes, under a separate heading."""
+    async def _streamed(self, said: list[str]) -> Streamed:
+        """Print a response as it arrives, and add its text to `said`: the thinking to the notes, under a separate heading."""
         is_thinking = False
-        for delta in stream_response(self.endpoint, self._body(), turn):
+
+        def show(delta: Delta) -> None:
+            nonlocal is_thinking
             if delta.reasoning:
                 if not is_thinking:
                     self._note("thinking:" if self.shows_thinking else "thinking ...")
@@ -189,27 +127,35 @@ class Chat:
             if is_thinking and self.shows_thinking and (delta.text or delta.finish_reason):
                 self._note("\n")
                 is_thinking = False
-            print(for_terminal(delta.text), end="", file=self.out, flush=True)
+            if delta.text:
+                said.append(delta.text)
+                print(for_terminal(delta.text), end="", file=self.out, flush=True)
+
+        headers = {"Authorization": f"Bearer {self.endpoint.key}"}
+        async with OpenAIClient(self.endpoint.base_url, lambda: headers) as client:
+            limits = {"limit_s": _LIMIT_S, "silence_s": _SILENCE_LIMIT_S}
+            return await client.stream(self._body(), path="/chat/completions", on_delta=show, **limits)
 
     def _body(self) -> dict[str, object]:
         system: list[dict[str, object]] = [] if self.system is None else [{"role": "system", "content": self.system}]
         body: dict[str, object] = {"model": self.endpoint.model, "messages": [*system, *self.messages]}
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
         if self.max_tokens is not None:
             body["max_tokens"] = self.max_tokens
         if self.thinks is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self.thinks}
         return body
 
-    def _figures(self, turn: Turn, elapsed_s: float) -> str:
-        rate = turn.tokens_per_s
-        parts = [] if turn.first_s is None else [f"first token {turn.first_s:.2f} s"]
-        parts += [] if turn.output_tokens is None else [f"{turn.output_tokens} tokens"]
+    def _figures(self, found: Streamed) -> str:
+        rate = found.decode_tok_per_s
+        parts = [] if found.ttft_s is None else [f"first token {found.ttft_s:.2f} s"]
+        parts += [] if found.usage is None else [f"{found.usage.completion_tokens} tokens"]
         parts += [] if rate is None else [f"{rate:.1f} tokens/s"]
-        parts.append(f"{elapsed_s:.1f} s")
-        if turn.thinking and not self.shows_thinking:
-            parts.append(f"{len(turn.thinking.split())} words of thinking folded")
+        parts.append(f"{found.end_s:.1f} s")
+        if found.reasoning and not self.shows_thinking:
+            parts.append(f"{len(found.reasoning.split())} words of thinking folded")
         limit = "--max-tokens" if self.max_tokens is not None else "the server's length limit"
-        return ", ".join(parts) + (f"; truncated at {limit}" if turn.finish_reason == "length" else "")
+        return ", ".join(parts) + (f"; truncated at {limit}" if found.finish_reason == "length" else "")
 
     def _note(self, text: str, end: str = "\n") -> None:
         dim = ("\033[2m", "\033[0m") if self.notes.isatty() else ("", "")

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
-import requests
-
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from gemma_serving.scripts.stack.connection_errors import DENIED, explain_denial
-from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
+from loadtest.client.events import served_models
+from loadtest.client.openai import UnreachableError, call_once
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0
@@ -61,7 +60,7 @@ def _required(models: Sequence[str], served: str | None) -> str:
     if served is None:
         raise OtherModelError(f"{given}; a name has only letters, digits and ./:@+-_. Do not use this server.")
     raise OtherModelError(
-        f"{given}, but the stack's state has {served!r}. If you changed the model, run `gemma up`; if not, treat the server as compromised."
+        f"{given}, but the stack's state has {served!r}. If you did not change the model, treat the server as compromised."
     )
 
 
@@ -69,21 +68,17 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequenc
     """Return the models of a ready server, else the reason."""
     headers = {"Authorization": f"Bearer {key}"}
     try:
-        answer = requests.get(f"{base_url}/models", headers=headers, timeout=_ANSWER_LIMIT_S)
-    except requests.RequestException as error:
-        return (), f"no response ({type(error).__name__})."
-    if answer.status_code in DENIED:
-        raise NotReadyError(explain_denial(answer.status_code, _message(answer)))
-    if answer.status_code != HTTPStatus.OK:
-        return (), f"HTTP {answer.status_code}, {_message(answer)}"
-    models = served_models(decoded(answer.content))
+        answer = call_once(base_url, lambda: headers, "GET", "/models", limit_s=_ANSWER_LIMIT_S)
+    except UnreachableError as error:
+        return (), str(error)
+    message = f"{answer.message.rstrip('.') or 'no reason given'}."
+    if answer.status in DENIED:
+        raise NotReadyError(explain_denial(answer.status, message))
+    if answer.status != HTTPStatus.OK:
+        return (), f"HTTP {answer.status}, {message}"
+    models = served_models(answer.body)
     if not models:
         return (), "its list of models is unreadable."
-    if SIMULATED_HEADER in answer.headers:
+    if answer.simulated:
         say("the model server is simulated, so no model responds")
     return [model.id for model in models], ""
-
-
-def _message(answer: requests.Response) -> str:
-    """Return the error message of a response as one sentence."""
-    return f"{error_message(decoded(answer.content)).rstrip('.') or 'no reason given'}."

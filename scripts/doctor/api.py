@@ -1,6 +1,7 @@
 """Public interface of `scripts.doctor` for other commands: what stops a deployment, as text."""
 
-from gemma_serving.scripts.doctor.blocking import blocking_checks
-from gemma_serving.scripts.doctor.rendering import WIDTH, report_entries, width_of
+from gemma_serving.scripts.doctor.blocking import require_ready, require_weights
+from gemma_serving.scripts.doctor.diagnosis import Diagnosis
+from gemma_serving.scripts.doctor.rendering import width_of
 
-__all__ = ["WIDTH", "blocking_checks", "report_entries", "width_of"]
+__all__ = ["Diagnosis", "require_ready", "require_weights", "width_of"]

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
 from gemma_serving.engine.secrets_provider import can_write_salt
 from gemma_serving.engine.state import StackState
@@ -14,6 +15,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor import capacity, model, passphrase, project
 from gemma_serving.scripts.doctor.checkup import run_checks
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
+from gemma_serving.scripts.doctor.rendering import WIDTH, report_entries
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.extra_checkpoints import staging_command
 
@@ -21,12 +23,12 @@ LIMIT_S: Final = 8.0
 """Timeout for all checks together, in seconds. A late check is unknown and does not block."""
 
 
-def blocking_checks(stack: str, settings: Settings, state: StackState) -> Sequence[Diagnosis]:
+def blocking_checks(settings: Settings, state: StackState) -> Sequence[Diagnosis]:
     """Return the checks that failed, and the unknown ones, which do not block.
 
     `state`: it may be missing. `up` does not need the quota, the weights and the image of its server again.
     """
-    lines = run_checks(settings.project, stack, settings, choose=partial(_checks, state=state), limit_s=LIMIT_S)
+    lines = run_checks(settings.project, state, settings, choose=_checks, limit_s=LIMIT_S)
     needed = {f"API {api}" for api in (*project.FIRST_APIS, *apis_of(settings))}
     found = [line for line in lines if line.state != "passed"]
     found = [line for line in found if not line.check.startswith("API ") or line.check in needed]
@@ -39,17 +41,46 @@ def blocking_checks(stack: str, settings: Settings, state: StackState) -> Sequen
     return [line for line in found if not (_is_of_place(line) and line.state == "failed" and usable)]
 
 
-def _checks(checkup: Checkup, *, state: StackState) -> Sequence[DoctorCheck]:
-    settings = checkup.settings
+def require_ready(settings: Settings, state: StackState, *, width: int = WIDTH) -> Sequence[Diagnosis]:
+    """Return the checks that are unknown, which do not block. Raises CommandRefusedError with each that failed, and its fix."""
+    return _passed(state.stack, settings, blocking_checks(settings, state), width)
+
+
+def require_weights(settings: Settings, stack: str, *, width: int = WIDTH) -> Sequence[Diagnosis]:
+    """Do the same for the weights of a server that exists and starts again."""
+    return _passed(stack, settings, _weights_check(settings, stack).lines(), width)
+
+
+def _passed(stack: str, settings: Settings, lines: Sequence[Diagnosis], width: int) -> Sequence[Diagnosis]:
+    login = next((line for line in lines if line.check == "credentials" and line.state == "failed"), None)
+    if login is not None:
+        raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
+    if any(line.state == "failed" for line in lines):
+        raise CommandRefusedError(
+            f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands below, then "
+            f"`gemma up {stack}`.\n{report_entries(lines, width=width)}"
+        )
+    return lines
+
+
+def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
+    settings, state = checkup.settings, checkup.state
     if settings is None:
         return ()
     apis = (check for check in project.checks(checkup) if check.name == "APIs")
     is_new = state.status == "missing"
     file = (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),) if is_new else ()
     used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
-    weights = DoctorCheck(name="weights", run=partial(_weights, settings, checkup.stack))
     from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
-    return [*passphrase.checks(checkup, state), *file, *apis, *capacity.checks(checkup), weights, *from_internet, *used]
+    return [
+        *passphrase.checks(checkup),
+        *file,
+        *apis,
+        *capacity.checks(checkup),
+        _weights_check(settings, checkup.stack),
+        *from_internet,
+        *used,
+    ]
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:
@@ -61,8 +92,12 @@ def _writable(stack: str) -> Iterator[Diagnosis]:
         )
 
 
+def _weights_check(settings: Settings, stack: str) -> DoctorCheck:
+    """Return the check of the weights that the hook of the deployment makes."""
+    return DoctorCheck(name="weights", run=partial(_weights, settings, stack))
+
+
 def _weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
-    """Check the weights as the hook of the deployment does."""
     if settings.weights != "bucket":
         return
     from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK

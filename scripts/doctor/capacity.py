@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.google_api import GoogleListError
@@ -16,6 +16,7 @@ from gemma_serving.planning.machine.hardware import (
     machine_type_of,
     machines_at_once,
 )
+from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.scripts.capacity.api import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
@@ -54,7 +55,7 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         if tpu is None:
             quota = asked.quota_of(place.accelerator)
             if quota is not None:
-                yield _quota(checkup, quota, place.place, place.quota)
+                yield _quota(checkup, quota, place.place, place.asked.quota)
             continue
         yield from _form_quotas(checkup, asked, place, purpose=purpose)
         yield _offer(checkup, place)
@@ -69,7 +70,7 @@ def _form_quotas(checkup: Checkup, asked: CapacityQuestion, place: JudgedPlace, 
     """Yield a line for each quota that the requested forms use in a zone. Flex-start and spot share one."""
     by_quota: dict[Quota, list[JudgedForm]] = {}
     for form in _requested(place):
-        quota = asked.quota_of(place.accelerator, form.model)
+        quota = asked.quota_of(place.accelerator, cast("ProvisioningModel", form.model))
         if quota is not None:
             by_quota.setdefault(quota, []).append(form)
     for quota, forms in by_quota.items():

@@ -16,9 +16,10 @@ from google.oauth2 import credentials as user
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.caller import caller_of, member_of
-from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError
+from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError, RejectedLoginError, login_command
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.transfer import overwrite_line
@@ -27,7 +28,6 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
-_LOGIN: Final = "gcloud auth application-default login"
 _TOKENS: Final = "https://oauth2.googleapis.com/"
 _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
@@ -35,7 +35,7 @@ _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 
 def run_checks(
     project_id: str,
-    stack: str | None,
+    state: StackState,
     settings: Settings | None,
     gateway: GatewayStack | None = None,
     *,
@@ -46,8 +46,8 @@ def run_checks(
     chosen = choose or _checks
     try:
         credentials = google_api.credentials()
-    except CommandRefusedError as error:
-        return [missing(str(error), _LOGIN, check="credentials")]
+    except CommandRefusedError:
+        return [missing(google_api.NO_CREDENTIALS, login_command(), check="credentials")]
     login = replace(_credentials(credentials), check="credentials")
     if login.state != "passed":
         return [login]
@@ -56,7 +56,7 @@ def run_checks(
         project=project_id,
         google=caller.google,
         member=caller.member,
-        stack=stack or "",
+        state=state,
         settings=settings,
         gateway=gateway,
     )
@@ -137,8 +137,7 @@ def _credentials(credentials: Credentials) -> Diagnosis:
         if has_login or not is_user:
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.RefreshError as error:
-        rejected = RejectedLoginError(error)
-        return missing(rejected.problem, rejected.fix)
+        return missing(RejectedLoginError(error).problem, login_command())
     except google.auth.exceptions.TransportError as error:
         return unknown(str(NoConnectionError(_TOKENS, error)))
     if not is_user:
@@ -158,7 +157,7 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
         if error.reason == _NOT_USABLE:
             return [missing(str(error), checkup.grant("roles/serviceusage.serviceUsageConsumer"))]
     except RejectedLoginError as error:
-        return [missing(error.problem, error.fix, check="credentials")]
+        return [missing(error.problem, login_command(), check="credentials")]
     except ScriptError:
         pass  # the other checks report it, each for its API
     return []

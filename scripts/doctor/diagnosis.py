@@ -8,6 +8,7 @@ from typing import Final
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.check_result import CheckResult, State
@@ -60,11 +61,16 @@ class DoctorCheck:
 class Checkup(GoogleCaller):
     """The project to check and the stack that it must be ready for."""
 
-    stack: str = ""
-    """Empty: check only the requirements of every stack."""
+    state: StackState
+    """State of the stack, read once. Without a name: check only the requirements of every stack."""
     settings: Settings | None = None
     gateway: GatewayStack | None = None
     """Settings of a gateway, which has no `settings`."""
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack; empty without one."""
+        return self.state.stack
 
     def calling(
         self, name: str, api: str, role: str, run: Callable[[], Iterable[Diagnosis]], about: str = ""

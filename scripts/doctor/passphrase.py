@@ -9,26 +9,27 @@ from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import backend, runner
 from gemma_serving.engine.deployment import is_passphrase_error, secrets_provider_in
 from gemma_serving.engine.secrets_provider import lacks_salt_of_secrets, passphrase_problem, salt_of, uses_passphrase
-from gemma_serving.engine.state import StackState, read
+from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
 _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
-def checks(checkup: Checkup, state: StackState | None = None) -> Iterator[DoctorCheck]:
-    """Yield the check. It has no result if no backend is chosen, which another check reports. `state`: if it was read before."""
-    yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.stack, state))
+def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
+    """Yield the check. It has no result if no backend is chosen, which another check reports."""
+    yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.state))
 
 
-def _passphrase(stack: str, state: StackState | None) -> Iterator[Diagnosis]:
+def _passphrase(state: StackState) -> Iterator[Diagnosis]:
     """Check that a passphrase is set and that it decrypts the stack's state, then its settings file."""
     url = backend.chosen_url(runner.project_folder())
     given = next((name for name in _VARIABLES if name in os.environ), None)
     if not url:
         return
-    state = state or (read(stack) if stack else StackState(stack=stack, status="missing"))
+    if state.status == "no engine":
+        return
     provider, salt = secrets_provider_in(state.raw)
-    if provider not in {"", "passphrase"} or not (salt or uses_passphrase(stack, url)):
+    if provider not in {"", "passphrase"} or not (salt or uses_passphrase(state.stack, url)):
         yield ok("another secrets provider encrypts the stack's secrets")
     elif given is None:
         yield missing(f"neither {' nor '.join(_VARIABLES)} is set", f"export {_VARIABLES[1]}=FILE")

@@ -69,9 +69,8 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
             why = "tpu.ssh is metadata-key, but SSH keys in metadata are forbidden"
             fix = f"pulumi config set --stack {checkup.stack} --path gemma-serving:tpu.ssh os-login"
             yield "compute.requireOsLogin", partial(_refuses, why), fix
-    gateway = checkup.gateway.gateway if checkup.gateway else None
-    regions = dict.fromkeys([gateway.region, *gateway.regions]) if gateway else ()
-    for region in settings.regions if settings else regions:
+    placed = settings or checkup.gateway
+    for region in placed.regions if placed else ():
         name, value = "gcp.resourceLocations", f"in:{region}-locations"
         fix = f"{_POLICIES} allow {name} {value} --project={checkup.project}"
         yield f"{name} for {region}", partial(_refuses_location, region), fix

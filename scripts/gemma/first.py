@@ -69,31 +69,35 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     from gemma_serving.engine.state import read  # noqa: PLC0415 - only if a stack is deployed
     from gemma_serving.scripts.stack.costs import recorded_costs  # noqa: PLC0415 - the same
     from gemma_serving.scripts.stack.facts import facts_of  # noqa: PLC0415 - the same
-    from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
     facts = facts_of(state, locks=stack_locks(stack.name))
-    serves, outputs = serves_now(facts), facts.deployed
-    if facts.is_gateway:
+    serves = serves_now(facts)
+    is_deleted = is_being_deleted(facts, serves)
+    if facts.is_gateway and not is_deleted:
         return "a gateway"
-    if serves.word == "ended":
+    if serves.word == "ended" and not is_deleted:
         return f"{serves.why} Run `gemma up {stack.name}`."
-    if serves.word not in {"deployed", "waiting"} or outputs is None:
-        costs = [one.sentence for one in recorded_costs(state, "unclear")]
-        return " ".join([_incomplete(facts, serves, now()), *costs])
-    costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")
-    return " and ".join(one.text for one in costs)
+    if serves.word in {"deployed", "waiting"} and facts.deployed is not None:
+        costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")
+        return " and ".join(one.text for one in costs)
+    costs = [one.sentence for one in recorded_costs(state, "unclear")]
+    return " ".join([_incomplete(facts, serves, now()), *costs])
 
 
 def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
     """Return what a stack without a server, or without the outputs of a complete `up`, has, and the next command."""
-    from gemma_serving.scripts.stack.serves import after_locks, after_no_server, lock_sentence  # noqa: PLC0415 - as above
+    from gemma_serving.scripts.stack import serves as sentences  # noqa: PLC0415 - as above
 
     stack = facts.stack
     if facts.locks:
-        return f"{INCOMPLETE}: {lock_sentence(facts.locks[0], now)} Run `{after_locks(stack, facts.locks)}`."
+        held = sentences.lock_sentence(facts.locks[0], now)
+        return f"{INCOMPLETE}: {held} Run `{sentences.after_locks(stack, facts.locks)}`."
+    if sentences.is_being_deleted(facts, serves):
+        return f"{INCOMPLETE}: {sentences.teardown_sentence(facts)} Run `gemma teardown {stack}`."
     if facts.recorded is not None and serves.word == "unknown":
         return f"{INCOMPLETE}: {serves.why} Run `gemma up {stack}`."
     if serves.word == "no server":
-        return f"{serves.shown}: {serves.why} Run `{after_no_server(facts)}`."
+        return f"{serves.shown}: {serves.why} Run `gemma status {stack}`."
     return f"{serves.shown}: {serves.why}" if serves.why else serves.shown

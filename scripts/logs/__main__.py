@@ -54,12 +54,11 @@ class LogsOptions:
 
 def _logs(options: LogsOptions) -> ExitCode:
     from gemma_serving.cloud import google_api
-    from gemma_serving.cloud.secret_values import read_secret
     from gemma_serving.contracts.errors import ScriptError
     from gemma_serving.contracts.masking import LineMask
     from gemma_serving.engine import state as states
     from gemma_serving.scripts.logs.place import sentence, server_log
-    from gemma_serving.scripts.logs.reading import follow, newest_cause, newest_lines
+    from gemma_serving.scripts.logs.reading import api_keys, follow, newest_cause, newest_lines
     from gemma_serving.scripts.stack.facts import read_facts
     from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, require_deployed, serves_now
 
@@ -67,7 +66,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     log = server_log(state)
     secrets, api = (), google_api.connect(log.project)
     try:
-        secrets = (read_secret(log.api_key_secret, project=log.project),) if log.api_key_secret else ()
+        secrets = api_keys(log)
     except ScriptError:
         _say("cannot read the stack's API key, so lines that contain it are not masked")
     facts = read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)
@@ -75,10 +74,10 @@ def _logs(options: LogsOptions) -> ExitCode:
     try:
         found = newest_lines(api, log, since, options.lines, LineMask(secrets))
     except ScriptError:
-        require_deployed(state, facts)
+        require_deployed(facts)
         raise
     if not found:
-        require_deployed(state, facts)
+        require_deployed(facts)
     print_heading(options, log)
     serves = serves_now(facts)
     if serves.word == "ended":

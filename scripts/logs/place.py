@@ -9,8 +9,10 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import Target
-from gemma_serving.engine.state import StackState, require_deployed
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.stack.facts import facts_of
+from gemma_serving.scripts.stack.serves import require_deployed
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.container_logs import RevisionLog
 
@@ -35,7 +37,7 @@ class ServerLog:
         names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
         if self.target != "tpu":
             place = {"project": self.project, "location": self.location}
-            return RevisionLog(**place, service=names.base, revision=None, since=moment).filter
+            return RevisionLog(**place, service=names.base, since=moment).filter
         return (
             f'logName="{machine_log_name(self.project)}" AND resource.type="{MACHINE_RESOURCE}" AND '
             f'resource.labels.namespace="{names.account_id}" AND timestamp>="{moment}"'
@@ -59,7 +61,7 @@ def server_log(state: StackState) -> ServerLog:
     try:
         settings = stack_settings(state.stack, project=next(iter(state.projects), None))
     except CommandRefusedError:
-        require_deployed(state)
+        require_deployed(facts_of(state))
         raise
     return ServerLog(
         stack=state.stack,
@@ -78,21 +80,12 @@ def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "C
     from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
     from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - as above
 
-    names = Names(project=log.project, stack=log.stack)
     try:
         settings = stack_settings(log.stack, project=log.project)
         planned = plan(to_deployment(settings))
     except (CommandRefusedError, PlanningError):
         return None
-    start = FailedStart(
-        stack=log.stack,
-        settings=settings,
-        run=settings.cloud_run,
-        plan=planned,
-        probe=planned.startup.probe if settings.cloud_run else None,
-        bucket=settings.bucket.existing or names.bucket,
-        account=f"{names.account_id}@{log.project}.iam.gserviceaccount.com",
-    )
+    start = FailedStart(stack=log.stack, settings=settings, plan=planned)
     return cause_of(lines, start, reason=reason)
 
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, cast
 
+from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.cloud.secret_values import read_secret
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.machine_log import SOURCE_LABEL
-from gemma_serving.contracts.masking import masked
-from gemma_serving.scripts.logs.place import ServerLog, known_cause
+from gemma_serving.contracts.masking import LineMask, masked
+from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.logs.place import ServerLog, known_cause, server_log
 from gemma_serving.stacks.hooks.container_logs import lines_of, why_unread
 
 if TYPE_CHECKING:
@@ -24,6 +28,8 @@ PERIOD_S: Final = 2.0
 OVERLAP: Final = timedelta(seconds=60)
 """An entry can become visible after a later one."""
 _PAGE: Final = 1000
+_LONGEST_START: Final = timedelta(hours=1)
+"""Longest time from the first log line of a revision to its failure: Cloud Run's longest startup probe, with a margin."""
 _PHASE: Final = re.compile(r"Document \S+: (?P<phase>[a-z ]+)\.(?: (?P<reason>.*))?", re.DOTALL)
 """Line of the agent about a phase (`vm_agent.publishing`)."""
 
@@ -72,6 +78,23 @@ def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None"
         for found in reversed(places.values())
     )
     return next((cause for cause in causes if cause is not None), None)
+
+
+def failed_service_cause(state: StackState, cloud: CloudFacts) -> "Cause | None":
+    """Return the cause in the log of a service's newest revision; None if it is unknown or cannot be read."""
+    try:
+        log = server_log(state)
+        mask = LineMask(api_keys(log))
+        since = datetime.fromisoformat(cloud.state_since or "") - _LONGEST_START
+        lines = newest_lines(google_api.connect(log.project), log, since, _PAGE, mask)
+    except (ScriptError, ValueError):
+        return None
+    return newest_cause(log, [line for line in lines if line.where == cloud.stored])
+
+
+def api_keys(log: ServerLog) -> tuple[str, ...]:
+    """Return the API key of the server, which must be masked; empty without one. Raises ScriptError."""
+    return (read_secret(log.api_key_secret, project=log.project),) if log.api_key_secret else ()
 
 
 def _published_reason(lines: Sequence[PrintedLine]) -> str:

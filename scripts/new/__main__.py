@@ -28,9 +28,8 @@ from gemma_serving.scripts.cli.options import JsonSwitch, Option
 if TYPE_CHECKING:
     from gemma_serving.planning.data.checkpoints import Checkpoint
     from gemma_serving.planning.settings.stack import Settings
-    from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet
+    from gemma_serving.planning.solve.search import Solution, SolutionSet
     from gemma_serving.scripts.new.profiles import UsageProfile
-    from gemma_serving.scripts.plan.api import StackFile
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 """Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
@@ -117,6 +116,7 @@ class NewOptions:
 def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCode:
     """Write the settings file, and print its plan and the next commands, which begin with `first`. Raises PlanningError, ScriptError."""
     from gemma_serving.planning.data.checkpoints import checkpoint_of
+    from gemma_serving.planning.data.images import image_words
     from gemma_serving.planning.planner import plan
     from gemma_serving.scripts.plan.api import new_file
     from gemma_serving.scripts.stack.settings import NO_PROJECT
@@ -129,7 +129,7 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
     unmet: Sequence[str] = ()
-    image: Sequence[str] = ()
+    image: str | None = None
     if options.like:
         _copy(options, options.like, path)
     else:
@@ -162,8 +162,8 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
         wording = StackWording(deployment, options.name)
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
         price = f"List price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
-        precision = _converted(options, settings)
-        for text in (f"Wrote {path.name}.", headline(planned), *precision, *image, price, *warnings):
+        about = filter(None, (_converted(options, settings), image and f"Image: {image_words(image)}."))
+        for text in (f"Wrote {path.name}.", headline(planned), *about, price, *warnings):
             print_result(text)
         print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:
@@ -195,32 +195,19 @@ def _copy_image(context: str | None, root: Path) -> None:
         shutil.copytree(PACKAGE / context, root / context)
 
 
-def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], Sequence[str]]:
-    """Write the file of the best deployment. Return the profile's unmet requirements, and a sentence about its image if it names one.
-
-    Raises PlanningError.
-    """
-    from gemma_serving.planning.data.images import image_words
-    from gemma_serving.scripts.plan.api import write_stack
-
-    file, unmet = _file(options, provider, root)
-    write_stack(file)
-    return unmet, [f"Image: {image_words(file.solution.image)}."] if file.solution.image else []
-
-
-def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, Sequence[str]]":
-    """Return the new file's content, and the profile's unmet requirements. Raises PlanningError."""
+def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], str | None]:
+    """Write the file of the best deployment. Return the profile's unmet requirements, and the image that it names. Raises PlanningError."""
+    from gemma_serving.planning.solve.search import ServiceLimits
     from gemma_serving.scripts.new.profiles import USAGE_PROFILES, with_profile
-    from gemma_serving.scripts.plan.api import StackFile
+    from gemma_serving.scripts.plan.api import StackFile, write_stack
 
     profile = USAGE_PROFILES.get(options.profile or "")
-    limits = _limits(options)
-    found = with_profile(options.profile, _solved(options, limits, profile))
+    found = with_profile(options.profile, _solved(options, profile))
     revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
     file = StackFile(
         name=options.name,
         solution=found.solution,
-        limits=limits,
+        limits=ServiceLimits(max_usd_per_hour=options.budget),
         goal=profile.goal if profile else "cost",
         revision=revision,
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
@@ -230,13 +217,8 @@ def _file(options: NewOptions, provider: str, root: Path) -> "tuple[StackFile, S
         reasons=found.reasons,
         secrets_provider=provider,
     )
-    return file, found.unmet
-
-
-def _limits(options: NewOptions) -> "ServiceLimits":
-    from gemma_serving.planning.solve.search import ServiceLimits
-
-    return ServiceLimits(max_usd_per_hour=options.budget)
+    write_stack(file)
+    return found.unmet, found.solution.image
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
@@ -254,7 +236,7 @@ def _provider(path: "Path", options: NewOptions) -> str:
     return url
 
 
-def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
+def _solved(options: NewOptions, profile: "UsageProfile | None") -> "Solution":
     """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
 
     Raises PlanningError with the closest one if none does.
@@ -262,7 +244,7 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.settings.workload import parse_workload
     from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
-    from gemma_serving.planning.solve.search import solve
+    from gemma_serving.planning.solve.search import ServiceLimits, solve
     from gemma_serving.scripts.plan.api import nothing_is_enough
 
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
@@ -272,7 +254,9 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
     sentence = ""
     for among in dict.fromkeys((suitable, places)):
-        answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=among)
+        answer = solve(
+            workload, ServiceLimits(max_usd_per_hour=options.budget), goal=goal, checkpoints=checkpoints, places=among
+        )
         if answer.chosen is not None:
             return _in_own_precision(answer) if options.config else answer.chosen
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
@@ -286,29 +270,28 @@ def _in_own_precision(answer: "SolutionSet") -> "Solution":
     return next((one for one in answer.solutions if one.served.quantization is None), answer.solutions[0])
 
 
-def _converted(options: NewOptions, settings: "Settings") -> Iterator[str]:
-    """Yield a sentence if vLLM converts the user's own file, with an accelerator that keeps its precision."""
+def _converted(options: NewOptions, settings: "Settings") -> str:
+    """Return a sentence if vLLM converts the user's own file, with an accelerator that keeps its precision; else an empty string."""
     if not options.config or settings.quantization is None:
-        return
+        return ""
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.machine.hardware import find_accelerator
     from gemma_serving.scripts.new.profiles import USAGE_PROFILES
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
-    card = find_accelerator(here)
+    card, profile = find_accelerator(here), USAGE_PROFILES.get(options.profile or "")
     said = (
         f"Served in {settings.quantization}: vLLM converts your bf16 file while it loads, because bf16 does not serve this "
         f"workload on {card.name if card else here}."
     )
     try:
-        kept = _solved(replace(options, accelerator=None), _limits(options), USAGE_PROFILES.get(options.profile or ""))
+        kept = _solved(replace(options, accelerator=None), profile)
     except PlanningError:
-        yield said
-        return
+        return said
+    if kept.served.quantization is not None:
+        return said
     name = kept.subject.resolved.accelerator.name
-    if kept.served.quantization is None:
-        said += f" For bf16, add --accelerator {name} --force (${kept.usd_per_hour:.2f}/h)."
-    yield said
+    return f"{said} For bf16, add --accelerator {name} --force (${kept.usd_per_hour:.2f}/h)."
 
 
 def _inside(config: Path, root: Path) -> str:
@@ -359,7 +342,8 @@ def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
             return None, True
         case Unknown(why=why):
             print_progress(
-                "new", f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit."
+                "new",
+                f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor {options.name}` for the commit.",
             )
             return None, False
 

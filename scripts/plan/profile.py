@@ -18,9 +18,6 @@ _NUMBERS: Final = ("billed h", "$/day", "$/month", "start", "$/M")
 _HEADINGS: Final = ("way and model", "on", *_NUMBERS)
 _LEAST: Final = ("$/M", "start", "billed h")
 """Columns that a narrow terminal loses, the least important first."""
-_SIMILAR: Final = 0.03
-"""Relative difference below which billed hours count as equal."""
-_CENT: Final = 0.005
 
 
 def profile_table(choice: Choice) -> FittedTable:
@@ -46,7 +43,7 @@ def profile_table(choice: Choice) -> FittedTable:
 
 
 def decision(choice: Choice) -> str:
-    """Return the sentence that states the choice and its reason."""
+    """Return the choice and the best way of another kind, with the figures that decide."""
     best = choice.chosen
     other = choice.other
     cheapest = choice.cheapest
@@ -65,7 +62,7 @@ def decision(choice: Choice) -> str:
             f"{head} costs ${best.usd_per_million_tokens:.3f} per 1M tokens, at {_day(best)}. "
             f"{_name(other)} costs ${other.usd_per_million_tokens:.3f}, at {_day(other)}."
         )
-    return f"{head} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
+    return f"{head} costs {_hours(best)}. {_name(other)} costs {_hours(other)}."
 
 
 def conditions(choice: Choice) -> Iterator[str]:
@@ -84,7 +81,7 @@ def conditions(choice: Choice) -> Iterator[str]:
     if best.run_s is None:
         return
     again = (
-        f"Run `gemma up` each day, at least {start} before the first request. "
+        f"Deploy it each day, at least {start} before the first request. "
         "`maxAge` and `maxUsd` count over all days, so set them higher than their sum, or not at all."
     )
     if best.billed_h >= DAY_H:
@@ -149,17 +146,5 @@ def _day(way: Way) -> str:
     return f"${way.usd_per_day:,.2f}/day"
 
 
-def _reason(best: Way, other: Way) -> str:
-    """Return why one way costs less than another: the price per hour, or the billed hours."""
-    best_h, other_h = f"{round(best.billed_h, 1):g} h", f"{round(other.billed_h, 1):g} h"
-    hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
-    billed = f"it is billed for {best_h} instead of {other_h}"
-    if best.usd_per_day > other.usd_per_day - _CENT:
-        return "it costs the same with fewer cold starts or shorter requests"
-    if best.usd_per_hour < other.usd_per_hour - _CENT:
-        if abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h:
-            return f"{hourly}, and both are billed for about {best_h}"
-        return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
-    idle = "no instance runs while idle: " if best.kind == "scale-to-zero" else ""
-    dearer = best.usd_per_hour > other.usd_per_hour + _CENT
-    return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"
+def _hours(way: Way) -> str:
+    return f"{_day(way)}: {round(way.billed_h, 1):g} billed h at ${way.usd_per_hour:.2f}/h"

@@ -64,7 +64,8 @@ class CommandWording(NamedTuple):
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
         field = question_fields().get(path)
-        return ("--set", f"{field.key if field else file_key(path)}={_spelled(path, value)}")
+        key, text = (file_key(path), NONE) if field is None else (field.key, option_value(field, value))
+        return ("--set", f"{key}={text}")
 
 
 def _image_name(changes: Mapping[str, object]) -> str | None:
@@ -72,16 +73,6 @@ def _image_name(changes: Mapping[str, object]) -> str | None:
     if "image" not in changes:
         return None
     return NONE if changes["image"] is None else built_name(version_of(changes))
-
-
-def _spelled(path: str, value: object) -> str:
-    """Return a value in the form that `--set` parses."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return json.dumps(value, separators=(",", ":"))
-    field = question_fields().get(path)
-    return NONE if field is None else option_value(field, value)
 
 
 def deployment_from(question: Question) -> Deployment:
@@ -120,18 +111,15 @@ def _flat(pair: str) -> Iterator[str]:
 
 
 def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
-    """Return the options that keys such as `vllm.speculative.method` set, by path. Raises PlanningError."""
-    from gemma_serving.stacks.loading import SettingsError, vllm_options  # noqa: PLC0415 - as below
+    """Return the options that keys such as `vllm.speculative.method` set, by path. Raises PlanningError and SettingsError."""
+    from gemma_serving.stacks.loading import vllm_options  # noqa: PLC0415 - as below
 
     blocks: dict[str, dict[str, object]] = {}
     for pair in pairs:
         key, _, text = (part.strip() for part in pair.partition("="))
         _, block, name = key.split(".", 2)
         blocks.setdefault(block, {})[name] = _in_yaml(key, text)
-    try:
-        options = vllm_options(blocks, "--set")
-    except SettingsError as error:
-        raise PlanningError(str(error)) from None
+    options = vllm_options(blocks, "--set")
     values = {option.name: getattr(options, option.name) for option in OPTIONS.values()}
     return {f"vllm.{name}": value for name, value in values.items() if value not in (None, ())}
 
@@ -220,8 +208,8 @@ def _in_yaml(key: str, text: str) -> object:
 
 
 def settings_of(question: Question) -> "Settings":
-    """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError."""
-    from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
+    """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError and SettingsError."""
+    from gemma_serving.stacks.loading import from_file  # noqa: PLC0415 - only with --stack
 
     changes = dict[str, object]()
     for pair in filter(_is_of_file, question.set):
@@ -229,10 +217,7 @@ def settings_of(question: Question) -> "Settings":
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         changes[key] = None if text == NONE else _in_yaml(key, as_yaml(key, text))
-    try:
-        return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
-    except SettingsError as error:
-        raise PlanningError(str(error)) from None
+    return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
 
 
 def _of_stack(question: Question) -> Deployment:

@@ -1,5 +1,6 @@
 """The option `--set`: keys as in a settings file, and values of a command line."""
 
+import json
 import re
 import typing
 from collections.abc import Iterable, Mapping
@@ -120,6 +121,8 @@ def option_value(field: SettingField, value: object) -> str:
     """Return a value in the form that `read_value` parses."""
     if value is None:
         return NONE
+    if isinstance(value, bool | Mapping):
+        return json.dumps(value, separators=(",", ":"))
     if field.quantity is not None:
         return field.quantity.spell(cast("int", value))
     if isinstance(value, tuple):

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import yaml
 
-from gemma_serving.contracts.fields import as_mapping, camel_case
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import project_root
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.naming import Names, NamingError
@@ -17,16 +17,14 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.trial import without_secrets
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.question.recommendation import FUSE_MODES
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.vllm_args import KEY_OF, VllmOptions
-from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution
-from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.plan.question import ROOT, stack_file
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import not_yaml, read_yaml
-from gemma_serving.stacks.wording import inline_yaml
+from gemma_serving.stacks.wording import inline_yaml, stated
 
 _SCHEMA: Final = "docs/settings.schema.json"
 _SCHEMA_LINE: Final = f"# yaml-language-server: $schema={_SCHEMA}"
@@ -189,9 +187,9 @@ def _config(file: StackFile) -> Iterator[str]:
         # As the stacks of this repository, because a forgotten experiment costs the most.
         "maxAge": "24h" if resolved.is_tpu else "7d",
         "prices": file.prices and json.dumps(_from_root(file.prices)),
-        "workload": _workload(solution.answer.workload),
+        "workload": inline_yaml(stated(solution.answer.workload, always=("input_tokens", "output_tokens"))),
         "vllm": dict(_vllm(deployment.vllm)),
-        **({"tpu": _tpu(solution)} if resolved.is_tpu else {"cloudRun": _cloud_run(solution)}),
+        **_hardware(deployment),
         "alerts": file.email and {"email": json.dumps(file.email)},
     }
     comments = {**_COMMENTS, **file.reasons}
@@ -219,15 +217,10 @@ def _from_root(path: Path) -> str:
     return str(whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole)
 
 
-def _workload(workload: Workload) -> str:
-    """Return a workload as a block on one line: its lengths and the values that differ from the defaults."""
-    named = {"input_tokens", "output_tokens"}
-    given = {
-        camel_case(one.name): getattr(workload, one.name)
-        for one in fields(workload)
-        if one.name in named or getattr(workload, one.name) != getattr(DEFAULT_WORKLOAD, one.name)
-    }
-    return inline_yaml(given)
+def _hardware(deployment: Deployment) -> Mapping[str, object]:
+    """Return the block of the slice or of the service, with a line for each key."""
+    key, block = ("cloudRun", deployment.cloud_run) if deployment.platform == "cloud-run" else ("tpu", deployment.tpu)
+    return {key: {name: inline_yaml(value) for name, value in stated(block, always=("provisioning",)).items()}}
 
 
 def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
@@ -243,29 +236,3 @@ def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
             yield key, value if isinstance(value, str) else json.dumps(value)
     for block, values in blocks.items():
         yield block, inline_yaml(values)
-
-
-def _tpu(solution: Solution) -> dict[str, object]:
-    tpu = solution.deployment.tpu
-    run_s = tpu.max_run_duration_s
-    return {
-        "acceleratorType": solution.subject.resolved.accelerator.name,
-        "zones": f"[{', '.join(tpu.zones)}]",
-        "provisioning": tpu.provisioning_text,
-        "maxRunDuration": None if run_s is None else format_duration(run_s),
-    }
-
-
-def _cloud_run(solution: Solution) -> dict[str, object]:
-    resolved, run = solution.subject.resolved, solution.deployment.cloud_run
-    return {
-        "region": run.region,
-        "gpu": resolved.accelerator.cloud_run.name,
-        "cpu": f"{resolved.vcpu:g}",
-        "memory": f"{resolved.host_memory_gib:g}Gi",
-        "concurrency": run.concurrency,
-        "minInstances": run.min_instances or None,
-        "maxInstances": run.max_instances,
-        "compileCache": None if run.compile_cache == "off" else run.compile_cache,
-        "mount": inline_yaml({"mode": resolved.weights_mode}) if resolved.weights_mode in FUSE_MODES[1:] else None,
-    }

@@ -189,7 +189,8 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *
     """
     footer = _footer(len(head), previews, not_previewed)
     if base is None:
-        alone = [(_alone(one, head[one.stack]), one) for one in previews]
+        texts = {one.stack: fenced("\n".join(_text_of(one, head[one.stack]))) for one in previews}
+        alone = [((f"#### {code(stack)}", ""), (*text, "")) for stack, text in texts.items()]
         return _fitted([MARKER, "### Preview without a base to compare with", ""], alone, [footer])
     found = verdicts(base, head, previews)
     changed = [verdict for verdict in found if not verdict.is_quiet]
@@ -197,7 +198,11 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *
     for verdict in changed:
         if warning := verdict.warning():
             top += ["> [!CAUTION]", f"> {warning}", ""]
-    sections = [(_section(verdict), verdict.preview) for verdict in changed if not verdict.after.is_missing]
+    sections = [
+        ([*_section(verdict)], [*_engine_preview(verdict.preview)])
+        for verdict in changed
+        if not verdict.after.is_missing
+    ]
     return _fitted(top, sections, [*_quiet(found), footer])
 
 
@@ -232,24 +237,17 @@ def _section(verdict: Verdict) -> Iterator[str]:
         yield from (row(("", "before", "after")), "| --- | --- | --- |", *map(row, rows), "")
     known = {(one.id, one.severity, one.accepted) for one in before.findings}
     new = [one for one in after.findings if (one.id, one.severity, one.accepted) not in known]
-    yield from _findings("New findings", new)
+    yield from _findings(new)
     kept = {finding.id for finding in after.findings}
     if gone := ", ".join(one.id for one in before.findings if one.id not in kept):
         yield from (f"No longer reported: {gone}.", "")
 
 
-def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
-    yield from (f"#### {plain(headline(preview.stack, preview.changes))}", "")
-    if described.figures:
-        yield from (f"{described.figures[HOURLY]} per hour for each instance.", "")
-    yield from _findings("Findings", described.findings)
-
-
-def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
-    """Yield the findings: warnings and blockers in full, the others by id."""
+def _findings(findings: Sequence[DescribedFinding]) -> Iterator[str]:
+    """Yield new findings: warnings and blockers in full, the others by id."""
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
-        yield from (f"**{title}**", "")
+        yield from ("**New findings**", "")
     for finding in loud:
         kind = "accepted" if finding.accepted else "blocks" if finding.stops else "warns"
         first, *rest = finding.text.removeprefix(f"{finding.id}:").strip().splitlines()
@@ -258,20 +256,13 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
     if loud:
         yield ""
     if ids := ", ".join(finding.id for finding in findings if finding.severity == "info"):
-        yield from (f"{title}, informational: {ids}.", "")
+        yield from (f"New findings, informational: {ids}.", "")
 
 
 def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
     if preview is None:
         return
-    if preview.simulated:
-        where = (
-            " on an empty local cloud (simulated)"
-            if preview.new_stack
-            else " of the stack on the local cloud (simulated)"
-        )
-    else:
-        where = " as a new stack" if preview.new_stack else ""
+    where = f"{' as a new stack' if preview.new_stack else ''}{' (simulated)' if preview.simulated else ''}"
     if preview.error is not None:
         counted, body = "failed", fenced(preview.error)
     else:
@@ -338,24 +329,17 @@ def _footer(total: int, previews: Sequence[StackPreview], not_previewed: str) ->
     if len(previews) < total:
         why = f", because {not_previewed}" if not_previewed else ""
         notes.append(f"`pulumi preview` ran for {len(previews)} of {total} stacks{why}.")
-    simulated = [preview for preview in previews if preview.simulated]
-    if any(preview.new_stack for preview in simulated):
-        notes.append("Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).")
-    elif simulated:
-        notes.append("`pulumi preview` compared with the stacks of the local cloud (simulated).")
+    if any(preview.simulated for preview in previews):
+        notes.append("`pulumi preview` ran on the local cloud (simulated), without Google Cloud credentials.")
     if any(preview.without_secrets for preview in previews):
         notes.append(_NO_SECRETS)
     return f"<sub>{' '.join([*notes, _PLANNED])}</sub>"
 
 
-def _fitted(
-    top: Sequence[str], sections: Sequence[tuple[Iterator[str], StackPreview | None]], end: Sequence[str]
-) -> str:
+def _fitted(top: Sequence[str], sections: Sequence[tuple[Sequence[str], Sequence[str]]], end: Sequence[str]) -> str:
     """Return the comment; without the engine's previews if it is longer than GitHub allows."""
-    shown = [(list(section), list(_engine_preview(preview))) for section, preview in sections]
-    whole = [line for section, engine in shown for line in (*section, *engine)]
-    text = "\n".join([*top, *whole, *end, ""])
+    text = "\n".join([*top, *(line for section, engine in sections for line in (*section, *engine)), *end, ""])
     if len(text.encode()) <= MAX_COMMENT_BYTES:
         return text
     note = "Engine previews omitted because the comment is too long. See the job log."
-    return "\n".join([*top, *(line for section, _ in shown for line in section), note, "", *end, ""])
+    return "\n".join([*top, *(line for section, _ in sections for line in section), note, "", *end, ""])

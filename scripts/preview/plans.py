@@ -2,14 +2,12 @@
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from gemma_serving.contracts.fields import camel_case
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.server_change import flags_of
@@ -23,10 +21,10 @@ from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import format_duration
-from gemma_serving.stacks.gateway_plan import plan_gateway
+from gemma_serving.stacks.gateway_plan import gateway_text, plan_gateway
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.wording import StackWording, inline_yaml, stated
 
 UNKNOWN_PROJECT: Final = "unknown-project"
 """Stand-in if no project is set. A plan needs none."""
@@ -112,7 +110,7 @@ def _gateway(path: Path, stack: str, date: str) -> StackDescription:
     """Return a gateway's settings and findings. It has no separate plan."""
     settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
     found = plan_gateway(settings, stack, None, path.parent, today=date).findings
-    findings = tuple(_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found)
+    findings = tuple(_finding(one, gateway_text(one)) for one in found)
     return StackDescription(stack=stack, settings=flat_settings(settings), findings=findings)
 
 
@@ -198,24 +196,17 @@ def _spelled(field: SettingField, value: object) -> str:
     if field.quantity is not None:
         return field.quantity.spell(cast("int", value))
     if dataclasses.is_dataclass(value):
-        return _pairs(_given(value))
+        return _pairs(stated(value))
     if isinstance(value, Mapping):
         return _pairs(cast("Mapping[str, object]", value))
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
-        return ", ".join(f"{{ {_pairs(_given(one))} }}" if dataclasses.is_dataclass(one) else str(one) for one in items)
-    return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def _given(block: object) -> Mapping[str, object]:
-    """Return the values of a block that differ from its defaults, by key."""
-    fields = dataclasses.fields(cast("Any", block))
-    values = {field.name: getattr(block, field.name) for field in fields}
-    return {camel_case(field.name): values[field.name] for field in fields if values[field.name] != field.default}
+        return ", ".join(f"{{ {_pairs(stated(one))} }}" if dataclasses.is_dataclass(one) else str(one) for one in items)
+    return inline_yaml(value) if isinstance(value, bool) else str(value)
 
 
 def _pairs(items: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}: {json.dumps(item) if isinstance(item, bool) else item}" for key, item in items.items())
+    return ", ".join(f"{key}: {inline_yaml(item)}" for key, item in items.items())
 
 
 def _encrypted(path: Path) -> dict[str, str]:

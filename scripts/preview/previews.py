@@ -1,9 +1,7 @@
 """Preview stacks with the Pulumi engine."""
 
 import contextlib
-import re
 from collections.abc import Sequence
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,17 +9,13 @@ from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.masking import masked
 from gemma_serving.engine import runner
-from gemma_serving.engine.previewed import PreviewFailedError, preview, selected_or_new
+from gemma_serving.engine.previewed import preview, selected_or_new
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.hidden import environment_secrets
 from gemma_serving.scripts.preview.without_secrets import without_secrets
 from gemma_serving.scripts.stack.frozen import frozen_here
 from gemma_serving.stacks.loading import is_gateway_file
-from gemma_serving.stacks.planned import doctor_hint
-
-_REFUSAL: Final = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
-"""Pieces of Google's error messages that point to the project or the caller."""
 
 
 class StackPreview(BaseModel):
@@ -64,6 +58,4 @@ def _preview(stack: str, *, hide: bool) -> StackPreview:
             changes, unchanged, _ = changes_of(preview(stack), environment_secrets())
             return found.model_copy(update={"changes": changes, "unchanged": unchanged, "new_stack": not is_known})
     except ScriptError as error:
-        text = masked(str(error))
-        is_refused = isinstance(error, PreviewFailedError) and _REFUSAL.search(text)
-        return found.model_copy(update={"error": f"{text}\n{doctor_hint(stack)}" if is_refused else text})
+        return found.model_copy(update={"error": masked(str(error))})

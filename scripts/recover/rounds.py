@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_api import GoogleApi
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import (
     ResourceState,
     StackDeployment,
-    StateUnreadableError,
     back_up,
     empty,
     read_deployment,
@@ -27,6 +26,7 @@ from gemma_serving.engine.deployment import (
 from gemma_serving.engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from gemma_serving.engine.previewed import declared, scratch_backend
 from gemma_serving.engine.secrets_provider import create_state
+from gemma_serving.engine.state import read
 from gemma_serving.scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
 from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource, without_unknown
 
@@ -187,17 +187,18 @@ def _refresh(stack: str, report: Report) -> None:
 
 
 def _state_is(stack: str) -> str:
-    """Return how the state is: whole, missing or unreadable. Raises ScriptError if that is unknown."""
-    try:
-        read_deployment(stack)
-    except ScriptError as error:
-        has_settings = (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file()
-        if isinstance(error, StateUnreadableError) and error.cut_off:
-            return "unreadable"
-        if "does not exist" in str(error) and has_settings:
-            return "missing"
-        raise
-    return "whole"
+    """Return how the state is: whole, missing or unreadable. Raises CommandRefusedError and ScriptError if that is unknown."""
+    state = read(stack)
+    if state.rename:
+        raise CommandRefusedError(f"{state.rename} Nothing was changed.")
+    is_missing = state.status == "missing"
+    if state.status == "read":
+        return "whole"
+    if state.is_cut_off:
+        return "unreadable"
+    if is_missing and (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file():
+        return "missing"
+    raise (CommandRefusedError if is_missing or state.status == "no engine" else ScriptError)(state.detail)
 
 
 def _readable(stack: str, report: Report, confirm: Confirm) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.tpu_machine import TpuMachine
-from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.answers import Absent, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.guest_attributes import (
     DETAIL_KEY,
@@ -20,14 +20,12 @@ from gemma_serving.contracts.guest_attributes import (
     reason_of,
 )
 from gemma_serving.contracts.labels import PRODUCT, Ownership
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
 from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
-from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.locks import require_dead, stack_locks
-from gemma_serving.engine.state import outputs_in, require_server
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.stack.serves import serving_facts
 
 POLL_S: Final = 2.0
 
@@ -49,33 +47,34 @@ def machine_of(stack: str) -> FoundMachine:
     locks = stack_locks(stack)
     if locks:
         require_dead(stack, locks)
-    resources = read_deployment(stack).resources
-    outputs = outputs_in(stack, resources)
-    require_server(stack, outputs, what="restart")
-    names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
-    if not names or not names[0]:
+    facts, outputs = serving_facts(stack)
+    if outputs.backends is not None:
+        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
+        raise CommandRefusedError(
+            f"Stack {stack} is a gateway, which has no server to restart. Pass {instead}, one backend after another."
+        )
+    found, cloud = facts.recorded, facts.cloud
+    if isinstance(facts.server, Unknown):
+        raise ScriptError(f"Cannot check the TPU VM of stack {stack}: {facts.server.why}")
+    if found is None or cloud is None or not cloud.machine:
         raise CommandRefusedError(
             f"Stack {stack} has no TPU VM. `gemma status {stack}` shows what it has. For a Cloud Run service, "
             "docs/cloud-run.md#restart-the-server has the commands."
         )
-    name = str(names[0])
-    machine = TpuMachine(api=connect(outputs.project), name=name)
-    document = machine.owned_document(Ownership(project=PRODUCT, stack=stack))
-    published = machine.published()
-    is_up = document.get("status" if machine.is_instance else "state") in {"READY", "RUNNING"}
-    phase = published.get(PHASE_KEY, "booting") if is_up else "down"
-    if phase in {"booting", "down", ENDING}:
+    phase = cloud.phase or "down"
+    if phase in {"booting", "down", ENDING} or phase.startswith("node "):
         raise CommandRefusedError(
-            f"Machine {name} is {phase}, so its server cannot be restarted now. `gemma status {stack}` has the next command."
+            f"Machine {cloud.machine} is {phase}, so its server cannot be restarted now. `gemma status {stack}` has the next command."
         )
-    drain_s = parse_rollout(machine.metadata(document).get(ROLLOUT_METADATA_KEY)).drain_s
+    machine = TpuMachine(api=connect(outputs.project), name=cloud.machine)
+    drain_s = parse_rollout(found.metadata(ROLLOUT_METADATA_KEY)).drain_s
     restart_s = outputs.plan.startup.restart_s
     pause_s = None if restart_s is None else round(restart_s)
     pause = f"about {duration(pause_s)} (planned)" if pause_s is not None else "an unknown time"
     return FoundMachine(
         stack=stack,
         machine=machine,
-        effect=f"{name.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
+        effect=f"{cloud.machine.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
         f"then requests fail for {pause}.",
         pause_s=pause_s,
         limit_s=outputs.smoke.startup_budget_s + drain_s + 2 * 60,

@@ -57,7 +57,7 @@ async def anonymous(context: CheckContext) -> Outcome:
     parts += [f"unknown: {unknown}"] if unknown else []
     if opened and target.stack is not None:
         callers = "Check who can call the service (cloudRun.invokers, cloudRun.public)"
-        parts.append(f"{callers}. Run `gemma up` if the server is older than its settings")
+        parts.append(f"{callers}. If the server is older than its settings, run `gemma up {target.stack}`")
     state: State = "unknown" if unknown else "passed"
     if opened:
         # Without a stack, no settings show that the server should be closed. An identity check in front of it does.

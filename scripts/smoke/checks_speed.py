@@ -21,7 +21,7 @@ STREAM_LIMIT_S: Final = 240.0
 """Time for one stream of 128 tokens at 0.5 tokens/s."""
 _NOT_PLANNED: Final = (
     "TTFT and burst were not compared with the plan, because the stack's settings file is missing or newer than the deployment. "
-    "Restore the file or run `gemma up`"
+    "Restore the file or deploy it"
 )
 
 

@@ -26,6 +26,7 @@ from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.gateway import backend_path
+from gemma_serving.contracts.labels import STACK_LABEL
 from gemma_serving.contracts.outputs import Auth, StackOutputs, Tunnel
 from loadtest.client.metrics import METRICS_PATHS
 from loadtest.client.urls import server_root, unix_url
@@ -278,7 +279,7 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
     if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
         raise AccessError(
             f"the TPU capacity has not arrived: its request in {outputs.location} was {outputs.state} at the end of the last `gemma up`. "
-            "Run `gemma up` again to check for it.",
+            f"To check for it, run `gemma up {outputs.labels.get(STACK_LABEL, 'STACK')}`.",
         )
     api_key = _stack_api_key(outputs.api_key_secret, outputs.project) if outputs.api_key_secret else _api_key()
     return open_access(
@@ -348,7 +349,7 @@ def _await_socket(process: subprocess.Popen[bytes], path: str, log: IO[bytes]) -
         if process.poll() is not None:
             said = _tail(log)
             raise AccessError(
-                f"the tunnel exited with code {process.returncode} before it opened: {said}{_login_hint(said)}"
+                f"the tunnel exited with code {process.returncode} before it opened: {said.rstrip('.')}{_login_hint(said)}"
             )
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
@@ -364,7 +365,7 @@ def _login_hint(said: str) -> str:
         return ""
     return (
         ". The node denied the login. An account outside the project's organization needs roles/compute.osLoginExternalUser on the organization. "
-        "If you cannot get that role, set gemma-serving:tpu.ssh to metadata-key and run `gemma up` (docs/tpu.md)"
+        "If you cannot get that role, deploy with gemma-serving:tpu.ssh: metadata-key (docs/tpu.md)"
     )
 
 

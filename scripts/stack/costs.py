@@ -19,16 +19,18 @@ from gemma_serving.cloud.prices import (
     total,
     usd_per_hour,
 )
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.contracts.capacity_states import ACTIVE, BILLED
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
 from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings
 
 if TYPE_CHECKING:
@@ -117,6 +119,19 @@ def found_rate(found: Sequence[FoundResource]) -> str:
     return "" if not priced else f"{rate} while idle" if found[0].kind == SERVICE else rate
 
 
+def found_sentence(found: Sequence[FoundResource]) -> str:
+    """Return how many resources Google has of a stack, with the rate now of each kind that has a price, as a sentence."""
+    kinds = dict.fromkeys(item.kind for item in found)
+    rates = {kind: found_rate([item for item in found if item.kind == kind]) for kind in kinds}
+    priced = [f"{kind}, {rate}" for kind, rate in rates.items() if rate]
+    return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
+
+
+def stored_usd_per_month(bucket: FoundResource, size_gib: float | None) -> float | None:
+    """Return the cost of a bucket with objects of this size at list price; None if the size is unknown."""
+    return None if size_gib is None else size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", bucket.location).usd
+
+
 def found_costs(item: FoundResource, spent: "Sequence[StackSpending]") -> dict[str, object]:
     """Return the rate now and the cost so far of a resource for JSON."""
     usd = next((one.usd_by_name[item.name] for one in spent if item.name in one.usd_by_name), None)
@@ -152,13 +167,21 @@ def at_most(cost: "CostPlan") -> str:
     return f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"
 
 
-def reported_billing(state: str, usd_per_hour: float | None, *, has_ended: bool, is_service: bool) -> Billing:
-    """Return whether a server is billed, by Google's answer: its state and its rate now."""
-    if has_ended and state not in BILLED:
-        return "ended"
-    if is_service or (state == ACTIVE and not has_ended):
-        return "running"
-    return "waiting" if usd_per_hour == 0 else "unclear"
+def reported_costs(server: CloudFacts, *, is_service: bool) -> ServerCosts:
+    """Return the cost of a server by Google's report."""
+    billing: Billing = "waiting" if server.usd_per_hour == 0 else "unclear"
+    if server.has_ended and server.state not in BILLED:
+        billing = "ended"
+    elif is_service or (server.state == ACTIVE and not server.has_ended):
+        billing = "running"
+    return ServerCosts(
+        billing=billing,
+        is_service=is_service,
+        running=server.running_usd_per_hour,
+        now=server.usd_per_hour,
+        ends=server.deadline or "",
+        form=server.form or "",
+    )
 
 
 def recorded_costs(state: StackState, billing: Billing = "running") -> Sequence[ServerCosts]:

@@ -1,6 +1,6 @@
 """Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -18,14 +18,13 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup
 from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.service_traffic import known_shares
 from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
 from gemma_serving.cloud.spending import account_of, spending
 from gemma_serving.cloud.tpu_machine import TpuMachine, reported
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.guest_attributes import (
     CONTAINER_KEY,
@@ -35,28 +34,52 @@ from gemma_serving.contracts.guest_attributes import (
     PHASE_KEY,
     SERVING_HASH_KEY,
 )
-from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
-from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.plain_text import for_terminal
-from gemma_serving.contracts.resource_types import BUCKET_TYPE, CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import (
+    BUCKET_TYPE,
+    CAPACITY_COMPONENT,
+    CAPACITY_TYPE,
+    GATEWAY_COMPONENT,
+    SERVICE_COMPONENT,
+    SERVICE_TYPE,
+)
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, StatedResource
 from gemma_serving.engine.state import Item, StackState
-from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.stack.settings import NO_PROJECT, gateway_settings, stack_settings
 
+_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
-def serving(state: StackState) -> DeployedServer | None:
+def serving(state: StackState) -> StatedResource | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
-    return next((server_of(item) for item in state.servers if not item.get("delete")), None)
+    found = next((item for item in state.servers if not item.get("delete")), None)
+    return None if found is None else replace(server_of(found), is_recorded=found not in state.pending)
 
 
-def server_of(item: Item) -> DeployedServer:
+def has_server_component(state: StackState) -> bool:
+    """Return whether the state has the component of a server: from the moment at which `up` begins with it."""
+    return any(item.get("type") in _SERVER_COMPONENTS for item in state.resources)
+
+
+def unrecorded_names(state: StackState) -> Sequence[str]:
+    """Return the full names that a server has if it exists and the state lacks it, by the stack's settings; none if these cannot be read."""
+    if serving(state) is not None or not has_server_component(state):
+        return ()
+    try:
+        return named_server(state).names
+    except (CommandRefusedError, NamingError):
+        return ()
+
+
+def server_of(item: Item) -> StatedResource:
     """Return the server that an entry of a state declares."""
     inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
     project = str(inputs.get("project") or "")
@@ -64,13 +87,13 @@ def server_of(item: Item) -> DeployedServer:
         kind, names = capacity_kind(inputs), _capacity_names(inputs, outputs)
     else:
         kind, names = SERVICE, [f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"]
-    return DeployedServer(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs)
+    return StatedResource(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs)
 
 
-def named_server(state: StackState) -> DeployedServer:
+def named_server(state: StackState) -> StatedResource:
     """Return the server that a stack's settings name. Raises CommandRefusedError if they cannot be read, and NamingError."""
     project = next(iter(state.projects), NO_PROJECT)
-    name = Names(project=project, stack=state.stack).base
+    name = Names(project=project, stack=state.former_name or state.stack).base
     gateway = gateway_settings(state.stack, project=project)
     if gateway is not None:
         return _named_service(project, gateway.gateway.region, name)
@@ -83,7 +106,7 @@ def named_server(state: StackState) -> DeployedServer:
     return replace(server_of({"type": CAPACITY_TYPE, "inputs": inputs}), is_recorded=False)
 
 
-def _named_service(project: str, region: str, name: str) -> DeployedServer:
+def _named_service(project: str, region: str, name: str) -> StatedResource:
     inputs = {"project": project, "location": region, "name": name}
     return replace(server_of({"type": SERVICE_TYPE, "inputs": inputs}), is_recorded=False)
 
@@ -110,7 +133,7 @@ _Facts = tuple[CloudFacts, Sequence[FoundResource]]
 """Facts about a server, and its resources in Google Cloud."""
 
 
-def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: bool = True) -> CloudFacts:
+def cloud_facts(api: GoogleApi, found: StatedResource, *, stack: str, costs: bool = True) -> CloudFacts:
     """Return the facts from Google Cloud, with `costs` also age and cost. Raises ScriptError with Google's error message."""
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
@@ -121,17 +144,17 @@ def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, costs: boo
         raise ScriptError(f"Google returned an error: {error}") from None
 
 
-def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
-    """Return the first resource that exists; None if none does. Raises ScriptError if that is unknown.
+def _read(api: GoogleApi, kind: str, names: Sequence[str], is_ours: Callable[[Item], bool] = bool) -> Item | None:
+    """Return the first resource that exists and is the stack's; None if none is. Raises ScriptError if that is unknown.
 
     Google returns 403 for a zone that does not exist. The first name is the recorded one.
     """
     of_kind, denied = by_name(kind), ""
     for name in names:
         match lookup(api, of_kind.api, of_kind.address(name)):
-            case Present(value=document):
+            case Present(value=document) if is_ours(document):
                 return document
-            case Absent():
+            case Present() | Absent():
                 continue
             case Unknown(cause="denied", why=why):
                 is_other_place = NO_SUCH_PLACE in why and name != names[0]
@@ -145,16 +168,20 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
-def _document(api: GoogleApi, found: DeployedServer, stack: str) -> Item | None:
-    """Return the document of a server; None without one, or if only its name is known and another owner has it. Raises ScriptError."""
-    document = _read(api, found.kind, found.names)
-    if document is None or found.is_recorded:
-        return document
-    owner = by_name(found.kind).owner(document)
-    return document if owner is not None and owner.stack == stack else None
+def _document(api: GoogleApi, found: StatedResource, stack: str) -> Item | None:
+    """Return the document of a server; None without one. A server of another owner may have one of its names. Raises ScriptError."""
+    kind = by_name(found.kind)
+
+    def is_ours(document: Item) -> bool:
+        if found.is_recorded and kind.name(document) == found.names[0]:
+            return True
+        owner = kind.owner(document)
+        return owner is not None and owner.stack == stack
+
+    return _read(api, found.kind, found.names, is_ours)
 
 
-def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
+def _instance(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     document = _document(api, found, stack)
     declared = _declared(found)
     if document is None:
@@ -176,14 +203,13 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     return _after_run(facts, found), [_owned(INSTANCE, document, found.project, stack)]
 
 
-def _declared(found: DeployedServer) -> str | None:
+def _declared(found: StatedResource) -> str | None:
     """Return the hash of the document that the program declares."""
-    # After a change that failed on the TPU VM, the engine keeps the previous inputs, and the outputs have the requested values.
-    metadata = as_mapping(found.outputs.get("metadata") or found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
-    return document_hash(metadata) if isinstance(metadata, str) else None
+    document = found.metadata(DOCUMENT_METADATA_KEY)
+    return None if document is None else document_hash(document)
 
 
-def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
+def _queued(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     document = _document(api, found, stack)
     declared = _declared(found)
     if document is None:
@@ -212,7 +238,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     return facts, owned
 
 
-def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
+def _after_run(facts: CloudFacts, found: StatedResource) -> CloudFacts:
     """Return the facts with the reason for the end of the run. Google deletes a machine in the same way at its end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
     if not facts.has_ended or not planned:
@@ -234,8 +260,8 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     """Return the facts with the TPU VM's guest attributes. A machine without any is booting."""
     try:
         published = TpuMachine(api=api, name=name).published()
-    except GoogleListError as error:
-        return replace(facts, unknown=(f"Cannot read the phase of the TPU VM: {error}",))
+    except ScriptError as error:
+        return replace(facts, unknown=(str(error),))
     idle = reported(published, GOOGLE_CLOCK.now())
     return replace(
         facts,
@@ -250,7 +276,7 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     )
 
 
-def _service(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
+def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
     document = _document(api, found, stack)
     declared = _short(found.outputs.get("latestCreatedRevision"))
     if document is None:
@@ -260,12 +286,13 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> _Facts:
     shares, ready = known_shares(document), _short(document.get("latestReadyRevision"))
     stored = _short(document.get("latestCreatedRevision"))
     reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
+    message = str(condition.get("message") or "").partition("\n\n")[0]  # links follow
     facts = CloudFacts(
         state="DEPLOYING" if document.get("reconciling") else state,
         state_since=str(condition.get("lastTransitionTime") or "") or None,
         place=str(document.get("name")).split("/")[3],
         phase=str(reason) if reason and state != "READY" else None,
-        phase_detail=for_terminal(str(condition.get("message") or "")) or None,
+        phase_detail=for_terminal(message) or None,
         declared=declared,
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),
@@ -284,14 +311,6 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
     return resource_of(by_name(kind), document, project=project, owner=owner)
 
 
-def _limits(limits: StackLimits) -> str:
-    """Return the limits in the labels as text; empty without limits."""
-    each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
-    each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
-    each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]
-    return " and ".join(each)
-
-
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
     """Return the account with the record of past TPU VMs. If unreadable, `spending` reports it."""
     try:
@@ -302,7 +321,7 @@ def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
 
 
 def _with_shortage(
-    api: GoogleApi, facts: CloudFacts, found: DeployedServer, owned: Sequence[FoundResource]
+    api: GoogleApi, facts: CloudFacts, found: StatedResource, owned: Sequence[FoundResource]
 ) -> CloudFacts:
     """Return the facts with the cause of a request that waits or failed."""
     caller = GoogleCaller(project=found.project, google=api, member=USER)
@@ -327,7 +346,7 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         usd_is_least=spent.is_least,
         usd_per_hour=rounded(spent.usd_per_hour),
         running_usd_per_hour=rounded(spent.running_usd_per_hour),
-        limits=_limits(spent.limits),
+        limits=spent.limits_text,
         idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),
     )

@@ -11,22 +11,28 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.naming import NamingError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each_within
-from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, DeployedServer, Part, StackFacts
+from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, Part, StackFacts, StatedResource
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_buckets, named_server, serving
+from gemma_serving.scripts.stack.deployed_server import (
+    cloud_facts,
+    has_server_component,
+    lost_buckets,
+    named_server,
+    serving,
+)
+from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
 from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
-_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
 
 
 def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> StackFacts:
     """Return what the state of a stack tells by itself. Google was not asked."""
     declared, outputs = serving(state), _outputs(state)
-    has_component = any(item.get("type") in _SERVER_COMPONENTS for item in state.resources)
+    has_component = has_server_component(state)
     is_complete = isinstance(outputs, Present) and not state.is_gateway
     return StackFacts(
         stack=state.stack,
@@ -62,7 +68,7 @@ def _outputs(state: StackState) -> Answer[StackOutputs]:
 def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
     """Return what exists of a stack, with the named parts. A part without an answer within `limit_s` seconds is unknown.
 
-    Google is asked only about a stack that has a state.
+    Without a state, Google is asked only for the `labels`.
     """
     facts, costs = facts_of(state), "cost" in parts
     asks_server = costs or "server" in parts
@@ -70,9 +76,11 @@ def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
         facts = _with_named_server(facts, state)
     found, queries = facts.declared, dict[str, Callable[[], Answer[object]]]()
     if found is not None and asks_server:
-        queries["server"] = lambda: _report(found, state.stack, costs=costs)
+        queries["server"] = lambda: _report(found, state.former_name or state.stack, costs=costs)
     if found is not None and "buckets" in parts:
         queries["lost_buckets"] = lambda: Present(lost_buckets(state))  # calls nothing without a bucket
+    if "labels" in parts:
+        queries["labels"] = lambda: _labelled(state)
     answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)
     for part, (answer, error) in zip(queries, answers, strict=True):
         facts = replace(facts, **{part: answer or Unknown(reason_of(error))})
@@ -87,10 +95,17 @@ def _with_named_server(facts: StackFacts, state: StackState) -> StackFacts:
         return replace(facts, server=Unknown(f"the name of its server is unknown: {str(error).splitlines()[0]}"))
 
 
-def _report(found: DeployedServer, stack: str, *, costs: bool) -> Answer[CloudFacts]:
+def _report(found: StatedResource, stack: str, *, costs: bool) -> Answer[CloudFacts]:
     """Return Google's report. Raises ScriptError."""
     report = cloud_facts(connect(found.project), found, stack=stack, costs=costs)
     return Present(report) if found.is_recorded or report.state != MISSING else Absent()
+
+
+def _labelled(state: StackState) -> Answer[Sequence[FoundResource]]:
+    """Return what Google has of a stack. Raises ScriptError."""
+    stacks = searched_stacks(state.stack, [state])
+    inventory = search_stacks(connect(*stacks.projects), stacks)
+    return inventory.answer_about(inventory.found)
 
 
 def reason_of(error: BaseException | None) -> str:

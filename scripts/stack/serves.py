@@ -7,13 +7,15 @@ from typing import Final
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, StackFacts
 from gemma_serving.contracts.stack_lock import StackLock
-from gemma_serving.engine import state as states
 from gemma_serving.engine.deployment import read_deployment
-from gemma_serving.engine.state import NO_CAPACITY, StackState, after_no_capacity, of_deployment, outputs_in
+from gemma_serving.engine.locks import stack_locks
+from gemma_serving.engine.runner import no_such_stack
+from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, not_deployed, of_deployment, outputs_in
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
 
 UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
@@ -72,47 +74,69 @@ def _without_server(facts: StackFacts) -> ServesNow:
             word="no server", why="An interrupted `up` may have created resources that are not in the state."
         )
     if facts.teardown_began:
-        why = f"A teardown did not finish: the state still has {count} resource{'s' if count > 1 else ''}."
+        why = teardown_sentence(facts)
     elif facts.is_without_capacity:
         why = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]} {after_no_capacity(facts.stack)}"
     else:
-        why = f"The state has only {count} other resource{'s' if count > 1 else ''}."
+        why = f"The state has only {number_of(count, 'other resource')}."
     return ServesNow(word="no server", why=why)
 
 
-def read_served(state: StackState, *, limit_s: float) -> ServesNow:
-    """Return what a stack serves, by Google's answer within `limit_s` seconds."""
-    return serves_now(read_facts(state, "server", limit_s=limit_s))
+def is_being_deleted(facts: StackFacts, serves: ServesNow) -> bool:
+    """Return whether `gemma teardown` continues a deletion that began: no server of a complete `up` is known to exist."""
+    is_complete = facts.recorded is not None and facts.deployed is not None
+    has_server = is_complete and serves.word in {"deployed", "waiting"}
+    return facts.teardown_began and not has_server
 
 
-def require_deployed(state: StackState, facts: StackFacts) -> None:
-    """Raise CommandRefusedError for a stack that is not deployed, unless Google has its server or does not tell."""
-    if not facts.is_unrecorded and not isinstance(facts.server, Unknown):
-        states.require_deployed(state)
+def teardown_sentence(facts: StackFacts) -> str:
+    """Return that a deletion of a stack did not finish, and what is left, as a sentence."""
+    left = f": the state still has {number_of(facts.resources, 'resource')}" if facts.resources else ""
+    return f"A teardown did not finish{left}."
+
+
+def require_deployed(facts: StackFacts) -> None:
+    """Raise CommandRefusedError for a stack that was never deployed, is only staged, or was torn down.
+
+    If Google has its server or does not tell, if its state cannot be read, or while it is locked, it may be deployed.
+    """
+    if isinstance(facts.state, Absent):
+        raise CommandRefusedError(no_such_stack(facts.stack))
+    is_possible = isinstance(facts.server, Unknown) or facts.is_unrecorded or isinstance(facts.state, Unknown)
+    has_server = facts.recorded is not None or facts.deployed is not None or facts.is_gateway
+    if is_possible or has_server or stack_locks(facts.stack):
+        return
+    if facts.is_without_capacity:
+        raise CommandRefusedError(f"Stack {facts.stack} has no server: {NO_CAPACITY} {after_no_capacity(facts.stack)}")
+    raise not_deployed(facts.stack)
 
 
 def serving_outputs(stack: str) -> StackOutputs:
-    """Return the outputs of a stack. Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone.
+    """Return the outputs of a stack, like `serving_facts`."""
+    return serving_facts(stack)[1]
 
-    Without Google's response, the caller tries to reach the server.
+
+def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
+    """Return the facts of a stack with its server, and its outputs.
+
+    Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone. Without Google's response, the caller tries to
+    reach the server.
     """
     deployment = read_deployment(stack)
     facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
     if facts.is_unrecorded:
         raise CommandRefusedError(f"{UNRECORDED} Run `gemma recover {stack}`, then `gemma up {stack}`.")
+    if facts.recorded is None and isinstance(facts.server, Unknown):
+        raise ScriptError(serves_now(facts).why)
     outputs = outputs_in(stack, deployment.resources)
     found = serves_now(facts)
     if found.word == "ended":
-        again = up_command(stack, is_gateway=outputs.target == "gateway")
-        raise CommandRefusedError(f"{found.why} To serve again, run `{again}`.")
+        raise CommandRefusedError(f"{found.why} To serve again, run `gemma up {stack}`.")
     if found.word == "no server":
-        raise CommandRefusedError(f"{found.why} Run `{after_no_server(facts)}`.")
-    return outputs
-
-
-def after_no_server(facts: StackFacts) -> str:
-    """Return the command for a stack whose state has no server."""
-    return f"gemma {'teardown' if facts.teardown_began else 'status'} {facts.stack}"
+        raise CommandRefusedError(
+            f"{found.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
+        )
+    return facts, outputs
 
 
 def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
@@ -138,11 +162,6 @@ def _planned(at: str) -> str:
 def utc(at_s: float) -> str:
     """Return a time in UTC, in minutes."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def up_command(stack: str, *, is_gateway: bool) -> str:
-    """Return the command that brings back a server that ended."""
-    return f"gemma up {stack} --refresh" if is_gateway else f"gemma up {stack}"
 
 
 def lock_sentence(lock: StackLock, now: datetime) -> str:

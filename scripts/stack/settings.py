@@ -18,27 +18,24 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
     Raises CommandRefusedError if the file is missing or invalid.
     """
-    from gemma_serving.engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
-    from gemma_serving.stacks.loading import SettingsError, from_file  # noqa: PLC0415 - YAML takes 20 ms to load
+    from gemma_serving.engine.runner import no_settings, project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
+    from gemma_serving.stacks.loading import from_file  # noqa: PLC0415 - YAML takes 20 ms to load
 
-    try:
-        return from_file((folder or project_folder()) / f"Pulumi.{stack}.yaml", project=project)
-    except SettingsError as error:
-        raise CommandRefusedError(str(error)) from None
+    path = (folder or project_folder()) / f"Pulumi.{stack}.yaml"
+    if folder is None and not path.is_file():
+        raise CommandRefusedError(no_settings(stack))
+    return from_file(path, project=project)
 
 
 def gateway_settings(stack: str, *, project: str | None = None) -> "GatewayStack | None":
     """Return the settings of a gateway; None if the file is missing or another target's. Raises CommandRefusedError."""
     from gemma_serving.engine.runner import project_folder  # noqa: PLC0415 - as above
-    from gemma_serving.stacks.loading import SettingsError, gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.loading import gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
 
     path = project_folder() / f"Pulumi.{stack}.yaml"
     if not is_gateway_file(path):
         return None
-    try:
-        return gateway_from_file(path, project=project)
-    except SettingsError as error:
-        raise CommandRefusedError(str(error)) from None
+    return gateway_from_file(path, project=project)
 
 
 def stack_project(stack: str, *, project: str | None = None) -> str:

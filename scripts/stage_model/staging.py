@@ -16,6 +16,7 @@ from gemma_serving.cloud.staging import copying, sources
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, StagingOutcome
 from gemma_serving.cloud.staging.sources import SourceFile
+from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
@@ -63,7 +64,12 @@ def stage_model(options: StageOptions) -> ExitCode:
         _announce(name, plan.source.files())
     if is_missing:
         create_bucket(stack, may_create=options.create, say=_say)
-    await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
+    path = f"storage/v1/b/{target.name}/o?maxResults=1"
+    is_gone = isinstance(await_api(connect(settings.project), "storage", path, say=_say), Absent)
+    if is_gone and settings.bucket.existing is None:
+        raise CommandRefusedError(
+            f"Bucket {target.name} no longer exists. Run `gemma up {stack} --refresh`, which creates it, then stage again."
+        )
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
         staged = {name: _copied(plan, transfer) for name, plan in plans.items()}

@@ -40,6 +40,8 @@ ANSWER_LIMIT_S: Final = 60.0
 """Timeout of a source in seconds."""
 LONG_LIMIT_S: Final = 600.0
 """The same with a tunnel or a refresh."""
+_TO_RETURN_S: Final = 1.0
+"""Seconds after the timeout within which the facts are returned with the parts that were read."""
 
 Clock = Callable[[], datetime]
 
@@ -61,20 +63,11 @@ class StatusRequest:
 
 
 class _Answers(TypedDict, total=False):
-    """Answers of the server and the engine. One that did not respond has no entry."""
-
-    endpoint: ServerFacts
-    refresh: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """Results of one stack."""
+    """Answers of Google, the server and the engine. One that did not respond has no entry."""
 
     facts: StackFacts
-    not_asked: str | None
-    answers: _Answers
-    unanswered: Sequence[UnansweredSource]
+    endpoint: ServerFacts
+    refresh: Sequence[str]
 
 
 def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
@@ -90,43 +83,71 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if request.stack:
         backends = [str(one.get("stack")) for one in facts_of(found[0]).backends]
         found = [*found, *each([partial(states.read, stack) for stack in backends], workers=CALLS)]
-    known = each([partial(_known, state, request) for state in found], workers=CALLS)
-    if request.stack and not known[0].facts.is_without_capacity:
-        require_deployed(found[0], known[0].facts)
-    now = clock()
-    rows = [_status(one, now) for one in known]
+    known = each([partial(_known, state, request, clock) for state in found], workers=CALLS)
+    if request.stack and not known[0][0].is_without_capacity:
+        require_deployed(known[0][0])
+    rows = [row for _, row in known]
     return StatusReport(
-        at_s=now.timestamp(),
+        at_s=clock().timestamp(),
         simulated=is_simulated(),
-        stacks=tuple(
-            judged_gateway(row, one.facts, rows) if one.facts.is_gateway else row
-            for row, one in zip(rows, known, strict=True)
-        ),
+        stacks=tuple(judged_gateway(row, facts, rows) if facts.is_gateway else row for facts, row in known),
     )
 
 
-def _known(state: StackState, request: StatusRequest) -> _Known:
-    """Ask Google, then a server that Google does not report as gone, and the engine."""
-    facts = read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s)
-    outputs, server, not_asked = facts.deployed, facts.recorded, None
-    queries: dict[str, Callable[[], _Answers]] = {}
-    if outputs is not None and server is not None and not (facts.cloud and facts.cloud.has_ended):
+def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[StackFacts, StackStatus]:
+    """Ask Google, the server and the engine at the same time. Of a server that Google reports as gone, nothing is kept."""
+    facts, not_asked = facts_of(state), None
+    outputs, server = facts.deployed, facts.recorded
+    queries: dict[str, Callable[[], _Answers]] = {
+        GOOGLE: lambda: {
+            "facts": _with_cause(state, read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s))
+        }
+    }
+    if outputs is not None and server is not None:
         not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
         if not_asked is None:
-            queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
+            queries[ENDPOINT] = lambda: _of_server(state, outputs, request)
     if request.refresh and facts.resources:
         queries[REFRESH] = lambda: {"refresh": _query_refresh(facts.stack)}
-    read, answers = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}, _Answers()
-    unanswered = [
-        UnansweredSource(source=name, why=part.why) for name, part in read.items() if isinstance(part, Unknown)
-    ]
-    found = each_within([*queries.values()], workers=len(queries) or 1, limit_s=request.limit_s)
+    answers, unanswered = _Answers(), dict[str, str]()
+    found = each_within([*queries.values()], workers=len(queries), limit_s=request.limit_s + _TO_RETURN_S)
     for source, (answer, error) in zip(queries, found, strict=True):
+        answers.update(answer or {})
         if answer is None:
-            unanswered.append(UnansweredSource(source=source, why=reason_of(error)))
-        else:
-            answers.update(answer)
-    return _Known(facts=facts, not_asked=not_asked, answers=answers, unanswered=unanswered)
+            unanswered[source] = reason_of(error)
+    facts = answers.get("facts", facts)
+    read = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}
+    unanswered |= {source: part.why for source, part in read.items() if isinstance(part, Unknown)}
+    if facts.cloud is not None and facts.cloud.has_ended:
+        not_asked = None
+        answers.pop("endpoint", None)
+        unanswered.pop(ENDPOINT, None)
+    status = replace(
+        _status(facts, answers, clock()),
+        server_not_asked=not_asked,
+        unanswered=[
+            *(UnansweredSource(source=source, why=why) for source, why in unanswered.items()),
+            *(UnansweredSource(source=GOOGLE, why=why) for why in (facts.cloud.unknown if facts.cloud else ())),
+        ],
+    )
+    return facts, replace(status, next_command=next_command(status, facts))
+
+
+def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest) -> _Answers:
+    """Return the health and load of a server. No tunnel is opened to a node that Google reports as gone."""
+    cloud = read_facts(state, "server", limit_s=request.limit_s).cloud if request.tunnel else None
+    return {} if cloud is not None and cloud.has_ended else {"endpoint": server_facts(outputs)}
+
+
+def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
+    """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
+    from gemma_serving.scripts.logs.api import failed_service_cause  # noqa: PLC0415 - only a failure needs it
+
+    cloud = facts.cloud
+    if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
+        return facts
+    cause = failed_service_cause(state, cloud)
+    return facts if cause is None else replace(facts, server=Present(replace(cloud, phase_detail=cause.hint)))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:
@@ -135,15 +156,14 @@ def _query_refresh(stack: str) -> Sequence[str]:
     return [f"{change.name} ({change.type}): {change.op}." for change in changes if change.op != "read"]
 
 
-def _status(one: _Known, now: datetime) -> StackStatus:
-    facts, outputs, cloud = one.facts, one.facts.deployed, one.facts.cloud
+def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
+    outputs = facts.deployed
     found = facts.declared if facts.recorded is not None or facts.is_unrecorded else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if facts.is_gateway:
         target = "gateway"
-    unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (cloud.unknown if cloud else ())]
     lost = facts.lost_buckets.value if isinstance(facts.lost_buckets, Present) else ()
-    status = StackStatus(
+    return StackStatus(
         stack=facts.stack,
         deployed=outputs is not None and facts.recorded is not None,
         target=target,
@@ -151,19 +171,16 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
         address=_address(outputs),
         serves=serves_now(facts),
-        cloud=cloud,
-        server=one.answers.get("endpoint"),
-        server_not_asked=one.not_asked,
+        cloud=facts.cloud,
+        server=answers.get("endpoint"),
         drift=(
             *drift_of(facts, target),
             *(_lost_sentence(name, facts.stack) for name in lost),
-            *(one.answers.get("refresh", ())),
+            *answers.get("refresh", ()),
         ),
-        refreshed="refresh" in one.answers,
+        refreshed="refresh" in answers,
         waits=tuple(waits_of(facts, now)),
-        unanswered=(*one.unanswered, *unknown),
     )
-    return replace(status, next_command=next_command(status, facts))
 
 
 def _lost_sentence(bucket: str, stack: str) -> str:

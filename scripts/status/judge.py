@@ -10,7 +10,7 @@ from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
 from gemma_serving.planning.units import duration
-from gemma_serving.scripts.stack.serves import UNRECORDED, WAITING_STATES, after_locks, lock_sentence, up_command
+from gemma_serving.scripts.stack.serves import UNRECORDED, WAITING_STATES, after_locks, is_being_deleted, lock_sentence
 from gemma_serving.scripts.status.report import HEALTHY, WITHOUT_SERVER, StackStatus
 
 _HASH_DIGITS: Final = 12
@@ -110,12 +110,11 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     lost = isinstance(facts.lost_buckets, Present) and bool(facts.lost_buckets.value)
     yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
     yield isinstance(facts.state, Unknown), "gemma recover {stack}"
-    has_server = status.deployed and cloud is not None and not cloud.has_ended
-    yield facts.teardown_began and not has_server, "gemma teardown {stack}"
+    yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
     yield facts.is_unrecorded, "gemma recover {stack}"
     yield not status.deployed and not pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
-    yield cloud is not None and cloud.has_ended, up_command(status.stack, is_gateway=facts.is_gateway)
+    yield cloud is not None and cloud.has_ended, "{up}"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield pending, "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"

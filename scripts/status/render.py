@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gemma_serving.cloud.service_traffic import shares_text
 from gemma_serving.contracts.capacity_states import IN_QUEUE
-from gemma_serving.contracts.guest_attributes import WITH_REASON, reason_of
+from gemma_serving.contracts.guest_attributes import FAILED, WITH_REASON, reason_of
 from gemma_serving.contracts.stack_facts import INCOMPLETE, CloudFacts
 from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
@@ -95,7 +95,8 @@ def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     left_s, requests = status.left_s(now_s), ""
     if server is not None and server.running_requests is not None:
         requests = f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
-    phase = cloud.phase or (status.health if cloud.state == "READY" else "") or ""
+    rolled_back = cloud.phase == FAILED and cloud.running not in {None, cloud.reported}
+    phase = "rolled back" if rolled_back else cloud.phase or (status.health if cloud.state == "READY" else "") or ""
     return (
         status.stack,
         _STATES.get(cloud.state, cloud.state),

@@ -6,12 +6,11 @@ from itertools import groupby
 from typing import Final
 
 from gemma_serving.cloud.kinds import GRANT, KINDS, SUBNETWORK
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console, paragraph
 from gemma_serving.scripts.stack.costs import found_rate, spent_sentence
 from gemma_serving.scripts.teardown.receipt import Receipt
@@ -22,11 +21,6 @@ _MOST_PLACES: Final = 2
 def progress(text: str) -> None:
     """Print one line of progress on stderr."""
     print_progress("teardown", text)
-
-
-def ask(question: str, *, refusal: str, declined: str = "Cancelled. Nothing more was deleted.") -> None:
-    """Prompt for a yes. Raises CommandRefusedError, with `refusal` if stdin is not a terminal."""
-    confirm(question, without_terminal=refusal, declined=declined)
 
 
 def show(title: str, found: Sequence[FoundResource], spent: Sequence[StackSpending] = ()) -> None:

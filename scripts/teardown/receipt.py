@@ -10,15 +10,14 @@ from typing import Final
 
 from gemma_serving.cloud.deletion import DeletedResource
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
-from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written
-from gemma_serving.scripts.stack.costs import found_costs
+from gemma_serving.scripts.stack.costs import found_costs, stored_usd_per_month
 from gemma_serving.scripts.stack.unfinished_teardown import FOLDER
 
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
@@ -43,16 +42,14 @@ class RetainedBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """Cost per month at list price (gemma_serving/planning/data/prices.json); None if its size is unknown."""
-        if self.size_gib is None:
-            return None
-        return self.size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", self.resource.location).usd
+        """Cost per month at list price; None if its size is unknown."""
+        return stored_usd_per_month(self.resource, self.size_gib)
 
     @property
     def text(self) -> str:
         """The bucket with its size and cost, for the receipt as text."""
         usd = self.usd_per_month
-        cost = "of unknown size" if usd is None else f"{self.size_gib:.2f} GiB, {usd:.2f} USD per month at list prices"
+        cost = "of unknown size" if usd is None else f"{self.size_gib:.2f} GiB, ${usd:,.2f} per month at list prices"
         return f"{self.resource.kind} {self.resource.name}: {cost}"
 
 

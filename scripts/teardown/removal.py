@@ -14,11 +14,8 @@ from typing import Final
 from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
 from gemma_serving.cloud.google_api import GoogleApi, connect
-from gemma_serving.cloud.kinds import BUCKET, order_of
+from gemma_serving.cloud.kinds import BUCKET
 from gemma_serving.cloud.prices import has_price
-from gemma_serving.cloud.search import Scope, in_project
-from gemma_serving.cloud.search import search as search_cloud
-from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending, spending
 from gemma_serving.contracts.answers import Absent, Answer, Unknown
@@ -26,16 +23,15 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import INSTALL_PULUMI
 from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
 from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.deployment import (
     StackDeployment,
-    StateUnreadableError,
     back_up,
     deployment_of,
     empty,
-    read_deployment,
     unprotected,
     write_deployment,
 )
@@ -43,39 +39,17 @@ from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_loc
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack import unfinished_teardown
-from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
-from gemma_serving.scripts.teardown.output import ask, progress, resource_counts, show, text_of
+from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
-from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
-from gemma_serving.stacks.loading import project_from_environment
 
+_DECLINED: Final = "Cancelled. Nothing more was deleted."
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsFacts:
-    """Input of a search from a stack's settings."""
-
-    project: str
-    zones: Sequence[str]
-    regions: Sequence[str]
-    bucket: str | None
-    """A bucket of another owner, on which the stack has grants."""
-    apis: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeardownInputs:
-    """States, settings and projects that are read before the first call to Google."""
-
-    states: Sequence[StackState]
-    settings: Mapping[str, SettingsFacts]
-    projects: Sequence[str]
-    read_errors: Sequence[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +57,7 @@ class Teardown:
     """One teardown. `run` runs all steps."""
 
     options: TeardownOptions
-    known: TeardownInputs
+    known: SearchedStacks
     api: GoogleApi
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
@@ -142,20 +116,11 @@ class Teardown:
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
-        found = search_cloud(self.api, self._scope(), clock=self.clock, say=progress)
-        unknown = list(found.unknown)
-        stated: list[FoundResource] = []
-        for state in self.known.states:
-            try:
-                stated += pending.existing_creations(self.api, state)
-            except ScriptError as error:
-                if not any(str(error) in sentence for sentence in unknown):
-                    unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
-        each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
-        resources = tuple(sorted(each, key=lambda item: (order_of(item.kind), item.kind)))
-        self.searches.append(replace(found, found=resources, unknown=tuple(unknown)))
-        self.leaked = tuple(item for item in resources if not self._is_retained(item))
-        self.retained = tuple(retained_bucket(self.api, item) for item in resources if self._is_retained(item))
+        kept = [item.resource.name for item in self.retained]
+        found = search_stacks(self.api, self.known, kept=kept, clock=self.clock, say=progress)
+        self.searches.append(found)
+        self.leaked = tuple(item for item in found.found if not self._is_retained(item))
+        self.retained = tuple(retained_bucket(self.api, item) for item in found.found if self._is_retained(item))
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
         """Return the resources that the last search found for deletion."""
@@ -185,39 +150,6 @@ class Teardown:
             interrupted=not self.done,
             dry_run=self.options.dry_run,
         )
-
-    # Search
-
-    def _scope(self) -> Scope:
-        settings = self.known.settings.values()
-        zones = [zone for state in self.known.states for zone in state.zones]
-        zones += [zone for item in settings for zone in item.zones]
-        regions = [region for item in settings for region in item.regions]
-        buckets = [bucket for state in self.known.states for bucket in state.buckets]
-        buckets += [item.bucket for item in settings if item.bucket]
-        return Scope(
-            projects=self.known.projects,
-            stack=self.options.stack,
-            stacks=[name for state in self.known.states for name in (state.stack, state.former_name) if name],
-            places={"tpu": zones, "run": regions, "artifactregistry": regions},
-            buckets=buckets,
-            kept=[item.resource.name for item in self.retained],
-            apis=self._apis(),
-            stated=frozenset(in_project(name) for state in self.known.states for name in pending.stated_names(state)),
-        )
-
-    def _apis(self) -> frozenset[str] | None:
-        """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
-
-        The settings count if the state is lost, and the state if the settings are unreadable.
-        """
-        found: set[str] = set()
-        for state in self.known.states:
-            settings = self.known.settings.get(state.stack)
-            if settings is None and not state.apis:
-                return None
-            found |= {*state.apis, *(settings.apis if settings else ())}
-        return frozenset(found) or None
 
     def _is_retained(self, item: FoundResource) -> bool:
         retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.options.include_retained
@@ -260,9 +192,9 @@ class Teardown:
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
         resources = f"{resource_counts(self.leaked)} in Google Cloud" if self.leaked else only_state
-        ask(
+        confirm(
             f"Delete {name}: {resources}?",
-            refusal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
+            without_terminal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
             declined="Cancelled. Nothing was deleted.",
         )
 
@@ -273,7 +205,7 @@ class Teardown:
         if more and not self.options.yes:
             show("Found since:", more)
             refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
-            ask(f"Delete {resource_counts(more)} too?", refusal=refusal)
+            confirm(f"Delete {resource_counts(more)} too?", without_terminal=refusal, declined=_DECLINED)
 
     # Engine
 
@@ -325,7 +257,8 @@ class Teardown:
                 f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
-            ask(f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal)
+            question = f"Stack {stack} is {how}, which may still be running. Remove the lock?"
+            confirm(question, without_terminal=refusal, declined=_DECLINED)
         if held:
             remove_lock_files(stack)
 
@@ -351,7 +284,7 @@ class Teardown:
         after = states.read(state.stack)
         answer = self.remaining()
         if isinstance(answer, Absent):
-            after = self._emptied(state, after)
+            after = self._emptied(after)
         elif isinstance(answer, Unknown) and after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} was not changed because some lists could not be read. It "
@@ -359,45 +292,35 @@ class Teardown:
             )
         if after.status == "read":
             self.state_left += tuple(after.resources)
+        elif after.is_cut_off and self._is_proven():
+            warning = f"The state of stack {state.stack} was truncated. It is now empty."
+            self._write_empty(state.stack, file_text(state.stack), warning)
         elif after.status == "unreadable":
-            self._replace(state.stack)
+            self.warnings.append(after.detail)
         elif after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} still has {len(after.resources)} resources, but the Pulumi engine is not installed. "
                 f"Run `{INSTALL_PULUMI}`, then `gemma teardown {state.stack}`."
             )
 
-    def _emptied(self, state: StackState, after: StackState) -> StackState:
+    def _emptied(self, after: StackState) -> StackState:
         """Return the state without deleted resources, by the engine or else empty."""
+        stack = after.stack
         if after.status == "read" and after.resources:
-            self._engine(state.stack, "destroy", "--refresh")
-            after = states.read(state.stack)
+            self._engine(stack, "destroy", "--refresh")
+            after = states.read(stack)
         if after.status == "read" and after.pending:
-            self._import(state.stack, deployment_of(state.stack, after.raw).changed(pending=()))
-            after = states.read(state.stack)
+            self._import(stack, deployment_of(stack, after.raw).changed(pending=()))
+            after = states.read(stack)
         if after.status == "read" and after.resources:
             self._write_empty(
-                state.stack,
+                stack,
                 json.dumps(after.raw),
-                f"The engine could not remove {len(after.resources)} resources from the state of stack {state.stack}, although the search read "
+                f"The engine could not remove {len(after.resources)} resources from the state of stack {stack}, although the search read "
                 "every list and found no resource. The state is now empty.",
             )
-            after = states.read(state.stack)
+            after = states.read(stack)
         return after
-
-    def _replace(self, stack: str) -> None:
-        """Replace a truncated state with an empty one, once no resource is left."""
-        try:
-            read_deployment(stack)
-        except StateUnreadableError as error:
-            if error.cut_off and self._is_proven():
-                self._write_empty(
-                    stack, file_text(stack), f"The state of stack {stack} was truncated. It is now empty."
-                )
-                return
-            self.warnings.append(str(error))
-        except ScriptError as error:
-            self.warnings.append(str(error))
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
         """Replace a state with an empty one and keep a copy."""
@@ -412,53 +335,19 @@ class Teardown:
             self.warnings.append(f"{warning}{copied}")
 
 
-def _facts(stack: str) -> SettingsFacts:
-    gateway = gateway_settings(stack)
-    if gateway is not None:
-        regions = [gateway.gateway.region, *gateway.gateway.regions]
-        return SettingsFacts(project=gateway.project, zones=(), regions=regions, bucket=None, apis=GATEWAY_APIS)
-    settings = stack_settings(stack)
-    return SettingsFacts(
-        project=settings.project,
-        zones=settings.tpu.zones if settings.tpu else (),
-        regions=settings.regions,
-        bucket=settings.bucket.existing,
-        apis=apis_of(settings),
-    )
-
-
-def read_inputs(options: TeardownOptions) -> TeardownInputs:
+def read_inputs(options: TeardownOptions) -> SearchedStacks:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
-    read_errors: list[str] = []
     found = [states.read(options.stack)] if options.stack else states.all_states()
-    settings: dict[str, SettingsFacts] = {}
-    for state in found:
-        if state.status != "read" and (options.stack or state.status != "missing"):
-            why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
-            read_errors.append(f"{why} Continuing without the state.")
-        try:
-            settings[state.stack] = _facts(state.stack)
-        except CommandRefusedError as error:
-            read_errors.append(f"{error} Continuing without the settings.")
-    read_errors = list(dict.fromkeys(read_errors))
     # A gateway's network goes after the TPU VMs in it.
-    found = sorted(map(unfinished_teardown.remembered, found), key=lambda state: state.is_gateway)
-    projects = [project for state in found for project in state.projects]
-    projects += [item.project for item in settings.values()]
-    projects += filter(None, [project_from_environment()])
-    if not (options.dry_run and projects):  # the text of a dry run has them
-        for error in read_errors:
+    known = searched_stacks(options.stack, sorted(found, key=lambda state: state.is_gateway))
+    if not (options.dry_run and known.projects):  # the text of a dry run has them
+        for error in known.read_errors:
             progress(error)
-    if not projects:
+    if not known.projects:
         raise CommandRefusedError(
             "No project set: no state, settings or environment variable names one. Set GOOGLE_CLOUD_PROJECT."
         )
-    return TeardownInputs(
-        states=tuple(found),
-        settings=settings,
-        projects=tuple(dict.fromkeys(projects)),
-        read_errors=tuple(read_errors),
-    )
+    return known
 
 
 def guard(options: TeardownOptions) -> ExitCode:

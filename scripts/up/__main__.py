@@ -29,12 +29,10 @@ class UpOptions:
 
 def _up(options: UpOptions) -> ExitCode:
     from gemma_serving.scripts.up.deploying import deploy
-    from gemma_serving.scripts.up.gateway import deploy_gateway
     from gemma_serving.scripts.up.starting import prepared_stack
 
-    with prepared_stack(options.stack) as is_gateway:
-        up = deploy_gateway if is_gateway else deploy
-        return up(options.stack, yes=options.yes, refreshes=options.refresh)
+    with prepared_stack(options.stack) as (facts, settings):
+        return deploy(facts, settings, yes=options.yes, refreshes=options.refresh)
 
 
 COMMAND: Final = Command(

@@ -1,6 +1,5 @@
 """A deployment: preview, effect and cost, the engine with its progress, and the next commands."""
 
-import asyncio
 import contextlib
 import re
 import sys
@@ -17,6 +16,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import SERVER_TYPES
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.children import interruptible
@@ -30,30 +30,30 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.tables import console
+from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
-from gemma_serving.scripts.stack.serves import read_served
-from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.up.starting import dropped_settings, exists_now
+from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
+from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
 _LONGEST_LINE: Final = 300
-_GOOGLE_LIMIT_S: Final = 60.0
-"""Timeout of Google's answer about the server."""
 _NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
 _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
+_EXPLAINED: Final = re.compile(r"Revision (?P<revision>\S+) did not start")
+"""Start of the program's explanation (`stacks.hooks.run_failures`)."""
+_SERVER_FAILED: Final = "The server failed: "
+"""Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
-def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
-    """Preview a stack, confirm, and deploy it. Raises ScriptError."""
-    settings = stack_settings(stack)
-    state = read(stack)
-    serves = read_served(state, limit_s=_GOOGLE_LIMIT_S)
+def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes: bool) -> ExitCode:
+    """Preview a stack, confirm, and deploy it. A gateway has no settings of a server. Raises ScriptError."""
+    stack, serves = facts.stack, serves_now(facts)
     refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
     if serves.word == "unknown":
         print_progress("up", serves.why)
@@ -61,23 +61,31 @@ def deploy(stack: str, *, yes: bool, refreshes: bool) -> ExitCode:
     with show_step("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
-        if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
-            _require_weights(settings, stack)
-        coming = upcoming(stack, document, changes) if changes else None
+        starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
+        # A gateway has no plan, and so no effect on a server and no price.
+        coming = upcoming(stack, document, changes) if changes and settings is not None else None
+    # The checks of a stack without a server had the weights.
+    if settings is not None and starts_server and facts.declared is not None:
+        report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
     messages = diagnostics(document, "info")
     shown = [
-        *(dropped_settings(stack) if state.has_server else ()),
+        *(dropped_settings(stack) if facts.recorded is not None else ()),
         *program_messages(stack, messages, warnings),
         *([serves.why] if serves.word == "ended" else []),
     ]
-    if coming is None:
+    if is_being_deleted(facts, serves):
+        again = f"`gemma teardown {stack}` continues it; `up` creates again what it deleted."
+        shown = [f"Warning: {teardown_sentence(facts)} {again}", *shown]
+    if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
-        write_outputs(stack, known=[*messages, *warnings])
+        engine_up(stack, [], steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
-    limits = limits_line(settings.limits, settings.project, coming.endless_forms)
-    order = [f"  {line}" for line in coming.order]
-    effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
+    effect, limits = [change_counts(changes, unchanged)], ""
+    if settings is not None and coming is not None:
+        limits = limits_line(settings.limits, settings.project, coming.endless_forms)
+        order = [f"  {line}" for line in coming.order]
+        effect = [*coming.sentences, *effect, f"Cost: {coming.cost}", *order]
     print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
     if not yes:
         confirm(
@@ -115,15 +123,6 @@ def program_messages(stack: str, messages: Sequence[str], warnings: Sequence[str
     ]
 
 
-def _require_weights(settings: Settings, stack: str) -> None:
-    from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
-
-    for check in staged_weights(settings, stack):
-        fault = asyncio.run(check.fault())
-        if fault is not None and fault.blocks:
-            raise CommandRefusedError(fault.text)
-
-
 def change_counts(changes: Sequence[ResourceChange], unchanged: int) -> str:
     """Return the number of changes by operation."""
     counts = Counter(change.op for change in changes)
@@ -143,30 +142,43 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
         code, output, errors = _updated(stack, options, steps=steps, known=known)
     if code == 0:
         return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
-    reason = _shown_reason(errors, runner.first_error(output, code)).rstrip(".")
+    reason = _shown_reason(stack, errors, runner.first_error(output, code)).rstrip(".")
     hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def write_outputs(stack: str, *, known: Sequence[str]) -> None:
-    """Write the outputs of a stack without changes: settings can change them alone, and `gemma recover` restores none. Raises ScriptError."""
-    engine_up(stack, [], steps=0, known=known)
-
-
-def _shown_reason(errors: Sequence[str], first: str) -> str:
+def _shown_reason(stack: str, errors: Sequence[str], first: str) -> str:
     """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
-    texts = _with_cause(errors)
+    texts = _with_cause(stack, errors)
     if not texts or (len(texts) == 1 and _one_line(texts[0]).endswith(_one_line(first))):
         return first
     print_progress("up", "\n".join(texts))
     return "see the error above" if len(texts) == 1 else "see the errors above"
 
 
-def _with_cause(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause, without secrets, and without the header of a list with one error."""
-    found = [error for error in runner.reasons(errors) if not runner.has_no_reason(error)]
-    return [masked(_ONLY_ERROR.sub("", error).expandtabs(2)) for error in found]
+def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
+    """Return the errors with a cause, without secrets, and without the header of a list with one error.
+
+    Cloud Run's own error about a revision is left out if the program explains it.
+    """
+    found = runner.reasons(errors)
+    explained = {name["revision"]: error for error in found if (name := _EXPLAINED.match(error))}
+    found = [error for error in found if all(error is text or name not in error for name, text in explained.items())]
+    return [masked(_of_server(stack, _ONLY_ERROR.sub("", error)).expandtabs(2)) for error in found]
+
+
+def _of_server(stack: str, error: str) -> str:
+    """Return the error of a TPU VM's server with its cause instead of its log lines, if the cause is known."""
+    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
+
+    if not error.startswith(_SERVER_FAILED):
+        return error
+    reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
+    cause = known_cause(server_log(read(stack)), [*lines[:-1], reason], reason=reason)
+    if cause is None or cause.hint == reason:
+        return error
+    return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 
 
 def _one_line(text: str) -> str:
@@ -191,7 +203,7 @@ def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[
         try:
             code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
         except KeyboardInterrupt:
-            for text in _with_cause(errors):
+            for text in _with_cause(stack, errors):
                 print_progress("up", text)
             raise
         return code, output, errors
@@ -220,12 +232,12 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
 
 
 def next_lines(stack: str) -> Sequence[str]:
-    """Return the server's location, its price, the end of its run, and the commands to use and to delete it.
-
-    Raises CommandRefusedError if the stack has no outputs.
-    """
+    """Return the server's location, its price, the end of its run, and the commands to use and to delete it; without outputs, the reason."""
     deployment = read_deployment(stack)
-    outputs = outputs_in(stack, deployment.resources)
+    try:
+        outputs = outputs_in(stack, deployment.resources)
+    except CommandRefusedError as error:
+        return [str(error)]
     if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",

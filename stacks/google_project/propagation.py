@@ -59,6 +59,10 @@ _AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
 )
 """Transient errors: the awaited change, and its longest wait in seconds."""
 _REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
+_SERVER_DENIED: Final = re.compile(
+    r"Permission denied on secret: projects/|does not have storage\.(objects|buckets|folders)\.\w+ access"
+)
+"""In Cloud Run's error, or in the log of a revision that reads its bucket."""
 _ALERT_TYPES: Final = "gcp:monitoring/"
 ALERT_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
@@ -75,7 +79,7 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
         require_apis(project, apis, say=pulumi.log.info)
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
-            raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
+            raise
         pulumi.log.warn(f"`gemma up` will fail: {error}")
 
 
@@ -90,7 +94,9 @@ def require_resource_manager(project: str, clock: WaitClock | None = None) -> No
     if isinstance(answer, Present) or (is_off and pulumi.runtime.is_dry_run()):
         return
     why = answer.why if isinstance(answer, Unknown) else "no such project"
-    raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
+    names_fix = isinstance(answer, Unknown) and answer.cause in {"no connection", "no login"}
+    hint = "" if names_fix else f" {doctor_hint(pulumi.get_stack())}"
+    raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}.{hint}")
 
 
 def _read_project(project: str, local: WaitClock) -> Answer[Mapping[str, object]]:
@@ -229,6 +235,10 @@ class NewGrants:
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of the event loop, or None if this run created none."""
+
+    def may_be_denied(self, error: str) -> bool:
+        """Return whether an error may only report that a grant of this run does not work yet."""
+        return self.newest_s is not None and _SERVER_DENIED.search(error) is not None
 
     async def note(self, _args: pulumi.ResourceHookArgs) -> None:
         """Record that a grant was created."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -27,15 +26,15 @@ _END: Final = re.compile(r"Container called exit|terminated on signal|probe fail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionLog:
-    """The log entries of one revision."""
+    """The log entries of one revision, or of all revisions since a time."""
 
     project: str
     location: str
     service: str
-    revision: str | None
-    """Name of the revision, or None if Cloud Run's error does not name it."""
-    since: str
-    """RFC 3339 time: older entries belong to earlier revisions."""
+    revision: str | None = None
+    """Name of the revision; None for all."""
+    since: str = ""
+    """RFC 3339 time of the oldest entry, for all revisions."""
 
     @property
     def filter(self) -> str:
@@ -48,12 +47,6 @@ class RevisionLog:
             'logName:"run.googleapis.com"',
         ]
         return " AND ".join(terms)
-
-    @property
-    def command(self) -> str:
-        """Command that reads the same lines."""
-        fields = "value(timestamp,severity,textPayload)"
-        return f"gcloud logging read {shlex.quote(self.filter)} --project={self.project} --limit={_NEWEST} --format={shlex.quote(fields)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

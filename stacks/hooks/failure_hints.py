@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemma_serving.contracts.final_failures import FINAL_FAILURES
+from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
@@ -25,6 +26,8 @@ from gemma_serving.planning.units import align_to
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
+_ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception): \S.*")
+"""Last line of a Python traceback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +36,27 @@ class FailedStart:
 
     stack: str
     settings: Settings
-    run: CloudRunSettings | None
-    """None on a TPU."""
     plan: Plan
-    probe: ProbeSettings | None
-    """Startup probe in effect. None on a TPU."""
-    bucket: str
-    """Bucket of the weights, even if the stack reads none."""
-    account: str
-    """E-mail address of the server's account."""
+
+    @property
+    def run(self) -> CloudRunSettings | None:
+        """Settings of the service. None on a TPU."""
+        return self.settings.cloud_run
+
+    @property
+    def probe(self) -> ProbeSettings | None:
+        """Startup probe in effect. None on a TPU."""
+        return self.plan.startup.probe
+
+    @property
+    def bucket(self) -> str:
+        """Bucket of the weights, even if the stack reads none."""
+        return self.settings.bucket_name(self.stack)
+
+    @property
+    def account(self) -> str:
+        """E-mail address of the server's account."""
+        return Names(project=self.settings.project, stack=self.stack).account_email
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +72,25 @@ class Cause:
 def cause_of(lines: Sequence[str], start: FailedStart, *, reason: str = "") -> Cause | None:
     """Return the cause shown by the newest matching line. Of several, the one that explains the others.
 
-    `reason`: what the agent published with its phase `failed`. It replaces a generic cause.
+    `reason`: what the agent published with its phase `failed`. It, or the last error in the lines, replaces a generic cause.
     """
     for known in known_causes().values():
         if known.get("target") not in {None, start.settings.target}:
             continue
         for line in reversed(lines):
             found = re.search(known["pattern"], line)
-            if found is not None and known.get("generic") and reason and not re.search(known["pattern"], reason):
-                return Cause(line=reason, hint=reason)
+            named = _named_reason(known["pattern"], lines, reason) if found is not None and known.get("generic") else ""
+            if named:
+                return Cause(line=named, hint=named)
             if found is not None:
                 return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
     return None
+
+
+def _named_reason(generic: str, lines: Sequence[str], reason: str) -> str:
+    """Return the agent's reason if it is not generic, or the newest such error in the log; otherwise an empty string."""
+    errors = [found[0] for line in reversed(lines) if (found := _ERROR.search(line))]
+    return next((error for error in (reason, *errors) if error and not re.search(generic, error)), "")
 
 
 @cache
@@ -123,7 +145,6 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "loads_libraries": dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
         "enough_utilization": utilization_leaving(memory.outside_enough_gib, memory.usable_gib),
         "on_chip": "VMEM of a chip" if settings.target == "tpu" else "shared memory of the GPU",
-        "predicted": _predicted(start.plan),
         "none_fits": groups.get("longest") == 0,
         "may_wait_longer": start.probe is not None and start.probe.budget_s < LONGEST_PROBE.budget_s,
         "longest": LONGEST_PROBE,
@@ -141,13 +162,6 @@ def _other_commit(model: str, revision: str | None) -> str:
 def _value(text: str | None) -> int | str:
     digits = (text or "").replace(",", "")
     return int(digits) if digits.isdecimal() else text or ""
-
-
-def _predicted(plan: Plan) -> str:
-    blocking = [finding.id for finding in plan.findings if finding.severity == "block"]
-    if blocking:
-        return f" The plan predicts a failure: {', '.join(blocking)}."
-    return f" The plan is close to a limit ({plan.margin.rule})." if plan.margin is not None else ""
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:

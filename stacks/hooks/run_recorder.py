@@ -17,6 +17,7 @@ from gemma_serving.cloud.capacity import ListedQueuedResource, capacity_names
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_calls import GoogleCallError, call_now
 from gemma_serving.cloud.guard import limit_keys, limits_line
+from gemma_serving.cloud.kinds import INSTANCE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.prices import seen_instance, seen_queued, seen_service
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
@@ -39,6 +40,8 @@ _NO_SUCH_ZONE: Final = frozenset({403, _NOT_FOUND})
 """Google answers 403 for a zone that does not exist, and if the caller lacks permission."""
 _CHANGED: Final = 409
 _FATAL: Final = 500
+_KINDS: Final = {"queuedResources": QUEUED, "instances": INSTANCE, "services": SERVICE}
+"""Kind of a server by its collection."""
 _TOO_MANY: Final = 429
 
 
@@ -244,16 +247,18 @@ class RunRecorder:
         return found, complete
 
     def _seen_now(self, name: str) -> Seen | None:
-        """Return a TPU VM or the service by its full name, as Google shows it. Raises GoogleCallError."""
-        place = name.split("/")[3]
-        if "/services/" in name:
-            return seen_service(self._call("run", f"v2/{name}"), place)
-        if "/instances/" in name:
-            return seen_instance(self._call("compute", f"compute/v1/{name}"), place)
-        return self._queued(name)
+        """Return a TPU VM or the service by its full name, as Google shows it; None if another owner has it. Raises GoogleCallError."""
+        place, collection = name.split("/")[3:5]
+        kind = by_name(_KINDS[collection])
+        document = self._call(kind.api, kind.address(name))
+        owner = kind.owner(document)
+        if owner is None or owner.stack != self.stack:
+            return None
+        if kind.kind == SERVICE:
+            return seen_service(document, place)
+        return seen_instance(document, place) if kind.kind == INSTANCE else self._queued(document)
 
-    def _queued(self, name: str) -> Seen | None:
-        document = self._call("tpu", f"v2alpha1/{name}")
+    def _queued(self, document: Mapping[str, object]) -> Seen | None:
         made = ListedQueuedResource(document).node_name
         try:
             node = self._call("tpu", f"v2alpha1/{made}") if made else None

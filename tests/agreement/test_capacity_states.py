@@ -1,11 +1,7 @@
 """The provider and the commands call the same capacity by the same state."""
 
-from gcp_tpu_provider import compute_api, tpu_api
+from gcp_tpu_provider import tpu_api
 from gemma_serving.contracts import capacity_states
-
-
-def test_an_instance_has_one_state_whoever_reads_it():
-    assert capacity_states.INSTANCE_STATES == compute_api._STATES
 
 
 def test_what_is_dead_or_waits_for_the_provider_is_so_for_the_commands():

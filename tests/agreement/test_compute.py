@@ -1,6 +1,5 @@
 """The Compute Engine backend, over HTTP against the local cloud: the same guarantees as with queued resources."""
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import requests
 
-from gcp_tpu_provider.compute_api import ComputeApi
 from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.errors import NoAnswerError
 from gcp_tpu_provider.http_transport import HttpTpuTransport
@@ -406,27 +404,3 @@ class TestChecks:
         assert found["disks"][0]["diskSizeGb"] == "200"
         assert found["serviceAccounts"][0]["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
         assert "accessConfigs" not in found["networkInterfaces"][0]
-
-
-class TestChangesAtTheSameTime:
-    def test_keys_that_others_write_between_read_and_change_stay(self, place: Place):
-        place.engine.up(serving())
-        name = f"projects/{PROJECT}/zones/{FIRST}/instances/serve"
-
-        async def change() -> None:
-            api = ComputeApi(place.transport)
-            node = await api.find_node(name)
-            assert node
-            found = place.instance()
-            assert found
-            items = [*found["metadata"]["items"], {"key": "theirs", "value": "1"}]
-            body = {"items": items, "fingerprint": found["metadata"]["fingerprint"]}
-            assert place.ask("POST", f"zones/{FIRST}/instances/serve/setMetadata", body).ok
-            await api.patch_node(name, {"metadata": {**node.metadata, "document": "two"}}, "metadata")
-
-        asyncio.run(change())
-        after = place.instance()
-        assert after
-        metadata = {item["key"]: item["value"] for item in after["metadata"]["items"]}
-        assert (metadata["theirs"], metadata["document"]) == ("1", "two")
-        assert REQUEST_KEY in metadata

@@ -2,19 +2,45 @@
 
 import pytest
 
-from gcp_tpu_provider.refusals import QUOTA, STOCK, UNKNOWN, kind, region_without_quota
+from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, STOCK, UNKNOWN, kind, region_without_quota
 from localcloud.services import capacity_words
 
-WORDS = [
-    (capacity_words.over_quota("TPUV6EPerProjectPerZoneForTPUAPI", 0, "us-east5-a"), QUOTA, None),
-    (capacity_words.instance_over_quota("TPUS_PER_TPU_FAMILY", 0, "us-east5"), QUOTA, "us-east5"),
-    (capacity_words.zone_is_empty("us-east5-a"), STOCK, None),
-    (capacity_words.instance_without_stock("projects/p/zones/us-east5-a"), STOCK, None),
-    (capacity_words.EXPIRED, UNKNOWN, None),
-]
+ZONE = "us-east5-a"
+WORDS = {
+    "EXPIRED": (capacity_words.EXPIRED, UNKNOWN, None),
+    "over_quota": (capacity_words.over_quota("TPUV6EPerProjectPerZoneForTPUAPI", 0, ZONE), QUOTA, None),
+    "zone_is_empty": (capacity_words.zone_is_empty(ZONE), STOCK, None),
+    "instance_over_quota": (
+        capacity_words.instance_over_quota("TPUS_PER_TPU_FAMILY", 0, "us-east5"),
+        QUOTA,
+        "us-east5",
+    ),
+    "instance_without_stock": (capacity_words.instance_without_stock(f"projects/p/zones/{ZONE}"), STOCK, None),
+    "zone_without_accelerator": (capacity_words.zone_without_accelerator("v6e-8", ZONE), NOT_OFFERED, None),
+    "zone_without_machine_type": (
+        capacity_words.zone_without_machine_type("ct6e-standard-8t", ZONE),
+        NOT_OFFERED,
+        None,
+    ),
+    "unknown_location": (capacity_words.unknown_location("mars"), NOT_OFFERED, None),
+}
+"""Each sentence of the local cloud, its meaning, and the region whose quota it names."""
+
+CLOUD_RUN_QUOTA = (
+    "You do not have quota for using GPUs with zonal redundancy (nvidia-l4 in us-east4: none left).",
+    "Max instances must be set to 3 or fewer.\n\nQuota violated:\nMemAllocPerProjectRegion requested: 64 allowed: 40",
+    "Quota exceeded for total allowable CPU per project per region.",
+)
+"""As `localcloud.services.run_limits` and `run_deployments` write them."""
 
 
-@pytest.mark.parametrize(("words", "cause", "region"), WORDS)
-def test_the_words_of_the_local_cloud_are_read_as_they_are_meant(words, cause, region):
+@pytest.mark.parametrize("words", CLOUD_RUN_QUOTA)
+def test_a_quota_of_cloud_run_is_read_as_one(words):
+    assert kind(words) == QUOTA
+
+
+@pytest.mark.parametrize("name", [name for name in vars(capacity_words) if name[0] != "_" and name != "Final"])
+def test_the_words_of_the_local_cloud_are_read_as_they_are_meant(name):
+    words, cause, region = WORDS[name]
     assert kind(words) == cause
     assert region_without_quota(words) == region

@@ -11,6 +11,7 @@ import pytest
 
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.planner import plan, plan_of
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm import recorded
@@ -110,8 +111,8 @@ def test_the_least_memory_that_the_plan_accepts_without_a_finding_starts(stack: 
     shipped = {finding.id for finding in plan(deployment).findings}
     accepted = (
         gib
-        for gib in range(1, int(deployment.given_memory_gib or 0) + 1)
-        if {finding.id for finding in plan(replace(deployment, host_memory_gib=float(gib))).findings} <= shipped
+        for gib in range(1, deployment.cloud_run.memory_mib // 1024 + 1)
+        if {one.id for one in plan(with_changes(deployment, {"cloud_run.memory_mib": gib * 1024})).findings} <= shipped
     )
     start = simulated(served(stack), stack, tmp_path, VLLM_SIM_MEMORY_LIMIT_MIB=str(1024 * next(accepted)))
     assert [step.error for step in start.steps if step.error is not None] == []

@@ -15,6 +15,7 @@ from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.contracts.labels import NO_LIMITS, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from localcloud.environment import API_OVERRIDES
+from localcloud.server.app import DEFAULT_SPEED
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
 from tests.polling import until
@@ -247,10 +248,10 @@ class World:
 
 
 @contextlib.contextmanager
-def open_world(scenario: Scenario | None = None) -> Generator[World]:
-    """Run a local cloud with instant operations, and point this process at it."""
-    before = dict(os.environ)
-    with idle_cloud.start(scenario=scenario or Scenario(operations=OperationDurations(instant=True))) as cloud:
+def open_world(scenario: Scenario | None = None, *, speed: float = DEFAULT_SPEED) -> Generator[World]:
+    """Run a local cloud with instant operations, and point this process at it. `speed`: simulated seconds per real second."""
+    before, scenario = dict(os.environ), scenario or Scenario(operations=OperationDurations(instant=True))
+    with idle_cloud.start(scenario=scenario, speed=speed) as cloud:
         for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_"))]:
             del os.environ[name]
         os.environ |= {

@@ -11,9 +11,9 @@ from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.grants import PolicyHolder, grants_in, without
 from gemma_serving.cloud.kinds import by_name
 from gemma_serving.cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
-from gemma_serving.cloud.search_results import Inventory
 from gemma_serving.contracts.answers import Absent, Unknown
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.search_results import Inventory
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner

@@ -15,6 +15,7 @@ import yaml
 
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
@@ -247,6 +248,14 @@ def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
     ran = Engine(monkeypatch, in_state()).ran
     assert stage("--from", "checkpoint") == ExitCode.DONE
     assert ran == []
+
+
+@pytest.mark.usefixtures("own")
+def test_a_bucket_that_only_the_state_has_comes_back_with_up(monkeypatch, capsys):
+    monkeypatch.setattr(staging, "await_api", lambda *_, **__: Absent())
+    Engine(monkeypatch, in_state())
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert f"Bucket {OWN} no longer exists. Run `gemma up mine --refresh`, " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("own")

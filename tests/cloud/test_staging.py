@@ -139,14 +139,17 @@ def test_an_answer_that_was_lost_is_no_second_writer(staging_world, checkpoint, 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (exceptions.TransportError("no network"), "Cloud Storage cannot be reached (TransportError). Run this again."),
+        (
+            exceptions.TransportError("no network"),
+            "No connection to googleapis.com (TransportError). Check the network of this machine, then run the same command again.",
+        ),
         (
             exceptions.RefreshError("invalid_grant: expired", {}),
             "Google rejected your login (invalid_grant: expired). Run `gcloud auth application-default login`, then the same command again.",
         ),
         (
             RetryError("120 s exceeded", ServiceUnavailable("busy", response=SimpleNamespace(status_code=503))),
-            "Cloud Storage cannot be reached (HTTP 503). Run this again.",
+            "Cloud Storage returned HTTP 503. Run the same command again.",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_quota_of_zero_is_refused_before_anything_is_made(new_project):
     refused = new_project.run(*up, expect=2)
     assert "missing  quota of chips in us-east5-a: 0 chips, 1 needed" in refused.err
     assert "quotas preferences create --project=local-project --service=tpu.googleapis.com" in refused.err
-    assert f"Nothing was changed. Run the commands above, then `gemma up {TPU}`." in refused.err
+    assert f"Nothing was changed. Run the commands below, then `gemma up {TPU}`." in refused.err
     assert TPU not in {row["name"] for row in new_project.pulumi("stack", "ls", "--json").json}
     assert new_project.made(TPU) == []
     assert "encryptionsalt" not in new_project.settings(TPU).read_text()

@@ -19,8 +19,8 @@ CLIENT = """
 import json, sys, time
 from gemma_serving.scripts.stack.access import open_stack_access
 from loadtest.client.openai import UnreachableError, call_once
-from gemma_serving.engine.state import stack_outputs
-outputs = stack_outputs(sys.argv[1])
+from gemma_serving.engine.state import read
+outputs = read(sys.argv[1]).outputs
 body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}
 with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) as log:
     while True:

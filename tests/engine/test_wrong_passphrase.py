@@ -25,7 +25,7 @@ def test_a_wrong_passphrase_writes_nothing_and_config_refresh_repairs_a_file_tha
     monkeypatch.setattr(runner, "project_folder", lambda: project)
 
     def diagnosis():
-        (check,) = checks(Checkup(project="p", google=None, member="", stack="s"))
+        (check,) = checks(Checkup(project="p", google=None, member="", state=read("s")))
         (line,) = check.lines()
         return line
 

@@ -5,10 +5,10 @@ import subprocess
 
 import pytest
 
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
-from gemma_serving.engine.previewed import preview_errors
+from gemma_serving.engine.previewed import PreviewFailedError, preview_errors, previewed
 from gemma_serving.engine.runner import PulumiFailedError
 from gemma_serving.engine.secrets_provider import create_state
 
@@ -44,9 +44,9 @@ def project(monkeypatch, tmp_path):
     [
         (
             "tpu-v6e2",
-            "Stack tpu-v6e2 does not exist. Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
+            "Stack tpu-v6e2 does not exist. Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack.",
         ),
-        ("TPU-V6E1", "Stack TPU-V6E1 does not exist. Did you mean tpu-v6e1? Pass an existing stack, or run"),
+        ("TPU-V6E1", "Stack TPU-V6E1 does not exist. Did you mean tpu-v6e1? Pass an existing stack."),
         ("xyzzy", "Stack xyzzy does not exist. Stacks: mine, tpu-v6e1, tpu-v6e4. Pass"),
         ("mine", "Stack mine does not exist. Run `gemma up mine`"),
     ],
@@ -57,6 +57,12 @@ def test_a_typing_error_names_the_nearest_stack_and_creates_none(monkeypatch, pr
         runner.query(["stack", "output"])
     assert str(refused.value).startswith(said)
     assert "stack init" not in str(refused.value)
+
+
+def test_a_list_of_stacks_with_a_truncated_state_names_the_command_that_shows_which(monkeypatch, project):
+    answers(monkeypatch, "error: place 1: unexpected end of JSON input")
+    with pytest.raises(ScriptError, match=r"The state of a stack cannot be read .* run `gemma status`\.$"):
+        runner.listed_stacks()
 
 
 def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch, project):
@@ -174,6 +180,22 @@ def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
 
     assert preview_errors(said("preview failed", "FIT01 does not fit", "preview failed")) == ["FIT01 does not fit"]
     assert preview_errors(said("preview failed")) == ["preview failed"]
+
+
+def test_a_change_that_deletes_a_protected_resource_is_refused_with_the_command(monkeypatch):
+    urn = "urn:pulumi:x::gemma-serving::gemma-serving:index:ModelBucket$gcp:storage/bucket:Bucket::models"
+    text = f'Preview failed: resource "{urn}" cannot be deleted\nbecause it is protected. To unprotect the resource, either remove ...'
+
+    def failed(*_words):
+        raise PreviewFailedError([text])
+
+    monkeypatch.setattr("gemma_serving.engine.previewed.preview", failed)
+    with pytest.raises(CommandRefusedError) as refused:
+        previewed("x")
+    assert str(refused.value) == (
+        "The change deletes gcp:storage/bucket:Bucket models, which is protected. Nothing was changed. To delete it with its contents, run "
+        f"`pulumi state unprotect '{urn}' --yes --stack x`, then `gemma up x`."
+    )
 
 
 def test_the_reason_of_a_list_of_errors_is_its_first_entry():

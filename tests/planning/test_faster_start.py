@@ -96,7 +96,7 @@ def test_more_memory_is_the_price_where_buffered_reads_do_not_fit_and_the_image_
     assert text("l4-qat", **small).endswith("Set cloudRun.mount.mode: streamer.")
     image = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
     faster = found("l4-qat", **small, image=image, acceptFindings=["FIT06"])
-    assert dict(faster.changes) == {"weights_mode": "fuse-buffered", "host_memory_gib": 20.0}
+    assert dict(faster.changes) == {"weights_mode": "fuse-buffered", "cloud_run.memory_mib": 20_480}
     one = subject("l4-qat", **small, image=image, acceptFindings=["FIT06"])
     said = faster.text(StackWording(one.resolved.deployment, "l4-qat"))
     assert re.search(r"; \$0\.02/h more \(20 GiB, 8 vCPU\)\. Set .*cloudRun\.memory: 20Gi", said)

@@ -20,9 +20,7 @@ L4_26B = Deployment(
     accelerator="L4",
     platform="cloud-run",
     weights_mode="fuse",
-    host_memory_gib=32,
-    vcpu=8,
-    cloud_run=service_block(region="us-east4"),
+    cloud_run=service_block(region="us-east4", cpu=8, memory_mib=32_768),
 )
 
 

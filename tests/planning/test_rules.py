@@ -231,7 +231,7 @@ def test_a_4_bit_model_on_a_tpu_is_offered_as_its_shipped_stack_serves_it():
 
 
 def test_a_start_longer_than_any_probe_is_told_so():
-    bf16 = replace(deployment("31B-it", "RTX PRO 6000"), weights_mode="fuse", host_memory_gib=80)
+    bf16 = with_changes(deployment("31B-it", "RTX PRO 6000"), {"weights_mode": "fuse", "cloud_run.memory_mib": 81_920})
     finding = the(plan(bf16), "PRB01")
     assert "Cloud Run allows at most 34 min" in finding.message
     assert "No probe within Cloud Run's limits is long enough." in finding.advice
@@ -407,5 +407,6 @@ def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
 
 
 def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
-    finding = the(plan(replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4)), "FIT03")
-    assert finding.remedies[0].changes == {"host_memory_gib": 20, "vcpu": 6}
+    small = with_changes(MEASURED["qat-26b-l4"], {"cloud_run.memory_mib": 16_384, "cloud_run.cpu": 4})
+    finding = the(plan(small), "FIT03")
+    assert finding.remedies[0].changes == {"cloud_run.memory_mib": 20_480, "cloud_run.cpu": 6}

@@ -11,6 +11,7 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.question.types import BillPart
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.plan_json import costs_json
 from tests.records import replace
@@ -129,7 +130,9 @@ MAX_OBSERVABILITY_USD = 4.0
 
 def test_a_collector_on_a_service_costs_less_than_the_limit_too():
     metrics = MetricsSettings(enabled=True)
-    deployment = replace(RUN, vcpu=8, host_memory_gib=24, alerts=AlertSettings(), metrics=metrics)
+    deployment = with_changes(
+        replace(RUN, alerts=AlertSettings(), metrics=metrics), {"cloud_run.cpu": 8, "cloud_run.memory_mib": 24_576}
+    )
     without = replace(deployment, metrics=MetricsSettings())
     usd = observability_usd_per_month(examine(deployment))
     assert usd < MAX_OBSERVABILITY_USD

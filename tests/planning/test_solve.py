@@ -19,7 +19,6 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.data.prices import PriceBook, region_of
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import spec_of
@@ -222,45 +221,6 @@ def test_nothing_of_a_full_enumeration_is_cheaper_in_ten_drawn_questions():
         )
         below_usd = best.usd_per_hour - 1e-9 if best is not None else math.inf
         assert not enumerated(workload, limits, family, below_usd), (workload, limits, family)
-
-
-@pytest.mark.parametrize(
-    ("model", "accelerator", "found"),
-    [
-        ("E2B", "v6e-8", {"FIT08", "REL01", "DPL02"}),
-        ("31B", "v6e-8", {"HST02"}),
-        ("E4B", "L4", {"FIT03", "SCL06"}),
-        ("31B", "RTX PRO 6000", {"SCL06"}),
-    ],
-)
-def test_no_settings_of_the_cache_change_a_finding_that_ends_the_tries_of_a_batch(model, accelerator, found):
-    (hosts,) = rentable_accelerators((), accelerator=accelerator)
-    served = next(servings_of(checkpoints_of(model)))
-    workload = parse_workload("in=1000,out=200,rate=1.5")
-    ends: dict[tuple[int, int, str], set[frozenset[str]]] = {}
-    for mode in WEIGHTS_MODES[hosts[0].platform]:
-        deployment = replace(deployment_of(served, hosts[0], workload, None), weights_mode=mode)
-        for candidate in settings_of(deployment, 5_000, 0):
-            resolved = resolve(candidate)
-            if memory_plan(resolved).max_concurrency >= 1:
-                warned = search.warnings_of(search.with_concurrency(resolved))
-                batch = ends.setdefault((resolved.dp, resolved.max_num_seqs, mode), set())
-                batch.add(search.BESIDE_CACHE.intersection(warned))
-    assert all(len(each) == 1 for each in ends.values())
-    assert frozenset().union(*itertools.chain(*ends.values())) == found
-
-
-def test_a_search_finds_the_same_if_it_tries_every_candidate(monkeypatch):
-    limits = (ServiceLimits(), ServiceLimits(max_ttft_s=0.5), ServiceLimits(min_context=60_000))
-    questions = [
-        (workload, "E4B", accelerator, limit)
-        for workload, limit in itertools.product((LONG, "in=1000,out=200,rate=1.5"), limits)
-        for accelerator in ("v6e-8", "L4", "RTX PRO 6000")
-    ]
-    short = [str(solved.__wrapped__(*question)) for question in questions]
-    outcome = search._Search._outcome
-    monkeypatch.setattr(search._Search, "_outcome", lambda *one: (outcome(*one)[0], False))
-    assert [str(solved.__wrapped__(*question)) for question in questions] == short
 
 
 def test_a_context_that_is_asked_for_is_possible():

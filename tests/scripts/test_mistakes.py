@@ -103,7 +103,7 @@ PLAN = (
         "Pulumi.tpu-v6e2.yaml not found",
         "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run",
     ),
-    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new`."),
+    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new xyzzy --model ID`."),
     typed(
         "plan --stack gone",
         "Pulumi.gone.yaml not found, but it is committed",
@@ -136,7 +136,7 @@ ENGINE = (
     typed(
         "connect --stack tpu-v6e2",
         "Stack tpu-v6e2 does not exist",
-        "Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
+        "Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack.",
     ),
     typed(
         "connect --stack tpu-v6e1",
@@ -349,7 +349,7 @@ def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, su
 def test_a_stack_that_is_locked_may_be_deployed_just_now(engine, capsys, monkeypatch):
     engine["any"] = NO_DEPLOYMENT["only its bucket"]
     held = StackLock(place="", user="ana", host="vm", pid=7, since="2026-11-23T10:00:00Z")
-    for module in ("gemma_serving.engine.state", "gemma_serving.scripts.stack.facts"):
+    for module in ("gemma_serving.scripts.stack.serves", "gemma_serving.scripts.stack.facts"):
         monkeypatch.setattr(f"{module}.stack_locks", lambda _: (held,))
     assert run_line("status --stack tpu-v6e1") == 0
     assert "ana@vm" in capsys.readouterr().out

@@ -37,7 +37,7 @@ HOLE = "\ue001"
 """Stands for a value that is put into a text."""
 VALUES = {"key": "hfToken", "folder": "results"}
 """Values that are put in under these names; every other one is the name of a stack."""
-QUOTED = re.compile(r"`((?:gemma|pulumi) [^`]+)`")
+QUOTED = re.compile(r"(\b[Rr]un )?`((?:gemma|pulumi) [^`]+)`")
 BARE = re.compile(r"(?:\A|^ {2,}|\brun:? |^Next: |with: )(gemma [a-z_]+(?: [^`\n]*)?)$", re.MULTILINE)
 WORDS = {
     r"\b(?:STACK|NAME)\b|\$\{?stack\}?|\{\w+\}": STACK,
@@ -77,9 +77,14 @@ def literals(source):
 
 
 def commands_in(text):
-    """Yield the commands of a text: in backticks, at the end of a sentence that says "run", and the lines of an example."""
+    """Yield the commands of a text: in backticks, at the end of a sentence that says "run", and the lines of an example.
+
+    A command without words that no sentence says to run is only named.
+    """
     whole = re.sub(r"\\\n *", "", text)
-    yield from QUOTED.findall(whole)
+    for run, command in QUOTED.findall(whole):
+        is_only_named = not run and command.startswith("gemma ") and command.count(" ") == 1
+        yield f"{command} --help" if is_only_named else command
     yield from (re.split(r" {2,}|\)", one)[0].rstrip(".") for one in BARE.findall(whole))
 
 
@@ -120,15 +125,13 @@ def refusal_of(command):
     """What the launcher and the options of a command say against a command line; empty if they accept it."""
     own = shlex.split(command, comments=True)[1:]
     if own[0] == "help":
-        own = [*own[1:], "--help"]
-    if own == ["--help"] or own[0] in {"completion", "--version"}:
+        own = [*own[1:], "--help"][:1]  # `gemma help smoke` shows the same as `gemma smoke --help`
+    if own[0] in {"--help", "completion", "--version"}:
         return "" if main(own) == ExitCode.DONE else "refused"
     entry = entry_of(own[0])
     if entry is None:
         return f"{own[0]} is not a command"
     words = own[1:] if "--" not in own else own[1 : own.index("--")]
-    if not words and entry.name != "status":
-        words = ["--help"]  # a command that is only named
     said = io.StringIO()
     try:
         with mock.patch.object(arguments, "default_stack", return_value=(STACK, "")):
@@ -156,6 +159,7 @@ PLANTED = (
     'f"Run `gemma smok {stack}` to check it."',
     'f"Run `gemma logs {stack} --tail 5`."',
     '"Run `gemma plan STACK STACK`."',
+    '"Change the settings and run `gemma up`."',
     '"Run `gemma restart`, then `gemma save_token hftoken --stack NAME`."',
     '"""Do it.\\n\\n  gemma teardown NAME --force\\n"""',
 )
@@ -188,7 +192,7 @@ def test_a_printed_command_of_the_engine_has_its_options():
     for command in (one for one in all_printed() if one.startswith("pulumi ")):
         words = shlex.split(command.partition(" && ")[0])[1:]
         plain = [word for word in words[:2] if re.fullmatch(r"[a-z-]+", word) and word not in {STACK, "gs"}]
-        pair = plain if words[0] in {"stack", "config"} else plain[:1]
+        pair = plain if words[0] in {"stack", "config", "state"} else plain[:1]
         shown.setdefault(tuple(pair), set()).update(word.partition("=")[0] for word in words if word.startswith("--"))
     engine = Path(sys.executable).with_name("pulumi")
     wrong = {}

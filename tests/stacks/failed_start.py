@@ -8,7 +8,6 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning import plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.stacks.base import Context
-from gemma_serving.stacks.cloud_run import startup_probe
 from gemma_serving.stacks.hooks.failure_hints import FailedStart
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
@@ -20,16 +19,7 @@ PROJECT = "local-project"
 def failed_start(stack="l4-12b-qat", *, run=None, **changes):
     settings = replace(from_file(settings_file(stack, ROOT), project=PROJECT), **changes)
     settings = replace(settings, cloud_run=replace(settings.cloud_run, **(run or {})))
-    planned = plan(to_deployment(settings))
-    return FailedStart(
-        stack=stack,
-        settings=settings,
-        run=settings.cloud_run,
-        plan=planned,
-        probe=startup_probe(planned),
-        bucket=f"{PROJECT}-gemma-{stack}-models",
-        account=f"gemma-{stack}@{PROJECT}.iam.gserviceaccount.com",
-    )
+    return FailedStart(stack=stack, settings=settings, plan=plan(to_deployment(settings)))
 
 
 def context_of(settings, limits=NO_LIMITS):

@@ -211,6 +211,15 @@ SHORT = ProbeSettings(initial_delay_s=60, period_s=60, failure_threshold=2, time
             ["unrecognized arguments: --max-model-length=8192", "gemma-serving:vllm"],
             id="flag",
         ),
+        pytest.param(
+            [
+                "vllm.exceptions.LoRAAdapterNotFoundError: Loading lora sql failed: No adapter found for my-org/nope",
+                EXIT,
+            ],
+            {},
+            ["vLLM found no LoRA adapter my-org/nope. Correct gemma-serving:vllm.lora.adapters."],
+            id="adapter",
+        ),
     ],
 )
 def test_a_failure_is_explained_with_its_figure_and_the_way_out(lines, changes, says):
@@ -239,6 +248,18 @@ def test_a_crash_on_public_record_is_recognized_with_its_page_and_the_way_out():
         assert cause.finding == "REL01"
         assert CRASHES[identifier].source in cause.hint
         assert CRASHES[identifier].way_out in cause.hint
+
+
+def test_the_newest_other_error_replaces_the_engines_last_line():
+    error = "ValueError: the drafter has another vocabulary"
+    lines = [
+        "ValueError: older",
+        f"(EngineCore pid=407) ERROR 11-27 [core.py:1] {error}",
+        ENGINE_FAILED,
+        EXIT,
+        CANCELLED,
+    ]
+    assert cause_of(lines, failed_start()).hint == error
 
 
 def test_what_the_planner_does_not_know_has_no_hint():

@@ -39,15 +39,7 @@ UNPREDICTED = {
 @cache
 def tpu_start(stack="tpu-v6e1"):
     settings = from_file(settings_file(stack, ROOT), project=PROJECT)
-    return FailedStart(
-        stack=stack,
-        settings=settings,
-        run=None,
-        plan=plan(to_deployment(settings)),
-        probe=None,
-        bucket="models",
-        account="a@p.iam.gserviceaccount.com",
-    )
+    return FailedStart(stack=stack, settings=settings, plan=plan(to_deployment(settings)))
 
 
 def start_for(boot):
@@ -124,11 +116,10 @@ HBM = (
         ),
         ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the TPU VM"]),
         (
-            "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone x.",
-            "SCL02",
-            ["TPUV6EPerProjectPerZoneForTPUAPI", "gemma doctor"],
+            "Cannot pull image docker.io/vllm/vllm-tpu@sha256:0: Error response from daemon: manifest unknown",
+            "",
+            ["The registry has no image docker.io/vllm/vllm-tpu@sha256:0. Correct gemma-serving:image (`gemma doctor"],
         ),
-        ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", "SCL02", ["TPUS_PER_TPU_FAMILY"]),
         ("huggingface_hub.errors.GatedRepoError: 403 Client Error", "", ["denied access to"]),
         ("Repository Not Found for url: https://huggingface.co/api/models/x/y.", "", ["does not exist or is private"]),
     ],

@@ -57,9 +57,9 @@ MISTAKES = [
         "tpu-v6e4",
         "m\u0430xAge",
         "4h",
-        "Did you mean maxAge? It has U+0430 (CYRILLIC SMALL LETTER A). Type the key with ASCII",
+        "Did you mean maxAge? It has U+0430 (CYRILLIC SMALL LETTER A). Replace it with an ASCII",
     ),
-    ("tpu-v6e4", "maxAge\u00a0", "4h", "Did you mean maxAge? It has U+00A0 (NO-BREAK SPACE). Type the key with ASCII"),
+    ("tpu-v6e4", "maxAge\u00a0", "4h", "Did you mean maxAge? It has U+00A0 (NO-BREAK SPACE). Replace it with an ASCII"),
     ("tpu-v6e4", "maxUsd", 12.5, "expected a whole number above 0"),
     (
         "tpu-v6e4",
@@ -150,8 +150,17 @@ MISTAKES = [
         "tpu-v6e4",
         "vllm.gpuMemoryUtilization",
         "0.9",
-        '= "0.9": expected a number, not text; remove the quotes, or set it again with `pulumi config set --type float`.',
+        '= "0.9": expected a number, not text; write 0.9 without quotes, or set it again with `pulumi config set --type float`.',
     ),
+    ("tpu-v6e4", "vllm.gpuMemoryUtilization", "90%", "write 0.9 without quotes"),
+    ("tpu-v6e4", "vllm.gpuMemoryUtilization", "0,9", "write 0.9 without quotes"),
+    (
+        "tpu-v6e4",
+        "vllm.maxModelLen",
+        "16,384",
+        "write 16384 without quotes, or set it again with `pulumi config set --type int`",
+    ),
+    ("tpu-v6e4", "maxUsd", "$20", "write 20 without quotes"),
     (
         "tpu-v6e4",
         "vllm.speculativeConfig",
@@ -232,7 +241,9 @@ def test_without_a_project_nothing_loads():
 
 
 def test_a_project_that_cannot_be_one_is_refused():
-    with pytest.raises(SettingsError, match='gcp:project = "My Project": expected a project id'):
+    with pytest.raises(
+        SettingsError, match='gcp:project or GOOGLE_CLOUD_PROJECT = "My Project": expected a project id'
+    ):
         load(values_of("tpu-v6e4"), project="My Project")
 
 
@@ -269,6 +280,22 @@ def test_a_secret_by_value_and_by_reference_is_refused_with_the_way_out():
         from_pulumi(config, frozenset({"gemma-serving:apiKey"}), stack="x")
     assert "pulumi config rm apiKey" in str(caught.value)
     assert "canary" not in str(caught.value)
+
+
+def test_a_path_that_was_set_as_a_key_has_the_command_that_sets_it():
+    with pytest.raises(SettingsError) as error:
+        load({**values_of("tpu-v6e4"), "vllm.maxModelLen": 8192})
+    assert str(error.value) == (
+        "Pulumi.x.yaml: gemma-serving:vllm.maxModelLen is not below gemma-serving:vllm. Run `pulumi config rm gemma-serving:vllm.maxModelLen "
+        "--stack x`, then `pulumi config set --path gemma-serving:vllm.maxModelLen 8192 --stack x`."
+    )
+
+
+def test_smart_quotes_of_a_value_are_named():
+    with pytest.raises(
+        SettingsError, match=r"It has U\+201C \(LEFT DOUBLE QUOTATION MARK\)\. Replace it with an ASCII character\.$"
+    ):
+        load({**values_of("tpu-v6e4"), "maxAge": "\u201c4h"})
 
 
 def test_words_that_are_booleans_only_in_old_yaml_are_text(tmp_path):
@@ -375,6 +402,22 @@ def test_the_token_is_a_fact_in_the_settings_and_never_a_value():
         (
             "config:\n  gemma-serving:tpu: &one { ssh: true }\n  gemma-serving:vllm: *one\n",
             "Pulumi.x.yaml, line 3: aliases are not read. Write the value itself.",
+        ),
+        (
+            "config: {}\n<<<<<<< Updated upstream\nencryptionsalt: a\n=======\nencryptionsalt: b\n>>>>>>> Stashed changes\n",
+            "Pulumi.x.yaml, line 2: a git conflict is not resolved: <<<<<<< Updated upstream. Keep one of its sides.",
+        ),
+        (
+            "config:\n  gemma-serving:target:\u00a0tpu\n  gemma-serving:model: a/b\n",
+            "Pulumi.x.yaml, line 2, column 24: U+00A0 (NO-BREAK SPACE). Replace it with an ASCII character.",
+        ),
+        (
+            "config:\n\u00a0 gemma-serving:target: tpu\n  gemma-serving:model: a/b\n",
+            "Pulumi.x.yaml, line 2, column 1: U+00A0 (NO-BREAK SPACE). Replace it with an ASCII character.",
+        ),
+        (
+            "config:\n  gemma-serving:model: \u201ca\u201d: b\n",
+            "Pulumi.x.yaml, line 2, column 24: U+201C (LEFT DOUBLE QUOTATION MARK). Replace it with an ASCII character.",
         ),
     ],
 )

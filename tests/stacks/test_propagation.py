@@ -1,6 +1,7 @@
 """What is waited for while Google makes a change effective, and for how long."""
 
 import asyncio
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,9 @@ import pulumi
 import pytest
 
 from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.enabled import require_apis
 from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.google_session import RejectedLoginError
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.scripts.doctor.permissions import permissions_of
 from gemma_serving.stacks.google_project import propagation
@@ -213,6 +216,16 @@ def test_an_up_is_refused_with_one_line_for_all_missing_apis_and_a_preview_warns
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     require_enabled("my-project", ["iam", "run", "compute"])
     assert [ENABLE in text for text in warned] == [True]
+
+
+@pytest.mark.parametrize("error", [RejectedLoginError(), CommandRefusedError("No credentials.")])
+def test_a_login_that_fails_is_said_once_by_its_own_error(monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("gemma_serving.cloud.enabled.connect", refuse)
+    with pytest.raises(CommandRefusedError, match=re.escape(str(error))):
+        require_apis("my-project", ["run"], say=pytest.fail)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ PAIRS = [
     "tpu.maxRunDuration=4", "tpu.renewBefore=5h", "tpu.renewBefore=0s", "tpu.bootDiskSizeGb=50", "tpu.zones=", "tpu.compileCache=yes",
     "tpu.existingNetwork.privateGoogleAccess=maybe", "cloudRun.concurrency=0", "cloudRun.maxInstances=0", "cloudRun.minInstances=-1",
     "cloudRun.requestTimeout=1", "cloudRun.startupProbe=1", "cloudRun.startupProbe.period=1", "cloudRun.startupProbe.failureThreshold=x",
-    "hostMemoryGib=0", "hostMemoryGib=32Gi", "vcpu=0", "vcpu=five", "weightsMode=disk2", "weightsMode=streamer", "acceptFindings=FIT99",
+    "cloudRun.memory=0", "cloudRun.memory=32", "cloudRun.cpu=five", "weightsMode=disk2", "weightsMode=streamer", "acceptFindings=FIT99",
     "endpointUrl=x y", "maxUsd=0", "measuredTokPerS=0", "cloudRun.directVpc=1", "cloudRun.zonalRedundancy=2",
     "cloudRun.cudaCompatibility=3", "cloudRun.compileCache=machine", "alerts.enabled=5", "alerts.dailyCost=-1", "tpu.zones=[a]",
     "model=x", "image=x", "cloudRun.cpu=5", "tpu.provisioning=[spot, x]", "tpu.maxUsdPerHour=0", "memory=3", "cloudRun.gpuQuota=-1",
@@ -317,7 +317,7 @@ def of_broken_files(folder: Path) -> Iterator[tuple[str, str]]:
 def of_set(question: Question) -> str:
     try:
         plan(deployment_from(question))
-    except PlanningError as error:
+    except (SettingsError, PlanningError) as error:
         return str(error)
     return ""
 

@@ -14,8 +14,6 @@ from gemma_serving.stacks.wording import settings_key, value_in_file
 FILES = shipped_files(Path(__file__).resolve().parents[2])
 OWN = {
     "accelerator": "tpu.accelerator_type and cloud_run.gpu",
-    "vcpu": "cloud_run.cpu",
-    "host_memory_gib": "cloud_run.memory_mib",
     "platform": "target",
     "weights_mode": "weights and cloud_run.mount.mode",
 }

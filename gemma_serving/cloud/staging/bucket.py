@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from gemma_serving.cloud import google_api
-from gemma_serving.cloud.google_session import RejectedLoginError, open_session
+from gemma_serving.cloud.google_session import NoConnectionError, RejectedLoginError, open_session
 from gemma_serving.contracts.errors import ScriptError
 
 MOST_SOURCES: Final = 32
@@ -215,8 +215,9 @@ def storage_errors(bucket: str) -> Generator[None]:
     except (RetryError, requests.RequestException, TransportError) as error:
         cause = (cast("Exception | None", error.cause) or error) if isinstance(error, RetryError) else error
         status = getattr(getattr(cause, "response", None), "status_code", None)
-        why = type(cause).__name__ if status is None else f"HTTP {status}"
-        raise ScriptError(f"Cloud Storage cannot be reached ({why}). Run this again.") from None
+        if status is None:
+            raise NoConnectionError(google_api.endpoint("storage"), cause) from None
+        raise ScriptError(f"Cloud Storage returned HTTP {status}. Run the same command again.") from None
     except GoogleAuthError as error:
         raise RejectedLoginError(error) from None
     except GoogleAPIError as error:

@@ -2,24 +2,14 @@
 
 from functools import partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gemma_serving.planning.cost.costs import cost_plan
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import WeightSizes, weights_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import (
-    CostPlan,
-    MemoryPlan,
-    StartupPlan,
-    ThroughputPlan,
-    UnknownFigure,
-    WorkloadPlan,
-    unknown_words,
-)
+from gemma_serving.planning.question.types import Figures, MemoryPlan, StartupPlan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of, throughput_plan, workload_plan
@@ -27,35 +17,11 @@ from gemma_serving.planning.speed.startup import startup_plan
 from gemma_serving.planning.speed.unknown import or_none, unknown_figures
 
 
-class Subject(Struct, frozen=True, kw_only=True):
+class Subject(Figures, frozen=True, kw_only=True):
     """A deployment with its figures."""
 
     resolved: Resolved
     weights: WeightSizes
-    memory: MemoryPlan
-    known_startup: StartupPlan | None
-    """None if `start` is in `unknown`."""
-    known_throughput: ThroughputPlan | None
-    """None if `decode` or `prefill` is in `unknown`."""
-    unknown: tuple[UnknownFigure, ...]
-    """Figures that need a constant which was never measured on the accelerator's family."""
-    cost: CostPlan
-    workload: WorkloadPlan | None
-    """Results for the deployment's workload; None if it has none, or if its speed is unknown."""
-
-    @property
-    def startup(self) -> StartupPlan:
-        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
-        if self.known_startup is None:
-            raise PlanningError(unknown_words(self.resolved.accelerator.name, self.unknown))
-        return self.known_startup
-
-    @property
-    def throughput(self) -> ThroughputPlan:
-        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
-        if self.known_throughput is None:
-            raise PlanningError(unknown_words(self.resolved.accelerator.name, self.unknown))
-        return self.known_throughput
 
     @property
     def device(self) -> str:
@@ -88,6 +54,7 @@ def subject_of(resolved: Resolved, memory: MemoryPlan | None = None, startup: St
         answer = or_none(partial(workload_plan, server, cost.usd_per_hour))
     is_known = startup is not None and throughput is not None and (answer is None) is (workload is None)
     return Subject(
+        accelerator=resolved.accelerator.name,
         resolved=resolved,
         weights=weights_of(resolved),
         memory=memory,

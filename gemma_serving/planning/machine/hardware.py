@@ -307,14 +307,6 @@ def image_of(accelerator_type: str, api: str) -> str:
     return found
 
 
-def compute_quota(accelerator: Accelerator, provisioning: str) -> str:
-    """Return the id of the quota for chips of Compute Engine instances; empty if unknown. The Cloud TPU API has a separate quota."""
-    offer = tpu_offer(accelerator)
-    if provisioning == "standard":
-        return FAMILY_QUOTA if offer.instance_family else ""
-    return offer.instance_quota_id
-
-
 def accelerator_of_machine(machine_type: str) -> str:
     """Return the slice of a Compute Engine machine type, by name or URL; empty for one without a known TPU."""
     name = machine_type.rpartition("/")[2]

@@ -31,7 +31,7 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.paths import check_values
 from gemma_serving.planning.settings.vllm_args import (
     KEY_OF,
@@ -72,7 +72,7 @@ def filled_in(deployment: Deployment) -> Resolved:
     )
     options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)
-    vcpu, memory_gib = deployment.given_vcpu, deployment.given_memory_gib
+    run = deployment.cloud_run if platform == "cloud-run" else NO_SERVICE
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
     max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
@@ -102,8 +102,8 @@ def filled_in(deployment: Deployment) -> Resolved:
         eager=bool(options.enforce_eager),
         speculative_tokens=_speculative_tokens(options),
         offload_gib=options.cpu_offload_gib or 0.0,
-        host_memory_gib=host.memory_gib if memory_gib is None else memory_gib,
-        vcpu=host.vcpu if vcpu is None else vcpu,
+        host_memory_gib=run.memory_mib / 1024 or host.memory_gib,
+        vcpu=run.cpu or host.vcpu,
         weights_mode=mode,
         prices=deployment.prices or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),

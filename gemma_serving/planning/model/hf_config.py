@@ -115,7 +115,7 @@ def model_from_config(
         target_hidden=top.positive("backbone_hidden_size") if drafts else 0,
         centroids=top.positive("num_centroids") if drafts and top.flag("use_ordered_embeddings") else 0,
     )
-    return with_quantization(spec, top, per_layer)
+    return with_quantization(spec, top)
 
 
 def _with_defaults(text: ConfigReader) -> ConfigReader:

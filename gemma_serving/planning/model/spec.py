@@ -101,10 +101,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     packing: str = ""
     """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
     stored_bytes: tuple[tuple[Role, float], ...] = ()
-    """Bytes per parameter of roles that differ from `native_quantization`, the mean of their layers: parts in another format, quantized
-    embeddings, and 4-bit layers by their groups."""
-    parts: tuple[tuple[Role, str], ...] = ()
-    """Scheme of each quantized part of a checkpoint with more than one scheme; a part of two schemes has two rows. Otherwise empty."""
+    """Bytes per parameter of roles that differ from `native_quantization`: parts that stay in bf16, quantized embeddings, and 4-bit layers by
+    their groups."""
     has_fp4_activations: bool = False
     """True if the checkpoint says how a server rounds the inputs of NVFP4 layers to 4 bits; without, their products are in bf16."""
     block_width: int = 0
@@ -269,17 +267,6 @@ def _towers(model: ModelSpec) -> list[Tensor]:
     found.append(Tensor("vision", model.other_vision_params - patches, "whole-on-tpu", active_share=0.0))
     found.append(Tensor("audio", model.audio_params, active_share=0.0))
     return found
-
-
-def precisions(model: ModelSpec, scheme: str) -> str:
-    """Return the precision of a model's weights for a reader: nvfp4, or nvfp4 (attention fp8, experts nvfp4)."""
-    parts = ", ".join(f"{role} {one}" for role, one in model.parts)
-    return f"{scheme} ({parts})" if parts else scheme
-
-
-def roles_without(model: ModelSpec, scheme: str) -> frozenset[str]:
-    """Return the parts that a checkpoint of several formats stores in another one; empty for a checkpoint of one format."""
-    return frozenset(role for role, _ in model.parts) - {role for role, one in model.parts if one.startswith(scheme)}
 
 
 def text_params(model: ModelSpec) -> int:

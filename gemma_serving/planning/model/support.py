@@ -78,8 +78,7 @@ def support_of(
     if family in image_supports:
         return Support(scheme=scheme, answer="yes", source="the image's `supports`", seen_on="")
     version = version_key(version_in_use(accelerator, image_version))
-    stored = {spec.native_quantization, *(one for _, one in spec.parts)}
-    loading: Loading = "on-load" if family == "fp8" and family not in stored else "checkpoint"
+    loading: Loading = "on-load" if family == "fp8" != spec.native_quantization else "checkpoint"
     generation, kind = generation_of(accelerator), kind_of_model(spec)
     for row in support_rows():
         if (

@@ -423,28 +423,50 @@ def figures_words(unknown: tuple[UnknownFigure, ...]) -> str:
     return f"{named} {'is' if len(unknown) == 1 else 'are'} unknown"
 
 
-def unknown_words(accelerator: str, unknown: tuple[UnknownFigure, ...]) -> str:
-    """Return which figures are unknown on an accelerator, as a sentence."""
-    return f"{figures_words(unknown).capitalize()} on {accelerator}: no public vLLM server on it was measured."
+class Figures(Struct, frozen=True, kw_only=True):
+    """Figures of one deployment: memory, start, speed and cost."""
 
-
-class Plan(Struct, frozen=True, kw_only=True):
-    """The planner's result for one deployment."""
-
-    fits: bool
-    verdict: Verdict
-    model: str
     accelerator: str
-    platform: Platform
-    quantization: str
-    weights_mode: WeightsMode
     memory: MemoryPlan
     known_startup: StartupPlan | None
     """None if `start` is in `unknown`."""
     known_throughput: ThroughputPlan | None
     """None if `decode` or `prefill` is in `unknown`."""
     unknown: tuple[UnknownFigure, ...]
+    """Figures that need a constant which was never measured on the accelerator's family."""
     cost: CostPlan
+    workload: WorkloadPlan | None
+    """Results for the deployment's workload; None if it has none, or if its speed is unknown."""
+
+    @property
+    def startup(self) -> StartupPlan:
+        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
+        if self.known_startup is None:
+            raise PlanningError(self.unknown_words)
+        return self.known_startup
+
+    @property
+    def throughput(self) -> ThroughputPlan:
+        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
+        if self.known_throughput is None:
+            raise PlanningError(self.unknown_words)
+        return self.known_throughput
+
+    @property
+    def unknown_words(self) -> str:
+        """Which figures are unknown on the accelerator, as a sentence."""
+        return f"{figures_words(self.unknown).capitalize()} on {self.accelerator}: no public vLLM server on it was measured."
+
+
+class Plan(Figures, frozen=True, kw_only=True):
+    """The planner's result for one deployment."""
+
+    fits: bool
+    verdict: Verdict
+    model: str
+    platform: Platform
+    quantization: str
+    weights_mode: WeightsMode
     margin: EdgeOfMemory | None
     """Memory limit at which a fitting deployment may still fail; None if none is close."""
     bill: str
@@ -459,22 +481,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Version of vLLM in the image; empty if unknown."""
     vulnerabilities: tuple[str, ...]
     """Ids of the published vulnerabilities that callers can use, the worst first."""
-    workload: WorkloadPlan | None = None
-    """Results for the deployment's workload; None if it has none."""
-
-    @property
-    def startup(self) -> StartupPlan:
-        """The start. Raises PlanningError if it is unknown (`known_startup`)."""
-        if self.known_startup is None:
-            raise PlanningError(unknown_words(self.accelerator, self.unknown))
-        return self.known_startup
-
-    @property
-    def throughput(self) -> ThroughputPlan:
-        """The speed. Raises PlanningError if it is unknown (`known_throughput`)."""
-        if self.known_throughput is None:
-            raise PlanningError(unknown_words(self.accelerator, self.unknown))
-        return self.known_throughput
 
     @property
     def replicas(self) -> int:

@@ -205,8 +205,8 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else 0
     usual_timeout_s = HOUR_S if is_explicit else 0
     return {
-        "host_memory_gib": host.memory_gib if is_explicit else None,
-        "vcpu": host.vcpu if is_explicit else None,
+        "cloud_run.memory_mib": round(host.memory_gib * 1024) if is_explicit else 0,
+        "cloud_run.cpu": round(host.vcpu) if is_explicit else 0,
         "cloud_run.startup_probe": None,
         "cloud_run.cuda_compatibility": None,
         "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
@@ -216,8 +216,8 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
 
 
 def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
-    """Return the settings that a machine with this accelerator needs: default host memory and, for a TPU, a zone and a run limit."""
-    changes: Changes = {"host_memory_gib": None, "vcpu": None}
+    """Return the settings that a machine with this accelerator needs: for a TPU, a zone and a run limit."""
+    changes: Changes = {}
     tpu = deployment.tpu
     if not accelerator.is_tpu:
         return changes

@@ -16,6 +16,8 @@ from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.rules.registry import ALL_RULES
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.gateway import GatewaySettings
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import DAY_S, HOUR_S, ceil_div, duration
 
 _DAY_H: Final = DAY_S / HOUR_S
@@ -42,12 +44,12 @@ class Backend(Struct, frozen=True, kw_only=True):
     """A stack behind the gateway."""
 
     stack: str
-    subject: Subject | None
-    """Its settings with all figures; None if they cannot be read."""
+    settings: Settings | None = None
+    """None if they cannot be read or planned."""
+    subject: Subject | None = None
+    """The settings with all figures; None with them."""
     problem: str = ""
     """Reason for that."""
-    gateway: str = ""
-    """Stack that `tpu.gateway` names, or empty."""
     deployed: DeployedBackend | None = None
     """None: the deployed stack was not read."""
 
@@ -61,14 +63,7 @@ class GatewayQuestion(Struct, frozen=True, kw_only=True):
     """A gateway with its backends."""
 
     stack: str
-    region: str
-    """Region of its service."""
-    min_instances: int
-    """Instances that always run."""
-    max_instances: int
-    regions: Sequence[str]
-    """Regions with a subnetwork."""
-    internet_egress: bool
+    settings: GatewaySettings
     backends: Sequence[Backend]
     prices: PriceBook | None = None
 
@@ -128,21 +123,21 @@ def _unreachable(question: GatewayQuestion) -> _Found:
 
 def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file: str) -> _Found:
     tpu = subject.resolved.deployment.tpu
-    if backend.gateway != question.stack:
-        named = f"tpu.gateway is {backend.gateway}" if backend.gateway else "tpu.gateway is not set"
+    if tpu.gateway != question.stack:
+        named = f"tpu.gateway is {tpu.gateway}" if tpu.gateway else "tpu.gateway is not set"
         yield (
             f"Backend {backend.stack} is not in the gateway's network: {named}.",
             f"In {file}, set gemma-serving:tpu.gateway: {question.stack}. The TPU VM of a deployed stack is replaced.",
         )
     regions = dict.fromkeys(region for zone in tpu.zones if (region := region_of(zone)))
-    absent = [region for region in regions if region not in question.regions]
+    absent = [region for region in regions if region not in question.settings.regions]
     if absent:
         yield (
             f"The gateway has no subnetwork in {', '.join(absent)}, where backend {backend.stack} has zones.",
             f"Add {', '.join(absent)} to gemma-serving:gateway.regions, or remove those zones in {file}.",
         )
     needs_nat = subject.resolved.weights_mode == "hub" or tpu.api == "compute-engine"
-    if needs_nat and not question.internet_egress:
+    if needs_nat and not question.settings.internet_egress:
         what = "the docker package" if tpu.api == "compute-engine" else "weights from the Hugging Face hub"
         yield (
             f"Backend {backend.stack} downloads {what}, but gateway.internetEgress is false.",
@@ -211,19 +206,19 @@ def _cut(question: GatewayQuestion) -> _Found:
 def _full(question: GatewayQuestion) -> _Found:
     known = [backend.subject.resolved for backend in question.backends if backend.subject is not None]
     taken = sum(each.max_num_seqs * each.dp for each in known)
-    accepted = question.max_instances * CONCURRENCY
+    accepted = question.settings.max_instances * CONCURRENCY
     if taken > accepted:
         yield (
-            f"The servers run {taken:,} concurrent requests, but {question.max_instances} instances of the gateway have memory for {accepted:,}.",
+            f"The servers run {taken:,} concurrent requests, but {question.settings.max_instances} instances of the gateway have memory for {accepted:,}.",
             f"Set gemma-serving:gateway.maxInstances: {ceil_div(taken, CONCURRENCY)}.",
         )
 
 
 def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float:
     """Return the price per hour of the gateway's instances that always run and of these servers."""
-    each = sum(part.usd_per_hour for part in gateway_parts(question.region, question.prices))
+    each = sum(part.usd_per_hour for part in gateway_parts(question.settings.region, question.prices))
     costs = [_server_usd(backend.subject, backend.deployed) for backend in servers if backend.subject is not None]
-    return sum(costs, each * question.min_instances)
+    return sum(costs, each * question.settings.min_instances)
 
 
 def _server_usd(subject: Subject, deployed: DeployedBackend | None) -> float:
@@ -236,10 +231,10 @@ def _server_usd(subject: Subject, deployed: DeployedBackend | None) -> float:
 
 
 def _cost(question: GatewayQuestion) -> _Found:
-    minimum = question.min_instances
-    parts = gateway_parts(question.region, question.prices)
+    minimum = question.settings.min_instances
+    parts = gateway_parts(question.settings.region, question.prices)
     each = sum(part.usd_per_hour for part in parts)
-    assumed = f", assumed for {question.region}" if any(part.price.is_assumed for part in parts) else ""
+    assumed = f", assumed for {question.settings.region}" if any(part.price.is_assumed for part in parts) else ""
     servers = [backend for backend in question.backends if backend.subject is not None]
     whole = usd_per_hour(question, servers)
     machines = f"{len(servers)} server{'s' if len(servers) != 1 else ''}"

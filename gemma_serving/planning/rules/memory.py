@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,7 +18,7 @@ from gemma_serving.planning.memory.kv_cache import largest_model_len, layout_of
 from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
 from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.model.spec import VisionTower
-from gemma_serving.planning.model.support import FP8_KV, Answer, Support, support_of
+from gemma_serving.planning.model.support import FP8_KV, Support, support_of
 from gemma_serving.planning.question.recommendation import UTILIZATION
 from gemma_serving.planning.question.releases import tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
@@ -33,12 +32,10 @@ from gemma_serving.planning.rules.alternatives import (
     smaller_models,
 )
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.units import align_to, from_gib, number_of, to_gib
 
-_ANSWERS: Final[tuple[Answer, ...]] = ("no", "unknown", "yes")
-"""Answers about a precision on a device, the worst first."""
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _FEWER_SEQUENCES = (128, 64, 32, 16)
@@ -136,7 +133,6 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     host, need = resolved.host, with_margin_gib(subject.memory.load_peak_host_gib)
     if resolved.platform != "cloud-run":
         yield from fewer_replicas(resolved)
-        yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
     if resolved.collects_on_cloud_run:
         yield change("metrics.enabled", False)
@@ -150,12 +146,8 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
     enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     vcpu = next(enough, None)
-    if memory_gib > host.max_memory_gib or vcpu is None:
-        return
-    changes: dict[str, object] = {"host_memory_gib": float(memory_gib)}
-    if resolved.vcpu < vcpu:
-        changes["vcpu"] = float(vcpu)
-    yield Remedy(changes=changes)
+    if memory_gib <= host.max_memory_gib and vcpu is not None:
+        yield Remedy(changes=instance_size(max(vcpu, resolved.vcpu), memory_gib))
 
 
 @rule("FIT04")
@@ -251,21 +243,13 @@ def _support(resolved: Resolved, precision: str) -> Support:
     return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
 
 
-def _least_supported(resolved: Resolved) -> tuple[str, Support]:
-    """Return the precision of the weights with the worst answer on the device, of those that the checkpoint has, and that answer."""
-    schemes = dict.fromkeys((resolved.scheme.name, *(scheme for _, scheme in resolved.spec.parts)))
-    rows = [(scheme, _support(resolved, scheme)) for scheme in schemes]
-    return min(rows, key=lambda one: (_ANSWERS.index(one[1].answer), not one[1].is_weight_only))
-
-
 @rule("FIT06")
 def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
-    scheme, row = _least_supported(resolved)
-    layers = f", in its {scheme} layers," if resolved.spec.parts else f" as {scheme}"
-    served = f"{resolved.model_id}{layers}"
+    scheme = resolved.scheme.name
+    row, served = _support(resolved, scheme), f"{resolved.model_id} as {scheme}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
     if row.answer == "yes":
         if resolved.is_tpu:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids, owner_of
 from gemma_serving.planning.model.catalog import absent_model
-from gemma_serving.planning.model.spec import precisions, text_params
+from gemma_serving.planning.model.spec import text_params
 from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for, named_drafter
 from gemma_serving.planning.rules.alternatives import served_as, smaller_models
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
@@ -18,8 +18,8 @@ def _unknown_architecture(subject: Subject) -> RuleResult | None:
     spec = resolved.deployment.model_spec
     if spec is None:
         return None
-    stored = precisions(spec, resolved.scheme.name)
-    size = f"{text_params(spec) / 1e9:.2f} billion parameters in {stored}, {subject.memory.checkpoint_gib:.2f} GiB of files"
+    billions, precision = text_params(spec) / 1e9, resolved.scheme.name
+    size = f"{billions:.2f} billion parameters in {precision}, {subject.memory.checkpoint_gib:.2f} GiB of files"
     unknown = f" Unknown: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
     is_known = find_checkpoint(resolved.deployment.model) is not None
     near = () if is_known else near_spellings(resolved.deployment.model)

@@ -7,7 +7,7 @@ from gemma_serving.contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU,
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
 
@@ -53,7 +53,6 @@ def _room_remedies(resolved: Resolved) -> Iterator[Remedy]:
         fits = vcpu >= resolved.vcpu and memory_gib <= min(vcpu * CLOUD_RUN_GIB_PER_VCPU, resolved.host.max_memory_gib)
         own_vcpu, own_gib = server_share(vcpu, memory_gib)
         if fits and own_vcpu >= resolved.host.min_vcpu and own_gib >= resolved.host.min_memory_gib:
-            size = {"vcpu": float(vcpu), "host_memory_gib": memory_gib}
             if (vcpu, memory_gib) != (resolved.vcpu, resolved.host_memory_gib):
-                yield Remedy(changes={**size, "metrics.enabled": True})
+                yield Remedy(changes={**instance_size(vcpu, memory_gib), "metrics.enabled": True})
             return

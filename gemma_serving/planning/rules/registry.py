@@ -32,6 +32,11 @@ def change(path: str, value: object) -> Remedy:
     return Remedy(changes={path: value})
 
 
+def instance_size(vcpu: float, memory_gib: float) -> dict[str, object]:
+    """Return the changes to another size of a Cloud Run instance."""
+    return {"cloud_run.cpu": round(vcpu), "cloud_run.memory_mib": round(memory_gib * 1024)}
+
+
 Check = Callable[[Subject], RuleResult | None]
 _CHECKS: dict[str, Check] = {}
 

@@ -182,16 +182,12 @@ class Limit(Constraint, Struct, frozen=True, kw_only=True):
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
-    one_of: tuple[int, ...] = ()
-    """The only allowed numbers; empty for any within the limits."""
     multiple_of: int = 1
 
     def __str__(self) -> str:
-        """Return the limits in words: "1 or more", "above 0 and at most 1", "8 or 16", "a multiple of 16"."""
+        """Return the limits in words: "1 or more", "above 0 and at most 1", "a multiple of 16"."""
         if self.multiple_of > 1:
             return f"a multiple of {self.multiple_of}"
-        if self.one_of:
-            return one_of(self.one_of)
         words = (
             None if self.at_least is None else f"{_figure(self.at_least)} or more",
             None if self.above is None else f"above {_figure(self.above)}",
@@ -203,7 +199,6 @@ class Limit(Constraint, Struct, frozen=True, kw_only=True):
         """Return whether the value is a number within the limits; nan, inf and booleans are not."""
         return (
             is_number(value)
-            and (not self.one_of or value in self.one_of)
             and (self.multiple_of == 1 or value % self.multiple_of == 0)
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -223,7 +218,6 @@ class Limit(Constraint, Struct, frozen=True, kw_only=True):
             "minimum": self.at_least,
             "maximum": round(LARGEST) if self.at_most is None else self.at_most,
             "multipleOf": self.multiple_of if self.multiple_of > 1 else None,
-            "enum": list(self.one_of) or None,
         }
         return {key: value for key, value in stated.items() if value is not None}
 

@@ -58,10 +58,6 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse starts too late."""
-    host_memory_gib: Annotated[float, Limit(above=0)] | None = None
-    """Memory of a machine without a block; None for the service's (`given_memory_gib`), without one the default for the accelerator."""
-    vcpu: Annotated[float, Limit(above=0)] | None = None
-    """vCPU of a machine without a block; None for the service's (`given_vcpu`), without one the default for the accelerator."""
     image: ImageSettings | None = None
     """The server's image; None for the accelerator's default image."""
     tpu: TpuSettings = NO_TPU
@@ -109,18 +105,6 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.platform == "cloud-run":
             return gpu or slice_type
         return slice_type or gpu
-
-    @property
-    def given_vcpu(self) -> float | None:
-        """VCPU of the machine as it was given, or of the service; None for the default."""
-        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.cpu > 0
-        return self.cloud_run.cpu if self.vcpu is None and is_service else self.vcpu
-
-    @property
-    def given_memory_gib(self) -> float | None:
-        """Memory of the machine as it was given, or of the service; None for the default."""
-        is_service = self.platform in {None, "cloud-run"} and self.cloud_run.memory_mib > 0
-        return self.cloud_run.memory_mib / 1024 if self.host_memory_gib is None and is_service else self.host_memory_gib
 
     @property
     def image_version(self) -> str | None:

@@ -102,7 +102,7 @@ class SettingField(NamedTuple):
         limit = self.limit
         if limit is None:
             return kind
-        if limit.one_of or limit.multiple_of > 1:
+        if limit.multiple_of > 1:
             return f"{limit}"
         return f"{kind} {limit}" if limit.at_least is None else f"{kind} of {limit}"
 

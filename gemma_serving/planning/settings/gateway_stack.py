@@ -26,3 +26,8 @@ class GatewayStack:
     """JSON file with custom prices, relative to `Pulumi.yaml`."""
     labels: Annotated[Labels, OnChange("update")] = field(default_factory=dict[str, str])
     """Custom labels for every resource that supports labels."""
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Distinct regions of the gateway and of its subnetworks, in order."""
+        return tuple(dict.fromkeys([self.gateway.region, *self.gateway.regions]))

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
@@ -45,15 +45,6 @@ _EMPTY: Final[Mapping[str, object]] = {
 }
 """Initial value of an omitted block when one of its fields is set."""
 
-_MACHINE: Final[Mapping[str, Callable[[Deployment], object]]] = {
-    "accelerator": lambda one: one.accelerator_name,
-    "vcpu": lambda one: one.given_vcpu,
-    "host_memory_gib": lambda one: one.given_memory_gib,
-}
-"""The machine's fields of a question, which a stack has in its block, with their values."""
-_OWN: Final[Mapping[str, object]] = {"accelerator": "", "vcpu": None, "host_memory_gib": None}
-"""Values of these fields in a question that has them in a block."""
-
 
 @cache
 def question_fields() -> Mapping[str, SettingField]:
@@ -74,7 +65,7 @@ def _leaves() -> Iterator[SettingField]:
 
 def check_values(deployment: Deployment) -> None:
     """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
-    for path in ("host_memory_gib", "vcpu", "measured_tok_per_s", "max_usd", "weights_mode"):
+    for path in ("measured_tok_per_s", "max_usd", "weights_mode"):
         value: object = getattr(deployment, path)
         problem = None if value is None else question_fields()[path].problem(value)
         if problem is not None:
@@ -86,9 +77,9 @@ def check_values(deployment: Deployment) -> None:
 
 
 def value_at(deployment: Deployment, path: str) -> object:
-    """Return the value of a field; None if it or its block is omitted. A machine's figures may be in a block."""
-    if path in _MACHINE:
-        return _MACHINE[path](deployment)
+    """Return the value of a field; None if it or its block is omitted. The accelerator may be in a block."""
+    if path == "accelerator":
+        return deployment.accelerator_name
     found: object = deployment
     for name in path.split("."):
         found = getattr(found, name) if found is not None else None
@@ -100,23 +91,22 @@ def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deplo
     if "model" in changes and deployment.model_revision:
         changes = {"model_revision": "", **changes}
     if deployment.tpu.accelerator_type or deployment.cloud_run.gpu:
-        cleared = {path: _OWN[path] for path in changes if path in _OWN}
-        changes = {**cleared, **_of_mount(deployment, changes), **in_blocks(deployment, changes)}
+        cleared = {"accelerator": ""} if "accelerator" in changes else {}
+        changes = {**cleared, **in_blocks(deployment, changes)}
     return _changed(deployment, changes)
 
 
 def in_blocks(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the changes of a stack's machine as changes of its block, which a platform without a stack does not have."""
+    """Return the changes with a stack's accelerator as a change of its block, which a platform without a stack does not have, and those of the mount."""
     platform = changes.get("platform", deployment.platform)
-    found: dict[str, object] = {}
-    for path, value in changes.items():
-        if platform == "cloud-run" and path in _OWN:
-            found |= _of_service(path, value)
-        elif platform == "tpu-vm" and path == "accelerator":
-            found["tpu.accelerator_type"] = value
-        else:
-            found[path] = value
-    return found
+    name = changes.get("accelerator")
+    found = find_accelerator(str(name)) if name is not None else None
+    own: dict[object, tuple[str, object]] = {
+        "cloud-run": ("cloud_run.gpu", CLOUD_RUN_GPUS.get(found.name if found else "", str(name))),
+        "tpu-vm": ("tpu.accelerator_type", name),
+    }
+    named = dict(own.get(platform, one) if one[0] == "accelerator" else one for one in changes.items())
+    return {**named, **_of_mount(deployment, changes), **named}
 
 
 def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
@@ -127,16 +117,9 @@ def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[
     if mode not in typing.get_args(MountMode):
         is_unmounted = deployment.weights_mode in {"streamer", "memory"}
         return {"cloud_run.mount.mode": MountSettings().mode} if is_unmounted else {}
-    size = {} if mode == "fuse-cached" else {"cloud_run.mount.cache_size_mib": None}
+    drops_size = mode != "fuse-cached" and deployment.cloud_run.mount.cache_size_mib is not None
+    size = {"cloud_run.mount.cache_size_mib": None} if drops_size else {}
     return {"cloud_run.mount.mode": mode, **size}
-
-
-def _of_service(path: str, value: object) -> Mapping[str, object]:
-    if path == "accelerator":
-        known = find_accelerator(str(value))
-        return {"cloud_run.gpu": CLOUD_RUN_GPUS.get(known.name if known else "", str(value))}
-    number = cast("float", value or 0)
-    return {"cloud_run.cpu": round(number)} if path == "vcpu" else {"cloud_run.memory_mib": round(number * 1024)}
 
 
 def effective_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:

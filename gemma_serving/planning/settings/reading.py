@@ -3,16 +3,18 @@
 A file has camelCase keys and quantities with a unit. No other value is converted.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING
-from typing import Any, Final, Literal, TypeVar, cast, get_origin
+from typing import Any, Final, TypeVar, cast, get_origin
 
-from gemma_serving.planning.numbers import is_number, read_json, whole_number
+from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.annotations import InFile, Quantity, WordOrList
 from gemma_serving.planning.settings.fields import Place, Problem, SettingField, contradictions, own_fields
 
 T = TypeVar("T")
+_NUMBER: Final = re.compile(r"\$?(\d+(?:[.,]\d+)?)%?")
 _THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
 
 
@@ -89,53 +91,26 @@ def _hint(field: SettingField, value: object) -> str | None:
     if not field.has_number or not isinstance(value, str):
         return None
     thousands = _THOUSANDS.fullmatch(value)
-    if field.hint is int:
-        words = "expected a whole number without a unit; write"
-        return thousands and f"{words} {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
-    try:
-        is_text = is_number(read_json(value))
-    except ValueError:
+    if field.hint is int and thousands:
+        return f"expected a whole number without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
+    written = _NUMBER.fullmatch(value)
+    if written is None:
         return None
-    quotes = "remove the quotes, or set it again with `pulumi config set --type float`"
-    return f"expected a number, not text; {quotes}" if is_text else None
+    number = float(written[1].replace(",", "" if field.hint is int else ".")) / (100 if value.endswith("%") else 1)
+    kind = "int" if field.hint is int else "float"
+    return f"expected a number, not text; write {number:.12g} without quotes, or set it again with `pulumi config set --type {kind}`"
 
 
 def read_text(field: SettingField, text: str) -> object:
-    """Return the value of a field that a command line has as text. Raises ValueError with what is expected."""
-    value = _of_text(field, text) if field.quantity is None else field.quantity.read(text)
-    problem = field.problem(value)
-    if problem is not None:
-        raise ValueError(problem)
-    return value
-
-
-def _of_text(field: SettingField, text: str) -> object:
-    kind = get_origin(field.hint) or field.hint
-    key = str if kind is Literal else kind
-    words, read = _KINDS[key]
-    try:
-        return read(text.lower() if kind is Literal else text)
-    except (ValueError, KeyError):
-        raise ValueError(f"expected {field.allowed if field.has_number else words}") from None
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-
-
-def _json_object(text: str) -> object:
-    value = read_json(text)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is an invalid value like any other
-    return cast("object", value)
-
-
-_KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
-    bool: ("true or false", _boolean),
-    int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
-    float: ("a number", float),
-    str: ("text", str),
-    Mapping: ('a JSON object, such as {"name": "value"}', _json_object),
-    tuple: ("words with spaces between them", lambda text: tuple(text.split())),
-}
-"""For each type: description of its value, and its parser for command-line text."""
+    """Return the value of a field that a command line has as text: words of a list, JSON, or the text itself. Raises ValueError with what is expected."""
+    value: object = text
+    if get_origin(field.hint) is tuple:
+        value = text.split()
+    elif field.hint is not str and field.quantity is None:
+        with contextlib.suppress(ValueError):
+            value = read_json(text)
+    problems = list[Problem]()
+    read = _value(field, value, (), problems)
+    for problem in problems:
+        raise ValueError(problem.text)
+    return read

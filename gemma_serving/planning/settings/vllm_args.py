@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, 
 
 from gemma_serving.contracts.fields import Doc, to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
-from gemma_serving.planning.settings.annotations import Key, Limit, Matching, Unusable
+from gemma_serving.planning.settings.annotations import Key, Limit, Matching, OneOf, Unusable
 from gemma_serving.planning.settings.fields import SettingField, own_fields
 
 DEFAULT_PORT: Final = 8000
@@ -173,20 +173,16 @@ class VllmOptions:
         ),
     ] = None
     image_tokens: Annotated[
-        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Annotated[int, OneOf(IMAGE_TOKENS)] | None,
         Key("multimodal.imageTokens"),
         Flag("--mm-processor-kwargs"),
         InJson((("max_soft_tokens",),)),
-        Unit("tokens"),
-        Doc("Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."),
     ] = None
     max_image_tokens: Annotated[
-        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Annotated[int, OneOf(IMAGE_TOKENS)] | None,
         Key("multimodal.maxImageTokens"),
         Flag("--hf-overrides"),
         InJson((("vision_config", "default_output_length"), ("vision_soft_tokens_per_image",))),
-        Unit("tokens"),
-        Doc("Largest image that a request may choose. Default: `imageTokens`."),
     ] = None
     enable_auto_tool_choice: Annotated[
         _Switch, Doc("Allow the model to decide when to call a tool. Requires `toolCallParser`.")
@@ -205,7 +201,6 @@ class VllmOptions:
         Key("thinking.default"),
         Flag("--default-chat-template-kwargs"),
         InJson((("enable_thinking",),)),
-        Doc("True if the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."),
     ] = None
     load_format: Annotated[
         str | None,
@@ -235,22 +230,9 @@ class VllmOptions:
         Key("lora.adapters"),
         Flag("--lora-modules"),
         Pairs(ENABLE_LORA),
-        Doc(
-            "LoRA adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder in the image."
-        ),
     ] = None
-    max_lora_rank: Annotated[
-        Annotated[int, Limit(one_of=LORA_RANKS)] | None,
-        Key("lora.rank"),
-        Doc(
-            "Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory. Default: 16."
-        ),
-    ] = None
-    max_loras: Annotated[
-        _Count,
-        Key("lora.atOnce"),
-        Doc("Adapters that one step can use. Each reserves memory. Default: all `adapters`."),
-    ] = None
+    max_lora_rank: Annotated[Annotated[int, OneOf(LORA_RANKS)] | None, Key("lora.rank")] = None
+    max_loras: Annotated[_Count, Key("lora.atOnce")] = None
     trust_remote_code: Annotated[
         bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
     ] = None
@@ -302,7 +284,7 @@ class VllmOption(NamedTuple):
     unit: str
     """Unit of the value; empty if it has none or the name states it."""
     help: str
-    """Effect of the option, in sentences."""
+    """Effect of the option, in sentences; empty for a key inside a block, whose class has them (`planning.settings.vllm_blocks`)."""
 
     @property
     def is_in_block(self) -> bool:
@@ -354,7 +336,7 @@ def _option(field: SettingField) -> VllmOption:
         has_no_form=flag.has_no_form,
         shape=markers.get(InJson) or markers.get(Pairs),
         unit=markers[Unit].name if Unit in markers else "",
-        help=markers[Doc].text,
+        help=markers[Doc].text if Doc in markers else "",
     )
 
 

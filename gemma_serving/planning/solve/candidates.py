@@ -46,7 +46,7 @@ from gemma_serving.planning.question.recommendation import (
     replica_counts,
 )
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.image import named_image
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
@@ -94,9 +94,18 @@ class HostShape(Struct, frozen=True, kw_only=True):
     places: tuple[str, ...]
     """Zones of a slice, or the one region of a service."""
     usd_per_hour: float
-    vcpu: float | None = None
-    """Host of a service; None for a slice, whose host is fixed."""
-    memory_gib: float | None = None
+    vcpu: int = 0
+    """Host of a service; 0 for a slice, whose host is fixed."""
+    memory_mib: int = 0
+
+    def host(self, deployment: Deployment) -> Deployment:
+        """Return the deployment with the block of this slice or service."""
+        name, run = self.accelerator.cloud_run.name, deployment.cloud_run
+        if self.platform == "cloud-run":
+            run = dataclasses.replace(run, region=self.places[0], gpu=name, cpu=self.vcpu, memory_mib=self.memory_mib)
+            return replace_struct(deployment, cloud_run=run)
+        tpu = dataclasses.replace(deployment.tpu, accelerator_type=self.accelerator.name, zones=self.places)
+        return replace_struct(deployment, tpu=tpu)
 
 
 def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
@@ -187,8 +196,8 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
         return
     host = host_of(accelerator, "cloud-run")
     instance = partial(instance_parts, prices, gpu=accelerator.name, zonal_redundancy=False)
-    for gib in map(float, range(int(host.min_memory_gib), int(host.max_memory_gib) + 1, CLOUD_RUN_GIB_PER_VCPU)):
-        vcpu = next((float(one) for one in cloud_run_vcpu(host) if one * CLOUD_RUN_GIB_PER_VCPU >= gib), None)
+    for gib in range(int(host.min_memory_gib), int(host.max_memory_gib) + 1, CLOUD_RUN_GIB_PER_VCPU):
+        vcpu = next((one for one in cloud_run_vcpu(host) if one * CLOUD_RUN_GIB_PER_VCPU >= gib), None)
         if vcpu is not None:
             parts = {place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places}
             if not all(parts.values()):
@@ -200,7 +209,7 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
                 places=cheapest[:1],
                 usd_per_hour=usd,
                 vcpu=vcpu,
-                memory_gib=gib,
+                memory_mib=gib * 1024,
             )
 
 
@@ -274,17 +283,12 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         options["max_num_batched_tokens"] = shipped.get("vllm.max_num_batched_tokens")
     deployment = Deployment(
         model=served.checkpoint.id,
-        accelerator=place.accelerator.name,
         platform=place.platform,
         quantization=served.quantization,
         vllm=VllmOptions(**cast("dict[str, Any]", options)),
         weights_mode=WEIGHTS_MODES[place.platform][0],
-        host_memory_gib=place.memory_gib,
-        vcpu=place.vcpu,
         workload=workload,
         image=named_image(image) if image else None,
         prices=prices,
     )
-    if place.platform == "cloud-run":
-        return replace_struct(deployment, cloud_run=dataclasses.replace(NO_SERVICE, region=place.places[0]))
-    return replace_struct(deployment, tpu=dataclasses.replace(NO_TPU, zones=place.places))
+    return place.host(deployment)

@@ -9,11 +9,11 @@ from gemma_serving.planning.memory.budget import captured_graphs, program_memory
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
 from gemma_serving.planning.model.spec import active_params, text_params
 from gemma_serving.planning.question.releases import tokens_in_flight
-from gemma_serving.planning.question.types import StartStage, unknown_words
+from gemma_serving.planning.question.types import StartStage
 from gemma_serving.planning.rules.security.advisories import ADVICE, vulnerabilities
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.speed.startup import xla_programs
-from gemma_serving.planning.units import KIB, to_gib
+from gemma_serving.planning.units import KIB, number_of, to_gib
 
 _BILLION = 1e9
 
@@ -30,10 +30,6 @@ def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def _model(subject: Subject) -> Iterator[str]:
     spec, scheme = subject.resolved.spec, subject.resolved.scheme
     groups = ", ".join(
@@ -46,15 +42,14 @@ def _model(subject: Subject) -> Iterator[str]:
     yield f"{spec.layers} layers: {groups}"
     yield f"{scheme.name}: {scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others"
     for role, size in spec.stored_bytes:
-        formats = " and ".join(one for part, one in spec.parts if part == role)
-        yield f"{role}: {size:.4g} bytes per parameter{f', {formats}' if formats else ''}, from its config.json"
+        yield f"{role}: {size:.4g} bytes per parameter, from its config.json"
 
 
 def _memory(subject: Subject) -> Iterator[str]:
     memory = subject.memory
     resolved = subject.resolved
     weights = subject.weights
-    devices = _counted(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
+    devices = number_of(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
     yield f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB"
     yield f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB"
     tables = f", including {to_gib(weights.tables):.3f} for position tables and buffers"
@@ -88,7 +83,7 @@ def _kv(subject: Subject) -> Iterator[str]:
     length, flying = resolved.max_model_len, tokens_in_flight(resolved)
     yield f"block = {layout.block_bytes / KIB:,.0f} KiB; {memory.kv_gib:.3f} GiB / block = {memory.kv_blocks:,} blocks"
     for kind in layout.kinds:
-        groups = _counted(kind.groups, "group")
+        groups = number_of(kind.groups, "group")
         if kind.window is None:
             yield f"full length: {groups} x ceil({length:,} / {kind.block_size}) blocks per request"
         else:
@@ -111,7 +106,7 @@ def _delay(stage: StartStage) -> str:
 def _startup(subject: Subject) -> Iterator[str]:
     resolved, startup = subject.resolved, subject.known_startup
     if startup is None:
-        yield unknown_words(resolved.accelerator.name, subject.unknown)
+        yield subject.unknown_words
         return
     work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
     if resolved.is_tpu:

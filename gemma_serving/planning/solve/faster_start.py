@@ -118,6 +118,6 @@ def _changes(subject: Subject, present: LoadingMode, mode: LoadingMode) -> Itera
     if mode.direct_vpc != present.direct_vpc:
         yield "cloud_run.direct_vpc", mode.direct_vpc
     if mode.memory_gib != resolved.host_memory_gib:
-        yield "host_memory_gib", mode.memory_gib
+        yield "cloud_run.memory_mib", round((mode.memory_gib or 0) * 1024)
     if mode.vcpu != resolved.vcpu:
-        yield "vcpu", mode.vcpu
+        yield "cloud_run.cpu", round(mode.vcpu or 0)

@@ -32,6 +32,7 @@ from gemma_serving.planning.question.types import Band, MemoryPlan, StartupPlan,
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
     LEAST_CONTEXT,
@@ -53,8 +54,6 @@ _MILLION: Final = 1_000_000
 _CENT: Final = 0.005
 _HOST_MEMORY: Final = "FIT03"
 """The only finding that a larger host ends."""
-BESIDE_CACHE: Final = frozenset({"DPL02", "FIT03", "FIT08", "HST02", "REL01", "SCL06"})
-"""Findings that the settings of the KV cache, its precision and size and the longest request, neither cause nor end."""
 Goal = Literal["cost", "latency", "throughput"]
 """Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
@@ -260,16 +259,9 @@ class _Search(Struct, frozen=True, kw_only=True):
         if self.workload.users is None and self.workload.rate_per_s is None:
             candidates = sorted(candidates, key=self._rate, reverse=True)
         misses: list[NearestMiss] = []
-        settled: set[tuple[int, int]] = set()
         warned: Solution | None = None
         for candidate in candidates:
-            resolved = filled_in(candidate)
-            batch = resolved.dp, resolved.max_num_seqs
-            if batch in settled:
-                continue
-            outcome, is_beside_cache = self._outcome(resolved, served, hosts)
-            if is_beside_cache:
-                settled.add(batch)
+            outcome = self._outcome(filled_in(candidate), served, hosts)
             if isinstance(outcome, NearestMiss):
                 misses.append(outcome)
             elif not outcome.warnings:
@@ -285,29 +277,27 @@ class _Search(Struct, frozen=True, kw_only=True):
             return 0.0
         return workload_plan(server_of(resolved, memory, self.workload), 0.0).output_tok_per_s.typical
 
-    def _outcome(self, resolved: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
-        """Return the outcome of one candidate, and whether every other setting of the KV cache has the same outcome or a worse one."""
+    def _outcome(self, resolved: Resolved, served: Served, hosts: Hosts) -> Solution | NearestMiss:
+        """Return the outcome of one candidate."""
         memory = memory_plan(resolved)
         missing = self._missing(resolved, memory)
         if missing is not None:
             stage, reason, excess = missing
-            miss = NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
-            return miss, memory.load_peak_device_gib > memory.usable_gib
-        outcome, is_beside_cache = _deployed(resolved, served, hosts)
+            return NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
+        outcome = _deployed(resolved, served, hosts)
         if isinstance(outcome, NearestMiss):
-            return outcome, is_beside_cache
-        place = next(one for one in hosts if one.memory_gib == outcome.deployment.host_memory_gib)
+            return outcome
+        place = next(one for one in hosts if one.memory_mib == outcome.deployment.cloud_run.memory_mib)
         over = list(self._exceeded(outcome.answer, place))
         if not over:
-            return outcome, is_beside_cache
-        miss = NearestMiss(
+            return outcome
+        return NearestMiss(
             served=served,
             place=place,
             reasons=tuple(reason for reason, _ in over),
             excess=max(factor for _, factor in over),
             stage=Stage.LIMITS,
         )
-        return miss, False
 
     def _missing(self, resolved: Resolved, memory: MemoryPlan) -> tuple[Stage, str, float] | None:
         """Return the missing memory or speed with its factor."""
@@ -346,31 +336,25 @@ class _Search(Struct, frozen=True, kw_only=True):
             yield f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {most:g}", place.usd_per_hour / most
 
 
-def _deployed(first: Resolved, served: Served, hosts: Hosts) -> tuple[Solution | NearestMiss, bool]:
-    """Return the deployment on the cheapest host without findings that block or warn of a risk, and whether other settings of the cache change that.
-
-    `first`: with the first host and weights mode.
-    """
+def _deployed(first: Resolved, served: Served, hosts: Hosts) -> Solution | NearestMiss:
+    """Return the deployment on the cheapest host without findings that block or warn of a risk. `first`: with the first host and weights mode."""
     reasons: tuple[str, ...] = ()
-    is_beside_cache = True
     for place in hosts:
         is_small = False
-        here = replace_struct(first.deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-        ways = [replace_struct(here, weights_mode=mode) for mode in WEIGHTS_MODES[place.platform]]
+        here = place.host(first.deployment)
+        ways = [with_changes(here, {"weights_mode": mode}) for mode in WEIGHTS_MODES[place.platform]]
         loads = [first if way == first.deployment else filled_in(way) for way in ways]
         starts = [(startup_plan(resolved), resolved) for resolved in loads]
         for startup, resolved in sorted(starts, key=lambda one: one[0].total_s):
             subject = with_concurrency(resolved, startup)
             found = warnings_of(subject)
-            is_beside_cache = is_beside_cache and not BESIDE_CACHE.isdisjoint(found)
             if subject.workload is not None and all(RULES[name].is_choice for name in found):
-                return Solution(served=served, subject=subject, warnings=found), is_beside_cache
+                return Solution(served=served, subject=subject, warnings=found)
             reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
             is_small = is_small or _HOST_MEMORY in found
         if not is_small:
             break
-    miss = NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
-    return miss, is_beside_cache
+    return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
 
 
 def warnings_of(subject: Subject) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gemma_serving.planning.data.tables import Table, data_file, row_of
 from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.units import number_of
 
 _COUNT: Final = re.compile(r"\d+ x ")
 
@@ -44,14 +45,10 @@ def measured_starts(accelerator: str) -> MeasuredStarts:
 def behind_the_start(accelerator: str) -> str:
     """Return as a clause how many measured starts stand behind the start-up time planned for an accelerator."""
     found = measured_starts(accelerator)
-    parts = f"loading or compilation of {_counted(found.parts, 'start')}"
+    parts = f"loading or compilation of {number_of(found.parts, 'start')}"
     if found.whole:
         more = f", and {parts}" if found.parts else ""
-        return f"behind this time: {_counted(found.whole, 'whole start')} measured on {found.card}{more}"
+        return f"behind this time: {number_of(found.whole, 'whole start')} measured on {found.card}{more}"
     if found.parts:
         return f"no whole start was measured on {found.card}, only {parts}"
     return f"no start was measured on {found.card}: this time rests on other devices alone"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

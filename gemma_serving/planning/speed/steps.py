@@ -16,7 +16,7 @@ from gemma_serving.planning.data.overheads import CONSTANTS, TPU_OLD_SEQUENCE_S,
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.adapters import adapter_bytes
 from gemma_serving.planning.memory.weights import WeightSizes
-from gemma_serving.planning.model.spec import ModelSpec, active_params, roles_without, tensors
+from gemma_serving.planning.model.spec import ModelSpec, active_params, tensors
 from gemma_serving.planning.question.releases import (
     DECODES_FASTER_ON_TPU,
     FLASH_ATTENTION_4,
@@ -221,8 +221,7 @@ def _fp4_params(resolved: Resolved) -> float:
         and resolved.spec.has_fp4_activations
         and multiplies_nvfp4(resolved)
     )
-    others = resolved.scheme.unquantized | roles_without(resolved.spec, "nvfp4")
-    return _dense_params(resolved.spec, others) if is_known else 0.0
+    return _dense_params(resolved.spec, resolved.scheme.unquantized) if is_known else 0.0
 
 
 @lru_cache(maxsize=64)

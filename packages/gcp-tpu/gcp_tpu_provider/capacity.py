@@ -156,7 +156,7 @@ async def _kept(
 
     A killed creation can leave one in any zone.
     """
-    held = await _held(operation, zones)
+    held = await find_all(operation, [*zones, *operation.tried], everywhere=True)
     operation.tried |= dict.fromkeys(found.zone for found in held)
     places = [(found, _place_in(operation.desired, found, order, zones)) for found in held]
     usable = [(found, place) for found, place in places if place is not None]
@@ -184,12 +184,6 @@ def _place_in(
     if found.state == ACTIVE and found.zone in zones:
         return same or desired.forms[0], found.zone
     return next((item for item in order if item[1] == found.zone), None)
-
-
-async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
-    """Return our queued resources in these zones, in zones tried before, and in every zone that the API lists."""
-    searched = dict.fromkeys([*zones, *operation.tried, *await _listed(operation)])
-    return await _ours_in(operation, list(searched))
 
 
 async def _listed(operation: ResourceOperation) -> Sequence[str]:
@@ -512,7 +506,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
     problem = refused_in = ""
     while True:
         found = await operation.api.find_queued_resource(record.name)
-        if found is None or not (operation.owns(found) or found.create_time == record.observed.get("createTime")):
+        if found is None or not operation.is_ours(found, record):
             operation.record = None
             return True
         record.observe(found)

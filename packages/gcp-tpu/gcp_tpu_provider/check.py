@@ -21,14 +21,13 @@ from gcp_tpu_provider.properties import inputs as known_inputs
 
 MAX_FLEX_START_S = 604_800
 """Seven days (Cloud TPU documentation, "Request TPUs with flex-start")."""
-MAX_DESCRIPTION = 512
 MAX_METADATA_VALUE_BYTES = 256 * 1024
 MAX_LABELS = 63
 """Google allows 64; the provider adds one."""
 ID_PATTERN = re.compile(r"[A-Za-z0-9_.~+%-]+")
 """From the discovery document, `queuedResourceId` and `nodeId`."""
 ZONE_PATTERN = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
-PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
+PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = {
     "project": (
         re.compile(r"([a-z][a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
         "a project id of 6 to 30 characters, such as my-project-1",
@@ -46,17 +45,26 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
         "a runtime version such as v2-alpha-tpuv6e, or for `api: compute-engine` an image such as projects/P/global/images/family/F",
     ),
     "tags": (re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"), "a network tag of lower-case letters, digits and dashes"),
+    "labels": (re.compile(r"[a-z0-9_-]{0,63}"), "a label value of at most 63 characters of a-z, 0-9, _ and -"),
+    "description": (re.compile(r".{0,512}", re.DOTALL), "a text of at most 512 characters"),
+}
+"""Pattern of a text, or of each text of a list or map, and the allowed texts in words."""
+KEY_PATTERNS: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "labels": (
+        re.compile(r"[a-z][a-z0-9_-]{0,62}"),
+        "must start with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -",
+    ),
+    "metadata": (re.compile(r"[a-zA-Z0-9_-]{1,128}"), "must have 1 to 128 characters of a-z, A-Z, 0-9, _ and -"),
 }
 INSTANCE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-TYPE_WORDS = {
-    "string": "a string",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
+TYPES: Mapping[str, tuple[type, str]] = {
+    "string": (str, "a string"),
+    "integer": (int, "a whole number"),
+    "boolean": (bool, "true or false"),
+    "array": (list, "a list"),
+    "object": (dict, "an object"),
 }
+"""Type in the schema: type in Python, and the words for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +102,9 @@ def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_nam
     if not mistakes:
         mistakes = [mistake for rule in RULES for mistake in rule(plain)]
         mistakes += _secrets(inputs)
-    hidden = sorted(_secret_texts(inputs), key=len, reverse=True)
+    secrets = {leaf for leaf, is_hidden in wire.leaves(inputs) if is_hidden and isinstance(leaf, str)}
+    hidden = sorted(secrets, key=len, reverse=True)
     return CheckedInputs(inputs=inputs, mistakes=tuple(_hide(mistake, hidden) for mistake in mistakes))
-
-
-def _secret_texts(value: wire.Value, *, secret: bool = False) -> set[str]:
-    """Return all strings inside secrets. No message may contain them."""
-    if isinstance(value, dict):
-        items = list(cast("wire.Properties", value).values())
-    elif isinstance(value, list):
-        items = cast("list[wire.Value]", value)
-    else:
-        return {value} if secret and isinstance(value, str) else set()
-    inside = secret or wire.is_secret(value)
-    return {text for item in items for text in _secret_texts(item, secret=inside)}
 
 
 def _hide(mistake: InputError, hidden: list[str]) -> InputError:
@@ -164,17 +161,10 @@ def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[InputError]:
     if value == wire.UNKNOWN:
         return
     kind = str(schema["type"])
-    matches = {
-        "string": isinstance(value, str),
-        "integer": isinstance(value, int) and not isinstance(value, bool),
-        "boolean": isinstance(value, bool),
-        "array": isinstance(value, list),
-        "object": isinstance(value, dict),
-    }
-    if not matches[kind] and path.startswith("metadata"):
-        yield InputError(path, f"`{path}` must be {TYPE_WORDS[kind]}.")  # metadata values are never shown
-    elif not matches[kind]:
-        yield InputError(path, f"`{path}` is {_show(value)}, but must be {TYPE_WORDS[kind]}.")
+    python_type, words = TYPES[kind]
+    if not isinstance(value, python_type) or (isinstance(value, bool) and kind != "boolean"):
+        found = "must be" if path.startswith("metadata") else f"is {_show(value)}, but must be"
+        yield InputError(path, f"`{path}` {found} {words}.")  # metadata values are never shown
     elif kind == "array":
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _type(f"{path}[{index}]", item, schema["items"])
@@ -210,19 +200,27 @@ def _known(inputs: wire.Properties, name: str) -> wire.Value:
     return None if value == wire.UNKNOWN else value
 
 
-def _patterns(inputs: wire.Properties) -> Iterator[InputError]:
+def _texts(inputs: wire.Properties) -> Iterator[InputError]:
     for name, (pattern, allowed) in PATTERNS.items():
-        value = _known(inputs, name)
-        items = (
-            [(f"{name}[{index}]", item) for index, item in enumerate(cast("list[Any]", value))]
-            if isinstance(value, list)
-            else [(name, value)]
-        )
-        for path, item in items:
+        for path, item in _items(name, _known(inputs, name)):
             if name == "acceleratorType" and outside_generation(str(item)) is not None:
                 continue  # reported separately
             if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
                 yield InputError(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
+    for name, (pattern, allowed) in KEY_PATTERNS.items():
+        for key in cast("dict[str, str]", _known(inputs, name) or {}):
+            if not pattern.fullmatch(key):
+                yield InputError(key_path(name, key), f'{name.removesuffix("s").capitalize()} key "{key}" {allowed}.')
+
+
+def _items(name: str, value: wire.Value) -> Iterator[tuple[str, wire.Value]]:
+    """Yield the path and the value of each item of a list or map, otherwise of the value itself."""
+    if isinstance(value, list):
+        yield from ((f"{name}[{index}]", item) for index, item in enumerate(cast("list[Any]", value)))
+    elif isinstance(value, dict):
+        yield from ((key_path(name, key), item) for key, item in cast("wire.Properties", value).items())
+    else:
+        yield name, value
 
 
 def _generation(inputs: wire.Properties) -> Iterator[InputError]:
@@ -328,44 +326,20 @@ def _reservation(inputs: wire.Properties) -> Iterator[InputError]:
         )
 
 
-def _labels(inputs: wire.Properties) -> Iterator[InputError]:
-    labels = cast("dict[str, str]", _known(inputs, "labels") or {})
-    for key, value in labels.items():
-        path = key_path("labels", key)
-        if not LABEL_KEY.fullmatch(key):
-            yield InputError(
-                path,
-                f'Label "{key}" must start with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -.',
-            )
-        elif value != wire.UNKNOWN and not LABEL_VALUE.fullmatch(value):
-            yield InputError(
-                path, f"`{path}` is {_show(value)}, but a label value has at most 63 characters of a-z, 0-9, _ and -."
-            )
-    if len(labels) > MAX_LABELS:
+def _sizes(inputs: wire.Properties) -> Iterator[InputError]:
+    labels = len(_known(inputs, "labels") or ())
+    if labels > MAX_LABELS:
         yield InputError(
             "labels",
-            f"`labels` has {len(labels)} entries, but at most {MAX_LABELS} are allowed. The provider adds one more.",
+            f"`labels` has {labels} entries, but at most {MAX_LABELS} are allowed. The provider adds one more.",
         )
-
-
-def _metadata(inputs: wire.Properties) -> Iterator[InputError]:
-    for key, value in cast("dict[str, str]", _known(inputs, "metadata") or {}).items():
-        path, size = key_path("metadata", key), len(value.encode())
-        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", key):
-            yield InputError(path, f'Metadata key "{key}" must have 1 to 128 characters of a-z, A-Z, 0-9, _ and -.')
+    for path, value in _items("metadata", _known(inputs, "metadata") or {}):
+        size = len(value.encode())
         if size > MAX_METADATA_VALUE_BYTES:
             yield InputError(
                 path,
                 f"`{path}` has {size} bytes, but a metadata value has at most {MAX_METADATA_VALUE_BYTES} (256 KiB).",
             )
-
-
-def _description(inputs: wire.Properties) -> Iterator[InputError]:
-    length = len(_known(inputs, "description") or "")
-    if length > MAX_DESCRIPTION:
-        yield InputError(
-            "description", f"`description` has {length} characters, but at most {MAX_DESCRIPTION} are allowed."
-        )
 
 
 def _ready(inputs: wire.Properties) -> Iterator[InputError]:
@@ -462,16 +436,14 @@ def _secrets(inputs: wire.Properties) -> Iterator[InputError]:
 
 RULES: tuple[Callable[[wire.Properties], Iterator[InputError]], ...] = (
     _generation,
-    _patterns,
+    _texts,
     _project,
     _zones,
     _forms,
     _run_duration,
     _renewal,
     _reservation,
-    _labels,
-    _metadata,
-    _description,
+    _sizes,
     _ready,
     _compute_engine,
     _instance,

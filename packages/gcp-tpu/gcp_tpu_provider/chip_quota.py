@@ -4,17 +4,15 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.json_parts import objects_of, text_of
 from gcp_tpu_provider.machines import ChipQuota, chip_quota
+from gcp_tpu_provider.quota_documents import PREEMPTIBLE, chips_used
 from gcp_tpu_provider.refusals import UNREAD_QUOTA, QuotaEvidence
 from gcp_tpu_provider.service_quotas import READ_S, ServiceQuotas
-from gcp_tpu_provider.transport import TpuTransport
-
-_PREEMPTIBLE: Final = frozenset({"flex-start", "spot", "FLEX_START", "SPOT"})
-"""Provisioning models, by the names of the inputs and Google's, that use the preemptible quota (Cloud TPU, "Quotas", and the ids in Google's errors)."""
+from gcp_tpu_provider.transport import TpuTransport, pages
 
 
 @dataclass(slots=True)
@@ -30,7 +28,7 @@ class ChipQuotas:
         Each metric has a limit for the zone, and can have one for its region: "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has
         been exceeded. Limit: 0 in region us-east5." with a zone's quota that sufficed (marin-community/marin#1612 and #3200).
         """
-        accelerator_type, preemptible = str(inputs["acceleratorType"]), inputs["provisioningModel"] in _PREEMPTIBLE
+        accelerator_type, preemptible = str(inputs["acceleratorType"]), inputs["provisioningModel"] in PREEMPTIBLE
         needed, quota = int(accelerator_type.rpartition("-")[2]), chip_quota(accelerator_type, preemptible=preemptible)
         if quota is None or inputs["provisioningModel"] == "reservation":
             return QuotaEvidence(None, f"{UNREAD_QUOTA}no quota of this request is known.")
@@ -61,10 +59,7 @@ class ChipQuotas:
         return QuotaEvidence(enough, f"{said}.")
 
     async def _used(self, project: str, zone: str, own: str, generation: str, preemptible: bool) -> tuple[int, str]:
-        """Return the chips of all other requests and nodes that use the same quota in a zone, and why that is unknown.
-
-        A request counts in every state until it is deleted (marin-community/marin#87), and a node without a request counts too.
-        """
+        """Return the chips of all other requests and nodes that use the same quota in a zone, and why that is unknown."""
         parent = f"v2alpha1/projects/{project}/locations/{zone}"
         try:
             async with asyncio.timeout(READ_S):
@@ -74,45 +69,21 @@ class ChipQuotas:
             return 0, f"Cloud TPU did not respond within {READ_S:.0f} s"
         except TpuProviderError as error:
             return 0, str(error).rstrip(".")
-        names = [
-            text_of(object_of(spec, "node"), "acceleratorType")
-            for item in requests
-            if text_of(item, "name").rpartition("/")[2] != own.rpartition("/")[2] and _uses(item, item, preemptible)
-            for spec in objects_of(object_of(item, "tpu"), "nodeSpec")
-        ]
-        names += [
-            text_of(node, "acceleratorType")
-            for node in nodes
-            if not node.get("queuedResource") and _uses(node, object_of(node, "schedulingConfig"), preemptible)
-        ]
-        sizes = [name.rpartition("-") for name in names]
-        if any(not size.isdigit() for _, _, size in sizes):
-            return 0, "a request or a node does not name its accelerator type"
-        return sum(int(size) for kind, _, size in sizes if kind == generation), ""
+        found = chips_used(
+            requests,
+            nodes,
+            generation,
+            preemptible=preemptible,
+            is_own=lambda item: text_of(item, "name").rpartition("/")[2] == own.rpartition("/")[2],
+        )
+        return found or 0, "" if found is not None else "a request or a node does not name its accelerator type"
 
     async def _all(self, path: str, key: str) -> list[Mapping[str, Any]]:
         """Return the items of all pages of a list. Raises TpuProviderError if one is incomplete."""
-        items, token = list[Mapping[str, Any]](), ""
-        while True:
-            page = await self.transport.call("GET", path, query={"pageToken": token} if token else {})
-            if page.get("unreachable"):
-                raise TpuProviderError(f"the list of {key} is incomplete")
-            items += objects_of(page, key)
-            token = text_of(page, "nextPageToken")
-            if not token:
-                return items
-
-
-def _uses(item: Mapping[str, Any], scheduling: Mapping[str, Any], preemptible: bool) -> bool:
-    """Return whether a request or a node uses this quota. gcloud sends STANDARD with each tier of a request, and the tier decides.
-
-    A reservation has chips of its own (Cloud TPU, "Quotas").
-    """
-    model = text_of(scheduling, "provisioningModel")
-    if model == "RESERVATION_BOUND" or item.get("reservationName") or scheduling.get("reserved"):
-        return False
-    has_tier = any(scheduling.get(key, False) is not False for key in ("spot", "bestEffort", "preemptible"))
-    return (has_tier or model in _PREEMPTIBLE) == preemptible
+        found = await pages(self.transport, path)
+        if any(page.get("unreachable") for page in found):
+            raise TpuProviderError(f"the list of {key} is incomplete")
+        return [item for page in found for item in objects_of(page, key)]
 
 
 def _chips(limit: float) -> str:

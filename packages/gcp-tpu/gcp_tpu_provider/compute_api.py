@@ -12,42 +12,25 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
 from gcp_tpu_provider.compute_quota import ComputeQuotas
-from gcp_tpu_provider.compute_request import REQUEST_KEY, access_config
-from gcp_tpu_provider.errors import CannotWaitError, GoogleError, ProjectError, TpuProviderError
+from gcp_tpu_provider.compute_request import INSTANCE_STATES, REQUEST_KEY, access_config
+from gcp_tpu_provider.errors import CannotWaitError, ConflictError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import MACHINE_TYPES
 from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.tpu_api import (
-    ACTIVE,
-    NOT_PUBLISHED,
+    ABORTED,
     GuestReport,
     LongRunningOperation,
     NodeInfo,
     NodeRequest,
     QueuedResourceInfo,
-    require_readable,
+    guest_report,
 )
-from gcp_tpu_provider.transport import TpuTransport
+from gcp_tpu_provider.transport import TpuTransport, find, pages
 
 _ROOT: Final = "compute/v1/"
-_STATES: Final[Mapping[str, str]] = {
-    "PENDING": "WAITING_FOR_RESOURCES",
-    "PROVISIONING": "PROVISIONING",
-    "STAGING": "PROVISIONING",
-    "RUNNING": ACTIVE,
-    "REPAIRING": ACTIVE,
-    "PENDING_STOP": "SUSPENDING",
-    "STOPPING": "SUSPENDING",
-    "SUSPENDING": "SUSPENDING",
-    "DEPROVISIONING": "SUSPENDING",
-    "TERMINATED": "SUSPENDED",
-    "STOPPED": "SUSPENDED",
-    "SUSPENDED": "SUSPENDED",
-}
-"""Status of an instance (Compute Engine, "Instance lifecycle") -> state of a queued resource. The provider deletes a stopping or stopped
-instance and requests a new one, so it never serves again."""
 _NODE_STATES: Final[Mapping[str, str]] = {
     "PENDING": "CREATING",
     "PROVISIONING": "CREATING",
@@ -59,9 +42,7 @@ _NODE_STATES: Final[Mapping[str, str]] = {
 }
 """Status of an instance -> state of a node. Other statuses are used unchanged."""
 _LINK: Final = re.compile(r"^https?://[^/]+/compute/[a-z0-9]+/")
-_CHANGED_MEANWHILE: Final = 3
-"""Attempts at a change that conflicts with another client's change."""
-_FINGERPRINT_IS_OLD: Final = "(CONDITION_NOT_MET)"
+_FINGERPRINT_IS_OLD: Final = "CONDITION_NOT_MET"
 """Error code of an operation if Compute Engine detected the conflict after it had accepted the change."""
 _NOT_READY: Final = "resourceNotReady"
 """Compute Engine's reason while another operation on the instance is in progress."""
@@ -75,6 +56,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ComputeApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
+    one_at_a_time: ClassVar[bool] = True
+    """True if `patch_node` takes one property, and the next one when Google has changed it."""
+
     vanished: ClassVar[str] = (
         "The instance is gone: Google granted no quota or no capacity within the request's time, or another user deleted it."
     )
@@ -84,20 +68,15 @@ class ComputeApi:
     transport: TpuTransport
     _quotas: ComputeQuotas | None = None
     _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Instances as last read. A change is based on them and keeps later changes of other clients."""
+    """Instances as last read. Their fingerprints reject a change after another client's."""
 
     async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:
         """Return every zone that has an instance of this name."""
-        zones: list[str] = []
-        token = ""
-        while True:
-            query = {"filter": f"name={identifier}", **({"pageToken": token} if token else {})}
-            page = await self.transport.call("GET", f"{_ROOT}projects/{project}/aggregated/instances", query=query)
-            scopes = object_of(page, "items")
-            zones += [scope.removeprefix("zones/") for scope, found in scopes.items() if found.get("instances")]
-            token = text_of(page, "nextPageToken")
-            if not token:
-                return tuple(zones)
+        path, query = f"{_ROOT}projects/{project}/aggregated/instances", {"filter": f"name={identifier}"}
+        scopes = [object_of(page, "items") for page in await pages(self.transport, path, query)]
+        return tuple(
+            name.removeprefix("zones/") for scope in scopes for name, found in scope.items() if found.get("instances")
+        )
 
     async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
         """Return why no instance can be created in a zone. A flex-start request without quota stays PENDING without an error."""
@@ -143,71 +122,34 @@ class ComputeApi:
         return _node(raw, name)
 
     async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
-        """Change labels, metadata, tags and the external address of the instance last returned by `find_node`, one after another.
+        """Change labels, metadata, tags or the external address of the instance last returned by `find_node`.
 
-        Later changes by other users are kept.
+        Raises ConflictError if another client has changed it since.
         """
-        last = LongRunningOperation(name="", done=True, error="")
-        for what, value in changes.items():
-            last = await self._change_one(name, what, value)
-            if last.error:
-                return last
-        return last
+        ((what, value),) = changes.items()
+        if what == "networkConfig":
+            return await self._set_external(name, wanted=bool(value["enableExternalIps"]))
+        verb, body = _change(what, value, self._seen[name])
+        try:
+            return await self._post(name, verb, {}, body)
+        except GoogleError as error:
+            # An organization policy also returns 412, and every attempt gets the same response.
+            if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
+                raise
+            raise ConflictError(str(error)) from None
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
         """Return the TPU VM's latest report in a namespace of its guest attributes, or None if it has published nothing."""
-        try:
-            query = {"queryPath": f"{namespace}/"}
-            raw = await self.transport.call("GET", f"{_ROOT}{node}/getGuestAttributes", query=query)
-        except GoogleError as error:
-            require_readable(error, node)
-            if error.status in NOT_PUBLISHED:
-                return None
-            raise
-        items = objects_of(object_of(raw, "queryValue"), "items")
-        found = {
-            text_of(item, "key"): text_of(item, "value")
-            for item in items
-            if item.get("namespace", namespace) == namespace
-        }
-        return GuestReport.of(found)
+        path, query = f"{_ROOT}{node}/getGuestAttributes", {"queryPath": f"{namespace}/"}
+        return await guest_report(self.transport.call("GET", path, query=query), node, namespace)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
         """Return an operation. Treat one that Google no longer has as done."""
-        try:
-            return _operation(await self.transport.call("GET", f"{_ROOT}{name}"), name)
-        except GoogleError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return LongRunningOperation(name=name, done=True, error="")
-            raise
+        raw = await self._find(name)
+        return LongRunningOperation(name=name, done=True, error="") if raw is None else _operation(raw, name)
 
     async def _find(self, name: str) -> dict[str, Any] | None:
-        try:
-            return await self.transport.call("GET", f"{_ROOT}{name}")
-        except GoogleError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-
-    async def _change_one(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
-        """Change one property and wait for the operation to finish, because the next change of the instance requires it."""
-        if what == "networkConfig":
-            wanted = bool(value["enableExternalIps"])
-            return await self._settled(await self._set_external(name, wanted=wanted), what, name)
-        for _ in range(_CHANGED_MEANWHILE):
-            try:
-                verb, body = _change(what, value, self._seen[name])
-                ended = await self._settled(await self._post(name, verb, {}, body), what, name)
-                if _FINGERPRINT_IS_OLD not in ended.error:
-                    return ended
-            except GoogleError as error:
-                # An organization policy also returns 412, and every attempt gets the same response.
-                if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
-                    raise
-            value = await self._merged(name, what, value)
-        raise TpuProviderError(
-            f"Cannot change {what} of {name} because another client keeps changing it. Run `pulumi up` again."
-        )
+        return await find(self.transport, f"{_ROOT}{name}")
 
     async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
         if wanted:
@@ -231,35 +173,6 @@ class ComputeApi:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-    async def _merged(self, name: str, what: str, wanted: Any) -> Any:  # noqa: ANN401 - a property's value
-        """Read the instance again. Return the wanted value merged with concurrent changes of other clients."""
-        before = self._seen[name]
-        after = await self._find(name)
-        if after is None:
-            raise TpuProviderError(f"{name} is gone. Run `pulumi up --refresh`.")
-        self._seen[name] = after
-        if not isinstance(wanted, dict):
-            return wanted
-        ours = cast("dict[str, str]", wanted)
-        old = _labels(before) if what == "labels" else _metadata(before)
-        new = _labels(after) if what == "labels" else _metadata(after)
-        kept = {key: new[key] for key in new if old.get(key) == ours.get(key)}
-        return kept | {key: ours[key] for key in ours if old.get(key) != ours[key]}
-
-    async def _settled(self, operation: LongRunningOperation, what: str, name: str) -> LongRunningOperation:
-        """Return an operation when it is done. Raises CannotWaitError if it takes too long."""
-        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
-        end_s = loop.time() + _OPERATION_LIMIT_S
-        while not operation.done:
-            if loop.time() >= end_s:
-                raise CannotWaitError(
-                    f"The change of {what} at {name} did not finish within {_OPERATION_LIMIT_S:.0f} s. Run `pulumi up` again."
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-            operation = await self.get_operation(operation.name)
-        return operation
 
 
 def _change(what: str, value: Any, raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - a property's value
@@ -302,7 +215,8 @@ def _operation(raw: Mapping[str, Any], name: str) -> LongRunningOperation:
     errors = objects_of(object_of(raw, "error"), "errors")
     text = "; ".join(f"{error.get('message') or 'no explanation'} ({error.get('code', '?')})" for error in errors)
     full = f"{zone}/operations/{raw['name']}" if raw.get("name") else ""
-    return LongRunningOperation(name=full, done=raw.get("status") == "DONE", error=text)
+    code = ABORTED if any(error.get("code") == _FINGERPRINT_IS_OLD for error in errors) else 0
+    return LongRunningOperation(name=full, done=raw.get("status") == "DONE", error=text, error_code=code)
 
 
 def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
@@ -311,7 +225,7 @@ def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
     run_s = text_of(object_of(scheduling, "maxRunDuration"), "seconds")
     return QueuedResourceInfo(
         name=name,
-        state=_STATES.get(status, status),
+        state=INSTANCE_STATES.get(status, status),
         state_initiator="",
         error=text_of(raw, "statusMessage"),
         create_time=text_of(raw, "creationTimestamp"),

@@ -11,6 +11,15 @@ from gcp_tpu_provider.machines import MACHINE_TYPES
 
 CLOUD_TPU, COMPUTE_ENGINE = "cloud-tpu", "compute-engine"
 """Values of the input `api`."""
+INSTANCE_STATES: Final[Mapping[str, str]] = {
+    "PENDING": "WAITING_FOR_RESOURCES",
+    **dict.fromkeys(("PROVISIONING", "STAGING"), "PROVISIONING"),
+    **dict.fromkeys(("RUNNING", "REPAIRING"), "ACTIVE"),
+    **dict.fromkeys(("PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"), "SUSPENDING"),
+    **dict.fromkeys(("TERMINATED", "STOPPED", "SUSPENDED"), "SUSPENDED"),
+}
+"""Status of an instance (Compute Engine, "Instance lifecycle") -> state of a queued resource. The provider deletes a stopping or stopped
+instance and requests a new one, so it never serves again."""
 MODELS: Final[Mapping[str, str]] = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
 MAX_REQUEST_VALID_S: Final = 7200
 """Maximum time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""

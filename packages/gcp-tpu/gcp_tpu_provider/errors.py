@@ -6,6 +6,7 @@ TpuProviderError
 ├── NoAnswerError    Google did not answer in time; the effect of the call is unknown
 ├── ForeignError     the resource that was found belongs to another owner
 └── CannotWaitError  the resource exists but did not reach the desired state; run the update again, or replace it
+    └── ConflictError another client changed the TPU VM after it was read; read it again
 """
 
 from dataclasses import dataclass
@@ -61,3 +62,7 @@ class ForeignError(TpuProviderError):
 
 class CannotWaitError(TpuProviderError):
     """The resource exists but did not reach the desired state."""
+
+
+class ConflictError(CannotWaitError):
+    """Another client changed the TPU VM after it was read."""

@@ -155,7 +155,7 @@ async def read(
         found = await renewal.inherit(operation, state, found)
         record = operation.owned_record()
         record.observed |= operation.renewal_outputs()
-    if found is None or (record is not None and _replaced_by_other(operation, found, record)):
+    if found is None or (record is not None and not operation.is_ours(found, record)):
         return None
     fresh = record or ResourceRecord(zone=found.zone, name=found.name)
     if found.zone != fresh.zone:  # the resource in the state is gone, and ours is in another zone
@@ -181,11 +181,6 @@ async def read(
             if report:
                 fresh.observe_guest_report(report)
     return ReadResult(resource_id=desired.resource_id, inputs=current, outputs=fresh.outputs(current))
-
-
-def _replaced_by_other(operation: ResourceOperation, found: QueuedResourceInfo, record: ResourceRecord) -> bool:
-    """Return whether another owner now has a queued resource of this name."""
-    return found.create_time != record.observed.get("createTime") and not operation.owns(found)
 
 
 def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:

@@ -9,23 +9,14 @@ from typing import Any, Final, cast
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceQuota:
-    """Quotas for chips of Compute Engine instances of one generation."""
-
-    metric: str
-    id: str
-    """Metric of the preemptible quota, and its id, as gcloud and the console show it."""
-    family: str
-    """Value of the dimension `tpu_family` in the quota of all families."""
-
-
-@dataclass(frozen=True, slots=True)
 class ChipQuota:
-    """Quota for chips of queued resources of one generation."""
+    """A quota for chips of one generation."""
 
     metric: str
     id: str
-    """Metric of the quota, and its id for a zone, as Google's errors show it."""
+    """Metric and id, as Google's errors, gcloud and the console show it: of queued resources for a zone, of instances for preemptible ones."""
+    family: str = ""
+    """Of instances: value of the dimension `tpu_family` in the quota of all families."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +24,6 @@ class OutsideGeneration:
     """A generation that the Cloud TPU API does not offer."""
 
     title: str
-    spellings: tuple[str, ...]
-    """Starts of its names, in lower case without separators."""
     source: str
 
 
@@ -49,10 +38,10 @@ GENERATIONS: Final[tuple[str, ...]] = tuple(_facts()["generations"])
 """Names of the generations that the Cloud TPU API offers."""
 
 
-def quota_of(accelerator_type: str) -> InstanceQuota | None:
+def quota_of(accelerator_type: str) -> ChipQuota | None:
     """Return the quotas for instances with an accelerator type; None if they are unknown."""
     found = _facts()["quotas"].get(accelerator_type.rpartition("-")[0])
-    return None if found is None else InstanceQuota(found["metric"], found["id"], found["family"])
+    return None if found is None else ChipQuota(**found)
 
 
 def chip_quota(accelerator_type: str, *, preemptible: bool) -> ChipQuota | None:
@@ -66,5 +55,5 @@ def outside_generation(accelerator_type: str) -> OutsideGeneration | None:
     spelled = "".join(letter for letter in accelerator_type.lower() if letter.isalnum())
     for title, facts in _facts()["outside"].items():
         if spelled.startswith(tuple(facts["spellings"])):
-            return OutsideGeneration(title, tuple(facts["spellings"]), facts["source"])
+            return OutsideGeneration(title, facts["source"])
     return None

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.capacity_api import CapacityApi
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
-from gcp_tpu_provider.errors import CannotWaitError, ForeignError, TpuProviderError
+from gcp_tpu_provider.errors import CannotWaitError, ConflictError, ForeignError, TpuProviderError
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
-from gcp_tpu_provider.tpu_api import LongRunningOperation, NodeInfo, QueuedResourceInfo
+from gcp_tpu_provider.tpu_api import ABORTED, LongRunningOperation, NodeInfo, QueuedResourceInfo
 from gcp_tpu_provider.transport import Pacing
 
 
@@ -146,6 +146,10 @@ class ResourceOperation:
                 "Choose another `queuedResourceId` or import it by that name."
             )
 
+    def is_ours(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
+        """Return whether the labels name this resource, or it is the one in the record, whatever its labels name now."""
+        return self.owns(resource) or resource.create_time == record.observed.get("createTime")
+
     def is_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
         """Return whether the labels name this resource, or it matches the record and no label names another owner."""
         claimed = any(owner_labels(item.labels) for item in resource.nodes)
@@ -187,7 +191,7 @@ class ResourceOperation:
         return self.record
 
     async def finish(self, long_running: LongRunningOperation, what: str) -> None:
-        """Wait until Google's operation is done. Raises CannotWaitError with Google's message."""
+        """Wait until Google's operation is done. Raises CannotWaitError with Google's message, ConflictError after another client's change."""
         timer = PollTimer(self.pacing)
         while not long_running.done and long_running.name:
             if timer.seconds() > self.pacing.operation_s:
@@ -195,4 +199,5 @@ class ResourceOperation:
             await timer.pause()
             long_running = await self.api.get_operation(long_running.name)
         if long_running.error:
-            raise CannotWaitError(f"{what} failed: {long_running.error}.")
+            kind = ConflictError if long_running.error_code == ABORTED else CannotWaitError
+            raise kind(f"{what} failed: {long_running.error}.")

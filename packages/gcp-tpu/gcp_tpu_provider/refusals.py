@@ -35,7 +35,11 @@ UNREAD_QUOTA = "Its quota is unknown: "
 """Start of the sentence about a quota that could not be read."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     NOT_TRIED: re.compile(r"expired before this zone was requested"),
-    QUOTA: re.compile(r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota allows", re.IGNORECASE),
+    QUOTA: re.compile(
+        r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota allows"
+        r"|quota violated:|quota exceeded for total allowable|do not have quota for",
+        re.IGNORECASE,
+    ),
     NOT_OFFERED: re.compile(
         r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
         r"|Permission denied on 'locations/|not allowed to use the machine type|Machine type with name \S+ does not exist in zone"
@@ -49,8 +53,9 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 
 - quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z." (marin-community/marin#3200);
   in a failed queued resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R"
-  (marin-community/marin#87); "Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region R." (Compute Engine); and the provider's sentence
-  about a quota that it read. "Quota exceeded for quota metric 'Create requests' and limit ..." is about calls per minute, not about chips;
+  (marin-community/marin#87); "Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region R." (Compute Engine); "Quota violated:", "Quota
+  exceeded for total allowable" and "You do not have quota for using GPUs" (Cloud Run); and the provider's sentence about a quota that it read.
+  "Quota exceeded for quota metric 'Create requests' and limit ..." is about calls per minute, not about chips;
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";

@@ -4,19 +4,18 @@ A limit has a bucket for a zone, a region, a region and a TPU family, or for all
 """
 
 import asyncio
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
 from gcp_tpu_provider.errors import TpuProviderError
-from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
+from gcp_tpu_provider.json_parts import objects_of
+from gcp_tpu_provider.quota_documents import limits_of
 from gcp_tpu_provider.transport import TpuTransport
 
 READ_S: Final = 30.0
 """Timeout for one read. When it expires, the answer is unknown."""
-_UNLIMITED: Final = -1
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class ServiceQuotas:
 
     async def limits(
         self, project: str, metric: str, places: Mapping[str, str], dimension: str, *, may_lack: bool = False
-    ) -> tuple[list[float], str]:
+    ) -> tuple[Sequence[float], str]:
         """Return the limits of a metric, such as `tpu.googleapis.com/tpu-v6e`, that are set by a dimension; and why there is none.
 
         `places`: the value of each dimension, such as `zone`. `may_lack`: the metric need not have a limit by this dimension.
@@ -41,12 +40,10 @@ class ServiceQuotas:
         answer = self._answers[key]
         if isinstance(answer, str):
             return [], answer
-        listed = objects_of(answer, "consumerQuotaLimits")
-        by_dimension = [limit for limit in listed if f"{{{dimension}}}" in text_of(limit, "unit")]
-        if may_lack and not by_dimension:
+        known = limits_of(objects_of(answer, "consumerQuotaLimits"), places, dimension)
+        if known is None and may_lack:
             return [], ""
-        known = [limit for limit in (_value(limit, places) for limit in by_dimension) if limit is not None]
-        return known, "" if known else f"Service Usage returned no limit of {metric} for {places[dimension]}"
+        return known or [], "" if known else f"Service Usage returned no limit of {metric} for {places[dimension]}"
 
     async def _read(self, project: str, metric: str) -> dict[str, Any] | str:
         """Return a metric with its limits, or why the caller cannot read it."""
@@ -59,19 +56,3 @@ class ServiceQuotas:
             return f"Service Usage did not respond within {READ_S:.0f} s"
         except TpuProviderError as error:
             return str(error).rstrip(".")
-
-
-def _value(limit: Mapping[str, Any], places: Mapping[str, str]) -> float | None:
-    """Return a limit's value in a location, from the most specific bucket; None without one. An absent value is 0."""
-    buckets = sorted(_buckets_of(limit, places), key=lambda bucket: len(object_of(bucket, "dimensions")))
-    if not buckets:
-        return None
-    value = int(buckets[-1].get("effectiveLimit") or 0)
-    return math.inf if value == _UNLIMITED else value
-
-
-def _buckets_of(limit: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    for bucket in objects_of(limit, "quotaBuckets"):
-        dimensions = object_of(bucket, "dimensions")
-        if all(places.get(key) == value for key, value in dimensions.items()):
-            yield bucket

@@ -8,7 +8,7 @@ from typing import Any
 
 from gcp_tpu_provider.desired_state import DesiredState, ReadyCheck
 from gcp_tpu_provider.durations import readable
-from gcp_tpu_provider.errors import CannotWaitError, GoogleError, NoAnswerError
+from gcp_tpu_provider.errors import CannotWaitError, ConflictError, GoogleError, NoAnswerError
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
@@ -39,8 +39,11 @@ class DeclaredKeys:
     metadata: Collection[str] = ()
 
 
-async def patch_node(operation: ResourceOperation, declared: DeclaredKeys) -> bool:
-    """Patch the node to the desired state and return whether anything changed. Raises CannotWaitError without a node to patch."""
+async def patch_node(operation: ResourceOperation, declared: DeclaredKeys, more_tries: int = 2) -> bool:
+    """Patch the node to the desired state and return whether anything changed. Raises CannotWaitError without a node to patch.
+
+    If another client changes it at the same time, it is read and compared again, `more_tries` times.
+    """
     node = await _ready_node(operation)
     changes = _changes(operation.desired, node, declared)
     if changes:
@@ -48,8 +51,17 @@ async def patch_node(operation: ResourceOperation, declared: DeclaredKeys) -> bo
         mask = ",".join(sorted(mask for mask, _ in changes.values()))
         names = ", ".join(sorted(changes))
         await operation.report_progress(f"changing {names} in place")
-        long_running = await operation.api.patch_node(node.name, body, mask)
-        await operation.finish(long_running, f"The change of {names} at {node.name}")
+        try:
+            for part in [{name: value} for name, value in body.items()] if operation.api.one_at_a_time else [body]:
+                long_running = await operation.api.patch_node(node.name, part, mask)
+                await operation.finish(long_running, f"The change of {', '.join(sorted(part))} at {node.name}")
+        except ConflictError:
+            if not more_tries:
+                raise CannotWaitError(
+                    f"Cannot change {names} of {node.name} because another client keeps changing it. Run `pulumi up` again."
+                ) from None
+            await patch_node(operation, declared, more_tries - 1)
+            return True
         node = await operation.api.find_node(node.name)
     operation.committed = True
     operation.owned_record().observe_node(node)

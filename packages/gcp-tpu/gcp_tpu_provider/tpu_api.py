@@ -4,7 +4,7 @@ Names, paths and fields follow Google's discovery document `tpu.v2alpha1`, revis
 Its states are the terms of the provider. `capacity_api` defines the interface of other backends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -15,10 +15,12 @@ from gcp_tpu_provider.errors import CannotWaitError, GoogleError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.service_quotas import ServiceQuotas
-from gcp_tpu_provider.transport import TpuTransport
+from gcp_tpu_provider.transport import TpuTransport, find, pages
 
 ACTIVE = "ACTIVE"
 DELETING = "DELETING"
+ABORTED = 10
+"""google.rpc.Code of an operation that conflicts with another client's."""
 DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
 """A queued resource in these states never serves again. Its id is taken until it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
@@ -190,10 +192,28 @@ def _plain(text: str) -> str:
     return "".join(char if char in "\n\t" or char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
+async def guest_report(answer: Coroutine[Any, Any, Mapping[str, Any]], node: str, namespace: str) -> GuestReport | None:
+    """Return a TPU VM's latest report from Google's answer, or None if it has published nothing in the namespace."""
+    try:
+        raw = await answer
+    except GoogleError as error:
+        require_readable(error, node)
+        if error.status in NOT_PUBLISHED:
+            return None
+        raise
+    found: dict[str, str] = {}
+    for worker in objects_of(raw, "guestAttributes") or (raw,):
+        for item in objects_of(object_of(worker, "queryValue"), "items"):
+            if item.get("namespace", namespace) == namespace:
+                found.setdefault(text_of(item, "key"), text_of(item, "value"))
+    return GuestReport.of(found)
+
+
 @dataclass(frozen=True, slots=True)
 class TpuApi:
     """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
+    one_at_a_time: ClassVar[bool] = False
     vanished: ClassVar[str] = "Another user deleted the request."
     lost: ClassVar[str] = "Another user deleted it."
 
@@ -201,15 +221,9 @@ class TpuApi:
 
     async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Return every zone that the API lists for the project."""
-        zones: list[str] = []
-        token = ""
-        while True:
-            query = {"pageToken": token} if token else {}
-            page = await self.transport.call("GET", f"v2alpha1/projects/{project}/locations", query=query)
-            zones += [text_of(item, "locationId") for item in objects_of(page, "locations")]
-            token = text_of(page, "nextPageToken")
-            if not token:
-                return tuple(zone for zone in zones if zone)
+        found = await pages(self.transport, f"v2alpha1/projects/{project}/locations")
+        zones = [text_of(item, "locationId") for page in found for item in objects_of(page, "locations")]
+        return tuple(filter(None, zones))
 
     async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:  # noqa: ARG002 - the seam's
         """Return an empty string, because Cloud TPU itself rejects a request without quota."""
@@ -229,7 +243,7 @@ class TpuApi:
 
     async def find_queued_resource(self, name: str) -> QueuedResourceInfo | None:
         """Return the queued resource, or None if none has this name."""
-        raw = await self._find(f"v2alpha1/{name}")
+        raw = await find(self.transport, f"v2alpha1/{name}")
         return None if raw is None else _queued_resource(raw, name)
 
     async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:
@@ -239,7 +253,7 @@ class TpuApi:
 
     async def find_node(self, name: str) -> NodeInfo | None:
         """Return the node, or None if none has this name."""
-        raw = await self._find(f"v2alpha1/{name}")
+        raw = await find(self.transport, f"v2alpha1/{name}")
         return None if raw is None else _node(raw, name)
 
     async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:
@@ -251,32 +265,12 @@ class TpuApi:
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
         """Return the TPU VM's latest report in a namespace of its guest attributes, or None if it has published nothing."""
         path, body = f"v2alpha1/{node}:getGuestAttributes", {"queryPath": f"{namespace}/"}
-        try:
-            raw = await self.transport.call("POST", path, body=body)
-        except GoogleError as error:
-            require_readable(error, node)
-            if error.status in NOT_PUBLISHED:
-                return None
-            raise
-        found: dict[str, str] = {}
-        for worker in objects_of(raw, "guestAttributes"):
-            for item in objects_of(object_of(worker, "queryValue"), "items"):
-                if item.get("namespace", namespace) == namespace:
-                    found.setdefault(text_of(item, "key"), text_of(item, "value"))
-        return GuestReport.of(found)
+        return await guest_report(self.transport.call("POST", path, body=body), node, namespace)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
         """Return an operation. Treat one that Google no longer has as done."""
-        raw = await self._find(f"v2alpha1/{name}")
+        raw = await find(self.transport, f"v2alpha1/{name}")
         return LongRunningOperation(name=name, done=True, error="") if raw is None else _operation(raw)
-
-    async def _find(self, path: str) -> dict[str, Any] | None:
-        try:
-            return await self.transport.call("GET", path)
-        except GoogleError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
 
 
 def _operation(raw: Mapping[str, Any]) -> LongRunningOperation:

@@ -5,8 +5,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+from gcp_tpu_provider.errors import GoogleError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,21 +80,24 @@ USAGE_PATH = "v1beta1/"
 OVERRIDE_ANSWER_S = 3.0
 
 
+_ENDPOINTS = (
+    (COMPUTE_PATH, COMPUTE_OVERRIDE, "https://compute.googleapis.com"),
+    (USAGE_PATH, USAGE_OVERRIDE, "https://serviceusage.googleapis.com"),
+    ("", OVERRIDE, "https://tpu.googleapis.com"),
+)
+"""Path prefix, variable and Google's endpoint of each API."""
+
+
 def override_variable(path: str) -> str:
     """Return gcloud's variable for the endpoint of a path's API."""
-    if path.startswith(COMPUTE_PATH):
-        return COMPUTE_OVERRIDE
-    return USAGE_OVERRIDE if path.startswith(USAGE_PATH) else OVERRIDE
+    return next(variable for prefix, variable, _ in _ENDPOINTS if path.startswith(prefix))
 
 
 def endpoint(path: str = "") -> str:
     """Return the base URL of a path's API, with a trailing slash. Respects gcloud's override variables."""
-    override = os.environ.get(override_variable(path))
-    if path.startswith(COMPUTE_PATH):
-        base = (override or "https://compute.googleapis.com").rstrip("/")
-        return base.removesuffix("/compute/v1") + "/"
-    google = "https://serviceusage.googleapis.com" if path.startswith(USAGE_PATH) else "https://tpu.googleapis.com"
-    return (override or google).rstrip("/") + "/"
+    google = next(url for prefix, _, url in _ENDPOINTS if path.startswith(prefix))
+    url = os.environ.get(override_variable(path)) or google
+    return f"{url.rstrip('/').removesuffix('/compute/v1')}/"
 
 
 async def unreachable_override(path: str = "") -> str | None:
@@ -112,3 +118,24 @@ async def unreachable_override(path: str = "") -> str | None:
         )
     writer.close()
     return None
+
+
+async def find(transport: TpuTransport, path: str) -> dict[str, Any] | None:
+    """Return a document, or None if Google has none at this path. Raises GoogleError or NoAnswerError."""
+    try:
+        return await transport.call("GET", path)
+    except GoogleError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+
+
+async def pages(transport: TpuTransport, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return all pages of a list. Raises GoogleError or NoAnswerError."""
+    found, token = list[dict[str, Any]](), ""
+    while not found or token:
+        found.append(
+            await transport.call("GET", path, query={**(query or {}), **({"pageToken": token} if token else {})})
+        )
+        token = str(found[-1].get("nextPageToken") or "")
+    return found

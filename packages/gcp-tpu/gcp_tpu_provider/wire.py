@@ -1,6 +1,6 @@
 """Engine property values: protobuf structs to Python and back, with secrets and unknown values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast
 
@@ -44,22 +44,27 @@ def is_secret(value: Value) -> bool:
     return isinstance(value, dict) and cast("dict[str, Value]", value).get(SIGNATURE) == SECRET
 
 
+def leaves(value: Value, *, is_hidden: bool = False) -> Iterator[tuple[Value, bool]]:
+    """Yield each plain value inside a value, with whether a secret contains it."""
+    if isinstance(value, dict):
+        items = list(cast("dict[str, Value]", value).values())
+    elif isinstance(value, list):
+        items = cast("list[Value]", value)
+    else:
+        yield value, is_hidden
+        return
+    for item in items:
+        yield from leaves(item, is_hidden=is_hidden or is_secret(value))
+
+
 def has_secret(value: Value) -> bool:
     """Return whether the value is or contains a secret."""
-    if is_secret(value):
-        return True
-    if isinstance(value, dict):
-        return any(has_secret(item) for item in cast("dict[str, Value]", value).values())
-    return isinstance(value, list) and any(has_secret(item) for item in cast("list[Value]", value))
+    return any(is_hidden for _, is_hidden in leaves(value))
 
 
 def has_unknown(value: Value) -> bool:
     """Return whether the value is or contains an unknown value."""
-    if isinstance(value, dict):
-        return any(has_unknown(item) for item in cast("dict[str, Value]", value).values())
-    if isinstance(value, list):
-        return any(has_unknown(item) for item in cast("list[Value]", value))
-    return bool(value == UNKNOWN)
+    return any(leaf == UNKNOWN for leaf, _ in leaves(value))
 
 
 def reveal(value: Value) -> Value:

@@ -20,6 +20,7 @@ import aiohttp
 from loadtest.client.events import (
     DONE,
     SIMULATED_HEADER,
+    Delta,
     EventSplitter,
     Usage,
     decode_rate,
@@ -176,6 +177,7 @@ class OpenAIClient:
         body: object,
         limit_s: float,
         *,
+        silence_s: float | None = None,
         anonymous: bool = False,
         extra: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
@@ -187,7 +189,7 @@ class OpenAIClient:
             self.base_url + path,
             json=body,
             headers={**headers, **(extra or {})},
-            timeout=aiohttp.ClientTimeout(total=limit_s),
+            timeout=aiohttp.ClientTimeout(total=limit_s, sock_read=silence_s),
             allow_redirects=False,
         )
 
@@ -261,15 +263,21 @@ class OpenAIClient:
         return answer
 
     async def stream(
-        self, body: Mapping[str, object], *, limit_s: float, path: str = "/v1/chat/completions"
+        self,
+        body: Mapping[str, object],
+        *,
+        limit_s: float,
+        silence_s: float | None = None,
+        path: str = "/v1/chat/completions",
+        on_delta: Callable[[Delta], None] = lambda _: None,
     ) -> Streamed:
-        """Return a streamed completion with its times.
+        """Return a streamed completion with its times. `on_delta` gets each event as it arrives.
 
         Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
-        or does not finish within `limit_s` seconds.
+        or does not finish within `limit_s` seconds, or sends nothing for `silence_s` seconds.
         """
-        sending = await self._prepared("POST", path, body, limit_s)
-        reader = _StreamReader()
+        sending = await self._prepared("POST", path, body, limit_s, silence_s=silence_s)
+        reader = _StreamReader(on_delta)
         try:
             async with sending as response:
                 if response.status != HTTPStatus.OK:
@@ -296,8 +304,9 @@ class OpenAIClient:
 class _StreamReader:
     """Event times of one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         self.events = 0
+        self._on_delta = on_delta
         self._start_s = time.monotonic()
         self._split = EventSplitter()
         self._text: list[str] = []
@@ -325,6 +334,7 @@ class _StreamReader:
                 self._first_s = now_s if self._first_s is None else self._first_s
             if delta.has_choice and not (self._last_s is None and delta.opens):
                 self._last_s = now_s
+            self._on_delta(delta)
             self._text.append(delta.text)
             self._reasoning.append(delta.reasoning)
             self._usage = delta.usage or self._usage

@@ -35,3 +35,22 @@ def instance_over_quota(quota: str, limit: int, region: str) -> str:
 def instance_without_stock(zone: str) -> str:
     """Return the words for an instance in a zone without capacity (public logs: ZONE_RESOURCE_POOL_EXHAUSTED). `zone`: full name."""
     return f"The zone '{zone}' does not have enough resources available to fulfill the request.  Try a different zone, or try again later."
+
+
+def zone_without_accelerator(accelerator: str, zone: str) -> str:
+    """Return the words for a type of accelerator that the zone does not have (public logs of Cloud TPU)."""
+    return (
+        f'Cloud TPU received a bad request. The requested accelerator configuration for accelerator type, "{accelerator}", '
+        f'could not be found in the zonal accelerator configurations for "{zone}".; '
+        f"the accelerator {accelerator} was not found in zone {zone}"
+    )
+
+
+def zone_without_machine_type(machine_type: str, zone: str) -> str:
+    """Return the words for a machine type that the zone does not have (public logs of Compute Engine)."""
+    return f"Machine type with name '{machine_type}' does not exist in zone '{zone}'."
+
+
+def unknown_location(location: str) -> str:
+    """Return the words for a location that does not exist, or that the project must not use (public logs)."""
+    return f"Permission denied on 'locations/{location}' (or it may not exist)."

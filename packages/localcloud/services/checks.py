@@ -7,6 +7,7 @@ from typing import TypeAlias
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Caller
 from localcloud.rest.errors import CloudError
+from localcloud.services.capacity_words import unknown_location
 from localcloud.world.cloud import REGIONS, Cloud, project_policy
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -79,5 +80,5 @@ def check_region(name: str) -> str:
     """Return the location of `projects/P/locations/L...`. Raise 403, as Google does, if the region does not exist."""
     location = name.split("/")[3]
     if location not in REGIONS:
-        raise CloudError.denied(f"Permission denied on 'locations/{location}' (or it may not exist).")
+        raise CloudError.denied(unknown_location(location))
     return location

@@ -7,6 +7,7 @@ from typing import Final
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
+from localcloud.services.capacity_words import zone_without_machine_type
 from localcloud.services.checks import check_labels
 from localcloud.world.catalog import generation_of_type, tpu_machine_types
 from localcloud.world.cloud import REGIONS, Cloud
@@ -108,8 +109,7 @@ def _accelerator(facts: TpuZone, zone: str, body: JsonObject) -> str:
         known = ", ".join(tpu_machine_types())
         raise CloudError.unimplemented(f"The local cloud has the machine types {known}, not {name}.")
     if machine is None or machine.type not in facts.accelerator_types:
-        why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
-        raise networks.invalid_value("machineType", url, why)
+        raise networks.invalid_value("machineType", url, zone_without_machine_type(name, zone))
     return machine.type
 
 

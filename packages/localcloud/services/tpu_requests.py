@@ -7,6 +7,7 @@ from datetime import datetime
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks
+from localcloud.services.capacity_words import zone_without_accelerator
 from localcloud.services.checks import Rules, check_labels, obey
 from localcloud.world.catalog import generation_of_type, tpu_generations
 from localcloud.world.cloud import Cloud
@@ -204,12 +205,7 @@ def _of_machine(zone: str, facts: TpuZone, versions: Sequence[str], node: JsonOb
     version = node.get("runtimeVersion", "")
     one = bool(node.get("acceleratorType")) != bool(node.get("acceleratorConfig"))
     yield one, kind, "Exactly one of accelerator_type and accelerator_config must be specified."
-    missing = (
-        f'Cloud TPU received a bad request. The requested accelerator configuration for accelerator type, "{accelerator}", '
-        f'could not be found in the zonal accelerator configurations for "{zone}".; '
-        f"the accelerator {accelerator} was not found in zone {zone}"
-    )
-    yield accelerator in facts.accelerator_types, kind, missing
+    yield accelerator in facts.accelerator_types, kind, zone_without_accelerator(accelerator, zone)
     known = f"Runtime version '{version}' not found in zone {zone}; available are {', '.join(versions)}."
     yield version in versions, "node.runtime_version", known
     size = int(part(node, "bootDiskConfig").get("diskSizeGb", _DEFAULT_BOOT_DISK_GB))

@@ -86,7 +86,7 @@ def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "most_usd_per_hour", lambda _settings, _folder: 2.0)
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "read", lambda stack: StackState(stack=stack, status="read"))
-    monkeypatch.setattr("gemma_serving.scripts.doctor.api.blocking_checks", lambda *_: ())
+    monkeypatch.setattr("gemma_serving.scripts.doctor.blocking.blocking_checks", lambda *_: ())
     monkeypatch.setattr(update_tools, "require_bound", lambda *_: "This run costs $8.00 at most.")
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)

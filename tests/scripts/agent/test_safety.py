@@ -282,10 +282,11 @@ def test_what_stops_gemma_up_stops_the_assistant_with_the_fix(bench_of, audit, c
         missing("does not exist on Docker Hub", "set gemma-serving:image", check="image"),
         unknown("", check="hub"),
     ]
-    monkeypatch.setattr("gemma_serving.scripts.doctor.api.blocking_checks", lambda *_: blocked)
+    monkeypatch.setattr("gemma_serving.scripts.doctor.blocking.blocking_checks", lambda *_: blocked)
     refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id})).content[0].text
     assert refused.startswith(
-        f"Project my-project is not ready for stack {STACK}. Nothing was changed.\nmissing  image: does not"
+        f"Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands below, then `gemma up {STACK}`.\n"
+        "missing  image: does not"
     )
     assert refused.endswith("Fix, in this order:\n  set gemma-serving:image")
     assert (previewed(agent, audit)["allowed"], "up" in [argv[1] for argv in commands.run]) == (False, False)

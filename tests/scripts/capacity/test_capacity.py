@@ -230,7 +230,7 @@ def test_instances_of_other_services_count_by_gpu_and_by_redundancy():
     quota = limits("m", "region", "us-east4", limit=3)
     found = judged(Google({"us-east4/services": {"services": listed}, "consumerQuotaMetrics": quota}), names=("L4",))
     place = next(place for place in found if place.place == "us-east4")
-    assert (place.quota.used, place.quota.limit, place.quota.state) == (2, 3, "passed")
+    assert (place.asked.quota.used, place.asked.quota.limit, place.asked.quota.state) == (2, 3, "passed")
     assert [request.name.rpartition("/")[2] for request in place.requests] == ["one", "two", "four"]
 
 

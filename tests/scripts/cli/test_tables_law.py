@@ -59,10 +59,11 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
         place=zone,
         hardware=yes,
         models={model: yes},
-        model=model,
-        quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit=unit),
+        asked=replace(
+            form_of("flex-start", used, zone, quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit=unit)),
+            model=model,
+        ),
         requests=(),
-        parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning="flex-start", place=zone),
         forms=[form_of(form, used, zone) for form in FORMS] if accelerator.is_tpu else (),
     )
     return replace(found, **changes)

@@ -782,7 +782,10 @@ def test_no_credentials_are_missing(world):
     world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
     line = world.line("credentials", "tpu-v6e4")
-    assert (line["status"], line["fix"]) == ("missing", "gcloud auth application-default login")
+    assert (line["status"], line["fix"]) == (
+        "missing",
+        "unset GOOGLE_APPLICATION_CREDENTIALS",
+    )  # it precedes gcloud's login
 
 
 def test_credentials_that_google_refuses_are_missing(world):
@@ -1317,7 +1320,7 @@ def blocked(world, stack, *, is_known=False, has_server=False, image=""):
     server = {"type": CAPACITY_TYPE, "inputs": {"image": image}}
     resources = (server,) if has_server else ()
     state = StackState(stack=stack, status="read" if is_known else "missing", resources=resources)
-    lines = blocking_checks(stack, settings, state)
+    lines = blocking_checks(settings, state)
     states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
     assert len(lines) == sum(map(len, states.values()))
     return states["failed"], states["unknown"]

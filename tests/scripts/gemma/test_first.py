@@ -14,6 +14,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.state import STACK_TYPE
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.scripts.stack import unfinished_teardown
 from tests.engine_package.test_locks import dead_pid
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -89,6 +90,18 @@ def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(e
     text = told()
     assert f"  none  incomplete: A killed command left a lock: {dead.holder} is no longer running. " in text
     assert "Run `gemma recover none`." in text
+
+
+def test_a_deletion_is_continued_by_teardown_as_in_status(engine, monkeypatch, tmp_path):
+    monkeypatch.setattr(unfinished_teardown, "FOLDER", tmp_path)
+    engine["ended"] = sample_outputs(**TPU, deadline="2026-01-01T00:00:00Z")
+    engine["begun"] = {"target": "tpu"}
+    engine["half"] = {"other": 1}
+    for stack in engine:
+        (tmp_path / f"{stack}-begun.json").write_text('{"written": ""}')
+    text = told()
+    assert [f"Run `gemma teardown {stack}`" in text for stack in engine] == [True, True, True]
+    assert "gemma up" not in text.partition("Next: ")[0]
 
 
 def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that_nothing_costs(engine, monkeypatch):

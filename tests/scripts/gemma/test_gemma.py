@@ -92,7 +92,7 @@ def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypat
         ("up Pulumi.tpu-v6e1.yaml", "the settings file of stack tpu-v6e1. Run `gemma up tpu-v6e1`."),
         ("chat ./Pulumi.tpu-v6e1.yaml", "the settings file of stack tpu-v6e1. Run `gemma chat tpu-v6e1`."),
         ("Pulumi.tpu-v6e1.yaml plan", "The command comes first: `gemma plan tpu-v6e1`."),
-        ("preview tpu-v6e2", "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run `gemma new`."),
+        ("preview tpu-v6e2", "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run `gemma new tpu-v6e2 --model ID`."),
         ("preview plns", "plns is not a command. Did you mean plans? See --help."),
         ("create", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
         ("serve", "To deploy a stack, run `gemma up STACK`."),

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,11 +12,12 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.machine_log import machine_log_name
 from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.logs import __main__ as command
 from gemma_serving.scripts.logs.place import ServerLog, server_log
-from gemma_serving.scripts.logs.reading import follow, newest_lines
+from gemma_serving.scripts.logs.reading import failed_service_cause, follow, newest_lines
 from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world
@@ -138,7 +140,7 @@ def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(worl
 
 class TestWhereTheLinesAre:
     def test_a_stack_that_nobody_knows_is_refused(self):
-        with pytest.raises(CommandRefusedError, match=r"^Stack nope does not exist\.$"):
+        with pytest.raises(CommandRefusedError, match=r"^Stack nope does not exist\. "):
             server_log(StackState(stack="nope", status="missing", detail="Stack nope does not exist."))
         with pytest.raises(CommandRefusedError, match=r"Pulumi\.nope\.yaml not found"):
             server_log(StackState(stack="nope", status="unreadable"))
@@ -188,8 +190,8 @@ class TestTheCommand:
         [
             ("failed", "The confined server could not use the accelerator: set tpu.container: privileged.", "Set gemma-serving:tpu.container: privileged.\n"),
             ("failed", "The disk of the TPU VM is broken.", "known cause: The disk of the TPU VM is broken.\n"),
-            ("failed", f"The server exited with code 1: {ENGINE_FAILED}", "this line has no reason."),
-            ("retrying", "The disk of the TPU VM is broken.", "this line has no reason."),
+            ("failed", f"The server exited with code 1: {ENGINE_FAILED}", "vLLM's engine did not start."),
+            ("retrying", "The disk of the TPU VM is broken.", "vLLM's engine did not start."),
         ],
     )  # fmt: skip
     def test_the_reason_of_a_failed_server_replaces_a_generic_cause(self, deployed, capsys, phase, reason, says):
@@ -198,7 +200,15 @@ class TestTheCommand:
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
         err = capsys.readouterr().err
         assert says in err
-        assert ("this line has no reason" in err) == ("no reason" in says)
+        assert ("vLLM's engine did not start" in err) == ("vLLM" in says)
+
+    def test_the_cause_of_a_failed_service_is_that_of_its_newest_revision(self, deployed, monkeypatch):
+        monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _: deployed.api)
+        write(deployed, RUN, NO_WEIGHTS)
+        stack, now = StackState(stack=RUN.stack, status="missing"), datetime.now(UTC).isoformat()
+        cloud = CloudFacts(state="FAILED", state_since=now, stored=f"gemma-{RUN.stack}-00001-abc")
+        assert failed_service_cause(stack, cloud).line == NO_WEIGHTS
+        assert failed_service_cause(stack, replace(cloud, stored="another")) is None
 
     def test_a_wrong_duration_is_refused(self, capsys):
         assert run_command(command.COMMAND, ["--stack", "x", "--since", "10"]) == 2
@@ -208,7 +218,7 @@ class TestTheCommand:
         deployed.secret("key", {})
         version = f"projects/{PROJECT}/secrets/key/versions/1"
         monkeypatch.setattr(
-            "gemma_serving.cloud.secret_values.read_secret",
+            "gemma_serving.scripts.logs.reading.read_secret",
             lambda asked, project: {(version, PROJECT): "swordfish"}[asked, project],
         )
         kept = state(stack_resource(apiKeySecret=version))

@@ -126,7 +126,7 @@ def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new,
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0
     assert err.startswith(f"new: {why}. ")
-    assert "modelRevision is not set. When the hub is reachable, run `gemma doctor`" in err
+    assert "modelRevision is not set. When the hub is reachable, run `gemma doctor chat` for the commit." in err
     assert settings_of(tmp_path).model_revision is None
     assert "SEC07: The model google/gemma-4-E4B-it has no commit" in out
     assert "set modelRevision: ee0ef6023621cff504d758262d4e04895a5af4a2" in out.replace("Set model", "set model")

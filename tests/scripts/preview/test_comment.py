@@ -50,7 +50,7 @@ def test_a_named_stack_is_plain_text_with_what_it_was_compared_with(simulated, n
     assert text.startswith("tpu-v6e4: requests TPU capacity.\nCost: $5.40/h, at most $21.60 (one run of 4 h).\n")
     assert not [mark for mark in ("<", "#", "```", "**", "credentials") if mark in text]
     footer = comment(None, BASE, [one]).splitlines()[-1]
-    assert ("Without Google Cloud credentials" in footer) is (simulated and new)
+    assert ("without Google Cloud credentials" in footer) is simulated
 
 
 def test_the_footer_has_the_reason_for_stacks_without_a_preview():

@@ -165,15 +165,9 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
     assert path.read_text() == "config: {}\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [
-        ("googleapi: Error 403: Cloud Run Admin API has not been used in project 1 before or it is disabled.", True),
-        ("rpc error: PERMISSION_DENIED", True),
-        ("Pulumi.x.yaml: gemma-serving:model is missing; set it.", False),
-    ],
-)
-def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named):
+def test_a_preview_that_google_refuses_has_its_words(monkeypatch):
+    said = "googleapi: Error 403: Cloud Run Admin API has not been used in project 1 before or it is disabled."
+
     def refuse(*arguments, **_options):
         code = 0 if arguments[0] == "stack" else 255
         return subprocess.CompletedProcess(arguments, code, "", f"error: {said}")
@@ -181,8 +175,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     monkeypatch.setattr(runner, "run", refuse)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     (found,) = preview_stacks(["l4-qat"], hide_secrets=False)
-    assert said in found.error
-    assert ("gemma doctor l4-qat" in found.error) == named
+    assert found.error == said
 
 
 def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, github):

@@ -39,6 +39,8 @@ class World:
             "stack_locks": lambda _stack: (),
         }.items():
             monkeypatch.setattr(rounds, name, value)
+        monkeypatch.setattr("gemma_serving.engine.state.read_deployment", lambda _stack: self.read())
+        monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
         monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
@@ -137,7 +139,7 @@ def test_a_lost_state_comes_back_after_one_question(world):
 
 def test_a_wrong_passphrase_never_starts_a_new_state(world):
     world.state = StateUnreadableError("The state cannot be decrypted.", cut_off=False)
-    with pytest.raises(StateUnreadableError):
+    with pytest.raises(ScriptError, match="cannot be decrypted"):
         world.recover()
     assert world.calls == []
 
@@ -230,3 +232,11 @@ def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch
     assert world.calls == []
     assert run_command(command.COMMAND, [*words, plan]) == 0
     assert world.calls != []
+
+
+def test_a_renamed_stack_is_refused_with_the_command_that_renames_it_back(world):
+    for act in (rounds.recover, rounds.inspect_stack):
+        options = {"confirm": world.asked.append} if act is rounds.recover else {}
+        with pytest.raises(CommandRefusedError, match=rf"`pulumi stack rename {STACK} --stack moved`"):
+            act("moved", None, report=world.said.append, **options)
+    assert (world.calls, world.asked) == ([], [])

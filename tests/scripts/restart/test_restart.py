@@ -2,7 +2,6 @@
 
 import json
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,10 +11,13 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
+from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.restart import machine
 from gemma_serving.scripts.restart.__main__ import COMMAND
+from gemma_serving.scripts.stack import facts, serves
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.polling import until
@@ -67,25 +69,18 @@ class Command:
     """The command in this process, with a planted state and without an engine."""
 
     def __init__(self, world, monkeypatch, capsys, clock):
-        self.world, self.capsys, self.locks, self.resources = world, capsys, (), ()
+        self.world, self.capsys, self.locks = world, capsys, ()
         monkeypatch.setattr(machine, "stack_locks", lambda _stack: self.locks)
-        monkeypatch.setattr(machine, "read_deployment", lambda _stack: SimpleNamespace(resources=self.resources))
+        monkeypatch.setattr(serves, "read_deployment", lambda _stack: deployment_of(STACK, self.document))
         monkeypatch.setattr(machine, "TpuMachine", lambda **given: TpuMachine(**given, clock=clock.clock))
 
     def deploy(self, *resources):
-        self.resources = tuple(DeployedState(**one) for one in resources)
+        self.document = {"version": 3, "deployment": {"resources": list(resources)}}
 
     def run(self, *words):
         code = run_command(COMMAND, ["--stack", STACK, *words])
         said = self.capsys.readouterr()
         return code, (json.loads(said.out) if said.out.startswith("{") else said.out), said.err
-
-
-class DeployedState(SimpleNamespace):
-    """A resource of the state."""
-
-    delete = False
-    inputs = outputs = {}  # noqa: RUF012 - never changed
 
 
 @pytest.fixture
@@ -153,6 +148,7 @@ def metadata_of(world, name):
 def tpu(command, name=NODE, request=REQUEST, **published):
     """Deploy a TPU stack whose machine has published this."""
     found = queued(nodeName=name, name=request, state="ACTIVE", zone="us-east5-a")
+    found["inputs"] |= {"metadata": METADATA, **({"api": "compute-engine"} if request == INSTANCE else {})}
     command.deploy(stack_resource(target="tpu"), found)
     if published:
         publish(command.world, name, **published)
@@ -256,9 +252,11 @@ class TestMachine:
     def test_a_machine_that_is_gone_is_refused(self, command):
         tpu(command)
         code, _, said = command.run("--yes")
-        assert (code, "gemma up x --refresh" in said) == (ExitCode.REFUSED, True)
+        assert (code, "To serve again, run `gemma up x`." in said) == (ExitCode.REFUSED, True)
 
-    def test_capacity_that_is_not_there_yet_is_refused(self, command):
+    def test_capacity_that_is_not_there_yet_is_refused(self, command, monkeypatch):
+        waits = CloudFacts(state="WAITING_FOR_RESOURCES")
+        monkeypatch.setattr(facts, "cloud_facts", lambda *_, **__: waits)
         command.deploy(stack_resource(target="tpu"), queued(state="WAITING_FOR_RESOURCES"))
         code, _, said = command.run("--yes")
         assert (code, "Stack x has no TPU VM. `gemma status x` shows what it has" in said) == (

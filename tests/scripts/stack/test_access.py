@@ -136,7 +136,7 @@ def open_tunnel(tunnel):
 
 def test_a_machine_that_refuses_the_login_names_both_ways_out():
     words = "import sys; sys.exit('me@vm: Permission denied (publickey).')"
-    with pytest.raises(AccessError, match=r"osLoginExternalUser.*gemma-serving:tpu\.ssh to metadata-key"):
+    with pytest.raises(AccessError, match=r"osLoginExternalUser.*gemma-serving:tpu\.ssh: metadata-key"):
         open_tunnel(Tunnel([sys.executable, "-c", words, "-L", "8000:127.0.0.1:8000"]))
 
 
@@ -154,7 +154,9 @@ def test_a_tunnel_may_take_as_long_as_the_first_connection_of_gcloud():
 @pytest.mark.parametrize("state", ["ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"])
 def test_a_stack_whose_capacity_has_not_come_is_not_reached_for(state):
     queued = {"target": "tpu", "auth": "tunnel", "location": "us-east5-a", "state": state}
-    with pytest.raises(AccessError, match=rf"its request in us-east5-a was {state} .*\. Run `gemma up` again"):
+    with pytest.raises(
+        AccessError, match=rf"its request in us-east5-a was {state} .*\. To check for it, run `gemma up "
+    ):
         open_stack_access(from_json(StackOutputs, sample_outputs(**queued)))
 
 

@@ -12,9 +12,9 @@ from gemma_serving.cloud.clock import GoogleClock
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.kinds import ACCOUNT, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
-from gemma_serving.cloud.search_results import Inventory
 from gemma_serving.cloud.spending import spending
 from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.search_results import Inventory
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.arguments import ListedStack
 from gemma_serving.scripts.stack import deployed_server

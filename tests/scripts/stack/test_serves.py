@@ -10,8 +10,8 @@ from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_C
 from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import facts as stack_facts
-from gemma_serving.scripts.stack.facts import facts_of
-from gemma_serving.scripts.stack.serves import read_served, serves_now
+from gemma_serving.scripts.stack.facts import facts_of, read_facts
+from gemma_serving.scripts.stack.serves import serves_now
 from tests.scripts.planted_states import queued, resource, stack_resource, state
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
@@ -128,10 +128,10 @@ def test_an_answer_that_does_not_come_is_unknown(monkeypatch):
         raise ScriptError("Google returned an error: 503.")
 
     monkeypatch.setattr(stack_facts, "cloud_facts", silent)
-    found = read_served(DEPLOYED, limit_s=5)
+    found = serves_now(read_facts(DEPLOYED, "server", limit_s=5))
     assert (found.word, found.why) == (
         "unknown",
         "Cannot check whether the server exists: Google returned an error: 503.",
     )
     monkeypatch.setattr(stack_facts, "cloud_facts", lambda *_, **__: CloudFacts(state="SUSPENDED", has_ended=True))
-    assert read_served(DEPLOYED, limit_s=5).word == "ended"
+    assert serves_now(read_facts(DEPLOYED, "server", limit_s=5)).word == "ended"

@@ -2,6 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.settings_file import SettingsFile
 
 
@@ -17,3 +22,10 @@ def test_a_removed_key_leaves_the_comments_of_its_neighbours(tmp_path: Path):
     assert file.text() == (
         "config:\n  # the target\n  gemma-serving:target: tpu # why\n  # the model\n  # the image\n  gemma-serving:image: vllm-tpu\n"
     )
+
+
+def test_a_deployed_stack_without_its_file_names_the_command_that_writes_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(["x"]))
+    with pytest.raises(CommandRefusedError, match="run `pulumi config refresh --stack x --force`"):
+        stack_settings("x")

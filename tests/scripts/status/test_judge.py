@@ -46,7 +46,7 @@ def service(google, phase=None):
         (NOTHING, EMPTY, "gemma teardown x"),
         (NOTHING, replace(EMPTY, status="missing"), "gemma teardown x"),
         (replace(DEPLOYED, deployed=False), EMPTY, "gemma teardown x"),
-        (DEPLOYED, EMPTY, "gemma connect x"),
+        (DEPLOYED, state(stack_resource(target="tpu"), queued(state="ACTIVE")), "gemma connect x"),
     ],
 )
 def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -110,6 +111,14 @@ def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
     assert len(rows(text)) == 3
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert LONGEST_PHASE in rows(text)[0]
+
+
+def test_a_failed_change_is_rolled_back_while_the_former_document_serves():
+    cloud = replace(READY.cloud, phase="failed", reported="b", running="a")
+    assert "rolled back" in drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 120)
+    assert "rolled back" not in drawn(
+        replace(REPORT, stacks=(replace(READY, cloud=replace(cloud, running=None)),)), 120
+    )
 
 
 def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
@@ -253,6 +262,26 @@ class TestTheCommand:
         assert (found["cloud"] is None) == (source == "cloud_facts")
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
+
+    def test_silent_sources_cost_one_limit_together(self, planted):
+        def silent(*_, **__):
+            time.sleep(20)  # a source that does not answer within the limit
+
+        planted.setattr(collect, "ANSWER_LIMIT_S", 1.0)
+        planted.setattr(collect, "_TO_RETURN_S", 0.2)
+        planted.setattr(stack_facts, "cloud_facts", silent)
+        planted.setattr(collect, "server_facts", silent)
+        began_s = time.monotonic()
+        (found,) = collect.collect(StatusRequest(stack="x")).stacks
+        assert {item.source for item in found.unanswered} == {"google", "endpoint"}
+        assert time.monotonic() - began_s < 1.8
+
+    def test_no_tunnel_is_opened_to_a_server_that_google_reports_as_gone(self, planted):
+        asked = []
+        planted.setattr(stack_facts, "cloud_facts", lambda *_, **__: ENDED)
+        planted.setattr(collect, "server_facts", asked.append)
+        (found,) = collect.collect(StatusRequest(stack="x", tunnel=True)).stacks
+        assert (asked, found.unanswered, found.server_not_asked) == ([], [], None)
 
     def test_a_gateway_has_a_row_for_each_backend_and_its_next_step(self, planted, subtests):
         def backends(a="10.0.0.2", b=""):

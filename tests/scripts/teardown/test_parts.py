@@ -8,7 +8,8 @@ import pytest
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.engine.deployment import deployment_of, unprotected
 from gemma_serving.engine.state import of_deployment
-from gemma_serving.scripts.teardown import pending
+from gemma_serving.scripts.stack.labelled import existing_creations, pending_creations
+from gemma_serving.scripts.teardown.pending import wait
 from localcloud.tests.google_bodies import google_answer
 from tests.cloud.populated import owner
 from tests.cloud.test_deletion import Patience
@@ -53,7 +54,7 @@ def resource(kind, **inputs):
     ],
 )
 def test_a_creation_that_was_begun_has_a_name(kind, inputs, names):
-    found = pending.pending_creations(state((kind, inputs)))
+    found = pending_creations(state((kind, inputs)))
     assert [list(item.names) for item in found] == ([names] if names else [])
 
 
@@ -121,7 +122,7 @@ def waited_s(google, written):
     patience, said = Patience(), []
     found = state(("gcp:compute/subnetwork:Subnetwork", SUBNETWORK), written=written)
     moving = {"now": lambda: NOW + timedelta(seconds=patience.now_s), "report": said.append, "clock": patience.clock}
-    pending.wait(google, [found], **moving)
+    wait(google, [found], **moving)
     assert len(said) == (patience.now_s > 0)
     return patience.now_s
 
@@ -138,5 +139,5 @@ def test_without_an_operation_the_wait_ends_two_minutes_after_the_state_was_writ
 def test_a_creation_that_was_begun_is_ours_only_if_its_labels_name_the_stack():
     """Another stack can have made a resource of that name in the meantime."""
     begun = state(("gcp:compute/subnetwork:Subnetwork", SUBNETWORK))
-    assert [item.owner for item in pending.existing_creations(Google(0), begun)] == [owner("x")]
-    assert [*pending.existing_creations(Google(0, stack="y"), begun)] == []
+    assert [item.owner for item in existing_creations(Google(0), begun)] == [owner("x")]
+    assert [*existing_creations(Google(0, stack="y"), begun)] == []

@@ -1,8 +1,8 @@
 """What a kept bucket costs."""
 
 from gemma_serving.cloud.google_api import GoogleListError
-from gemma_serving.cloud.search_results import FoundResource
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.scripts.teardown.receipt import retained_bucket
 
 BUCKET = FoundResource(

@@ -542,7 +542,7 @@ def test_an_interrupt_before_the_first_deletion_says_that_nothing_was_deleted(de
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    at = "removal.retained_bucket" if words else "output.confirm"
+    at = "removal.retained_bucket" if words else "removal.confirm"
     if words:
         desk.world.bucket(f"{PROJECT}-gemma-x-models", {**owner(STACK).labels, "gemma-serving-retained": "true"})
     desk.monkeypatch.setattr(f"gemma_serving.scripts.teardown.{at}", interrupted)

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gemma_serving.cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
-from gemma_serving.cloud.search_results import FoundResource, Inventory
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.labels import NO_LIMITS
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.scripts.teardown.output import text_of
 from gemma_serving.scripts.teardown.receipt import Receipt
 from tests.cloud.populated import owner

@@ -10,25 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.cloud.kinds import NETWORK, NODE
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
-from gemma_serving.engine.deployment import UNKNOWN, deployment_of
+from gemma_serving.engine.deployment import UNKNOWN, StateUnreadableError, deployment_of, parse_deployment
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.doctor import blocking
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import facts
+from gemma_serving.scripts.stack import facts, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
-from gemma_serving.scripts.up import gateway, starting
+from gemma_serving.scripts.up import starting
 from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
 from tests.cloud.populated import owner
 from tests.contracts.test_server_change import machine, service
@@ -91,18 +94,21 @@ class Engine:
         """What is said about the limits, by the age and the project."""
         self.known, self.errors = [STACK], []
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
-        monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
-        monkeypatch.setattr(starting, "blocking_checks", self._blocking)
-        monkeypatch.setattr(starting, "read", lambda _stack: self.state)
+        self.breaks = False
+        """Whether an update leaves a state that cannot be read."""
+        monkeypatch.setattr(blocking, "blocking_checks", self._blocking)
+        monkeypatch.setattr(starting, "read", self._read)
         monkeypatch.setattr(facts, "connect", lambda _project: None)
         monkeypatch.setattr(facts, "cloud_facts", self._facts)
+        monkeypatch.setattr(facts, "search_stacks", lambda _api, _stacks: self.inventory)
+        self.inventory = Inventory(found=(), calls=(), unknown=(), elapsed_s=0)
         monkeypatch.setattr(starting.runner, "run", self._remove)
+        monkeypatch.setattr(starting.runner, "query", lambda _words, **_: "[]")
         self.serves = ServesNow(word="deployed")
         """What Google says of the server."""
         self.previews = []
-        monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read"))
-        monkeypatch.setattr(up, "read_served", lambda _stack, **_: self.serves)
+        monkeypatch.setattr(up, "serves_now", lambda _facts: self.serves)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "next_lines", lambda _stack: ["it serves"])
@@ -114,6 +120,12 @@ class Engine:
         )
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         self.typed = "yes\n"
+
+    def _read(self, stack):
+        is_new, self.known = not self.known, [stack]
+        if self.updates and self.breaks:
+            return StackState(stack=stack, status="unreadable")
+        return StackState(stack=stack, status="missing") if is_new else self.state
 
     def _preview(self, _stack, *options):
         self.previews.append(options)
@@ -131,7 +143,7 @@ class Engine:
             raise self.result
         return self.result
 
-    def _blocking(self, _stack, _settings, state):
+    def _blocking(self, _settings, state):
         self.asked = state
         return self.blocked
 
@@ -238,7 +250,6 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
 
 def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, capsys):
     monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
-    monkeypatch.setattr(gateway, "previewed", engine._preview)
     engine.preview = preview_of()
     assert typed() == ExitCode.DONE
     assert capsys.readouterr().out == f"{STACK}: no changes; 3 resources are up to date.\n"
@@ -317,28 +328,37 @@ class TestWeights:
 
         monkeypatch.setattr(StagedWeights, "fault", fault)
         engine.preview = CREATED
-        engine.known += [RUN, "l4-e2b-lora", "l4-12b-qat-mtp"]
         return answers, asked
 
-    @pytest.mark.parametrize(
-        "answer",
-        [
-            Unproved(f"No weights are staged in gs://b. {STAGE} l4-qat`."),
-            Unproved("Cannot check the weights in gs://b: the API is off. Nothing was changed.", is_known=False),
-        ],
-    )
-    def test_weights_that_are_not_proved_are_refused_before_the_question(self, engine, staged, capsys, answer):
-        staged[0][""] = answer
+    @pytest.fixture
+    def changed(self, engine, monkeypatch):
+        state = planted.state(planted.service())
+        monkeypatch.setattr(starting, "read", lambda stack: replace(state, stack=stack))
+        monkeypatch.setattr(up, "dropped_settings", lambda _stack: ())
+
+    @pytest.mark.usefixtures("changed")
+    def test_weights_that_are_not_staged_are_refused_before_the_question(self, engine, staged, capsys):
+        staged[0][""] = Unproved(f"No weights are staged in gs://b. {STAGE} l4-qat`.")
         assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
         out, err = capsys.readouterr()
         assert (engine.updates, out) == ([], "")
-        assert err.splitlines()[-1] == f"up: {answer.text}"
+        assert "missing  weights: No weights are staged in gs://b.\n" in err
+        assert "\n  gemma stage_model l4-qat\n" in err
+
+    @pytest.mark.usefixtures("changed")
+    def test_weights_that_cannot_be_checked_do_not_block(self, engine, staged, capsys):
+        staged[0][""] = Unproved("Cannot check the weights in gs://b: the API is off.", is_known=False)
+        assert run_command(command.COMMAND, ["--stack", RUN, "--yes"]) == ExitCode.DONE
+        assert (
+            "up: could not check weights: Cannot check the weights in gs://b: the API is off.\n"
+            in capsys.readouterr().err
+        )
 
     @pytest.mark.parametrize(
         ("stack", "preview"), [(RUN, CREATED), (RUN, NEW_BUCKET), (STACK, preview_of(CREATE)), (RUN, preview_of())]
     )
     def test_staged_weights_those_of_the_hub_and_an_unchanged_server_are_no_reason(
-        self, engine, staged, stack, preview
+        self, engine, staged, changed, stack, preview
     ):
         if preview is not CREATED:
             staged[0][""] = Unproved("No weights are staged.")
@@ -370,6 +390,7 @@ def test_a_stack_that_was_deployed_under_this_projects_name_is_not_created_again
     engine, copied, monkeypatch, capsys
 ):
     (copied.parent / "Pulumi.yaml").write_text("name: fork\nruntime: python\n")
+    engine.known = []
     monkeypatch.setattr(
         up.runner, "listed_stacks", lambda *of: frozenset([STACK] if of == ("--project", "gemma-serving") else [])
     )
@@ -387,7 +408,7 @@ def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
 
 
 def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_question(engine, monkeypatch, capsys):
-    monkeypatch.setattr(up, "read", lambda stack: StackState(stack=stack, status="read", resources=(CAPACITY_ITEM,)))
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
     lora = {"adapters": {"sql": "org/sql"}}
     config = {
         "gemma-serving:apiKey": {"secret": True},
@@ -462,6 +483,10 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert err.splitlines() == [
+        (
+            f"up: Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands below, then "
+            f"`gemma up {STACK}`."
+        ),
         "missing  API run: not enabled",
         "missing  weights: No weights are staged.",
         "",
@@ -470,10 +495,6 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
         "Fix, in this order:",
         "  gcloud services enable run.googleapis.com --project=my-project",
         f"  gemma stage_model {STACK}",
-        (
-            f"up: Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands above, then "
-            f"`gemma up {STACK}`."
-        ),
     ]
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
@@ -491,8 +512,8 @@ def test_a_login_that_google_rejects_is_one_sentence(engine, capsys):
 
 def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_project(engine, monkeypatch, capsys):
     machine = {**CAPACITY_ITEM, "inputs": {**CAPACITY_ITEM["inputs"], "project": "first-project"}}
-    engine.known, engine.state = [STACK], StackState(stack=STACK, status="read", resources=(machine,))
-    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    engine.state = StackState(stack=STACK, status="read", resources=(machine,))
+    monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert (
@@ -502,11 +523,35 @@ def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_projec
     assert (out, engine.updates) == ("", [])
 
 
+def test_a_state_that_was_cut_off_is_one_sentence_with_the_next_command(engine, capsys):
+    try:
+        parse_deployment(STACK, "{")
+    except StateUnreadableError as error:
+        engine.state = StackState(stack=STACK, status="unreadable", detail=str(error))
+    assert typed("--yes") == ExitCode.FAILED
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"up: The state of stack {STACK} cannot be read ")
+    assert said.endswith(f"Run `gemma recover {STACK}`.")
+    assert (engine.previews, engine.updates) == ([], [])
+
+
+def test_an_unfinished_teardown_is_said_with_the_command_that_continues_it(engine, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(unfinished_teardown, "FOLDER", tmp_path)
+    engine.state = StackState(stack=STACK, status="read", resources=(RESOURCE,))
+    unfinished_teardown.remember(engine.state)
+    engine.typed = "no\n"
+    assert typed() == ExitCode.REFUSED
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == (
+        f"Warning: A teardown did not finish: the state still has 1 resource. `gemma teardown {STACK}` continues it; `up` creates again what it deleted."
+    )
+
+
 def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
     settings = starting.stack_settings(STACK)
     too_long = replace(settings, vllm=replace(settings.vllm, max_model_len=999_999))
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
-    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
     assert typed() == ExitCode.REFUSED
     assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in capsys.readouterr().err
     assert engine.updates == []
@@ -514,11 +559,8 @@ def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkey
 
 def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_one(engine, monkeypatch, capsys):
     place = {"project": "my-project", "location": "us-east1"}
-    engine.known, engine.state = (
-        [RUN],
-        StackState(stack=RUN, status="read", resources=({**SERVICE_VLLM, "outputs": place},)),
-    )
-    monkeypatch.setattr(starting, "blocking_checks", raising(AssertionError("checked")))
+    engine.state = StackState(stack=RUN, status="read", resources=({**SERVICE_VLLM, "outputs": place},))
+    monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
     assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert 'up: gemma-serving:cloudRun.region = "us-east4": stack l4-qat is deployed in us-east1' in err
@@ -540,7 +582,7 @@ CAPACITY_ITEM = {
     "type": CAPACITY_TYPE,
     "inputs": {"project": "my-project", "zones": ["us-east5-a"], "nodeId": "n"},
 }
-NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teardown {STACK} --dry-run` asks Google."
+NO_SERVER = "nothing in Google Cloud: every list was read."
 
 
 @pytest.mark.parametrize(
@@ -551,7 +593,7 @@ NO_SERVER = f"If an earlier state had one, it may still cost money: `gemma teard
         (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. Costs an unknown price, if Google bills it."),
         (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
-        (RESOURCE, FACTS, f"1 resource in the state, and no server. {NO_SERVER}"),
+        (RESOURCE, FACTS, NO_SERVER),
     ],
 )  # fmt: skip
 def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
@@ -564,26 +606,35 @@ def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(eng
     assert error.startswith(f"up: Stack {STACK} was not deployed completely: ")
 
 
-def test_a_server_that_failed_is_said_with_the_setting_to_change_and_the_two_commands(engine, capsys):
-    said = "INFO one\nInvalid rev id: abc (exit code 1)"
+def test_a_server_that_failed_is_said_with_the_setting_to_change_instead_of_its_log(engine, capsys):
+    end = "The previous configuration is serving: document a, not b. Fix or revert the change, then run `pulumi up`."
+    engine.errors = [f"The server failed: Invalid rev id: abc (exit code 1)\nLast lines before it:\nINFO one\n{end}"]
     engine.result = (255, "error: 1 error occurred:\n\t* The server failed: Invalid rev id: abc (exit code 1)\n")
-    engine.facts = replace(FACTS, phase="failed", phase_detail=said)
-    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
     assert typed("--yes") == ExitCode.FAILED
-    *_, exists, error = capsys.readouterr().err.splitlines()
-    assert (
-        f"ACTIVE. Costs $1.35/h until you delete it. `gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it. The Hugging"
-        in exists
+    _, _, cause, line, last, _, error = capsys.readouterr().err.splitlines()
+    assert cause.startswith("up: The server failed. The Hugging Face hub has no commit")
+    assert cause.endswith(
+        f"modelRevision to a commit of google/gemma-4-E2B-it (`gemma doctor {STACK}` prints the newest)."
     )
-    assert f"modelRevision to a commit of google/gemma-4-E2B-it (`gemma doctor {STACK}` prints the newest)" in exists
-    assert exists.endswith(f" Then run `gemma up {STACK}`.")
-    assert "completely: The server failed: Invalid rev id: abc (exit code 1). " in error
+    assert (line, last) == ("  Invalid rev id: abc (exit code 1)", end.replace("pulumi", "gemma"))
+    assert "completely: see the error above. " in error
 
 
 def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, capsys):
-    engine.result, engine.state = (255, "error: no capacity.\n"), StackState(stack=STACK, status="unreadable")
+    engine.result, engine.breaks = (255, "error: no capacity.\n"), True
     assert typed("--yes") == ExitCode.FAILED
-    assert "up: Exists now: unknown, because the state cannot be read. " in capsys.readouterr().err
+    assert f"up: Exists now: {NO_SERVER} " in capsys.readouterr().err
+    engine.inventory = replace(engine.inventory, unknown=("Could not list the zones: HTTP 503.",))
+    engine.updates.clear()
+    assert typed("--yes") == ExitCode.FAILED
+    assert (
+        "Exists now: unknown, because a check failed (Could not list the zones: HTTP 503). " in capsys.readouterr().err
+    )
+    node = FoundResource(kind=NODE, name="projects/p/locations/us-east5-a/nodes/n", command="", owner=owner(STACK))
+    engine.inventory = replace(engine.inventory, found=(node, replace(node, kind=NETWORK)))
+    engine.updates.clear()
+    assert typed("--yes") == ExitCode.FAILED
+    assert "Exists now: 2 resources in Google Cloud: TPU node, an unknown price. " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -595,6 +646,11 @@ def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine
             "error: googleapi: Error 500: Internal\n",
             f"Run `gemma recover {STACK}` first, because ",
             "Internal. Then run",
+        ),
+        (
+            "error: failed to save snapshot: An IO error occurred: no space left on device\n",
+            f"Run `gemma recover {STACK}` first, because ",
+            "no space left on device. Then run",
         ),
     ],
 )
@@ -647,15 +703,20 @@ class TestAnErrorWithLines:
         assert NOT_GRANTED[-1] in err
 
     def test_of_several_resources_has_each(self, engine, capsys):
-        engine.errors = [
-            "Revision r did not start.\nLast log lines:\n  one",
-            "The service is not ready.",
-            "update failed",
-        ]
+        engine.errors = ["One did not start:\n  one", "Two did not start.", "update failed"]
         assert typed("--yes") == ExitCode.FAILED
         err = capsys.readouterr().err
-        assert "up: Revision r did not start.\nLast log lines:\n  one\nThe service is not ready.\n" in err
+        assert "up: One did not start:\n  one\nTwo did not start.\n" in err
         assert "completely: see the errors above. " in err
+
+    def test_of_a_revision_replaces_cloud_runs_own(self, engine, capsys):
+        explained = "Revision gemma-x-00002-abc did not start. The cause.\n  its line"
+        link = "The container failed.\n\nLogs URL: https://console?revision_name%3D%22gemma-x-00002-abc%22"
+        engine.errors = [explained, f"{link} \nFor more troubleshooting guidance, see https://guide", "update failed"]
+        assert typed("--yes") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert f"up: {explained}\nup: Exists now" in err
+        assert "completely: see the error above. " in err
 
     def test_of_a_list_with_one_has_no_header(self, engine, capsys):
         engine.errors = ["1 error occurred:\n\t* The server failed: x\nLast lines before it:\n\tone"]
@@ -668,21 +729,14 @@ class TestAnErrorWithLines:
         assert "up: The request was interrupted.\n  us-east5-a\nup: interrupted. " in capsys.readouterr().err
 
 
-def test_a_generic_cause_is_replaced_by_the_reason_of_the_agent(engine, capsys):
+def test_a_reason_without_a_known_cause_keeps_its_log(engine, capsys):
     generic = "RuntimeError: Engine core initialization failed. See root cause above."
-    denied = "The server exited. The confined server could not use the accelerator: set tpu.container: privileged."
+    engine.errors = [
+        f"The server failed: The disk of the TPU VM is broken.\nLast lines before it:\n{generic}\nThe end."
+    ]
     engine.result = (255, "error: The server failed.\n")
-    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
-    for reason, hint in (
-        (denied, "Set gemma-serving:tpu.container: privileged. Then run"),
-        ("The disk of the TPU VM is broken.", "deletes it. The disk of the TPU VM is broken. Then run"),
-        (generic, "this line has no reason."),
-    ):
-        engine.facts = replace(FACTS, phase="failed", phase_detail=f"{generic}\n{reason}")
-        assert typed("--yes") == ExitCode.FAILED
-        err = capsys.readouterr().err
-        assert hint in err
-        assert ("this line has no reason" in err) == (reason == generic)
+    assert typed("--yes") == ExitCode.FAILED
+    assert f"up: {engine.errors[0]}\nup: Exists now" in capsys.readouterr().err
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
@@ -715,6 +769,15 @@ def test_an_interrupt_while_it_deploys_says_what_google_bills_and_how_to_go_on(e
         f"up: interrupted. Run `gemma up {STACK}` again to continue. Exists now: capacity in us-east5-a, {state}. {costs} "
         f"`gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it.\n"
     )
+
+
+def test_an_interrupt_while_a_gateway_deploys_says_what_exists(engine, monkeypatch, capsys):
+    monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
+    engine.result, engine.state = KeyboardInterrupt(), StackState(stack=STACK, status="read", resources=(RESOURCE,))
+    assert typed("--yes") == ExitCode.INTERRUPTED
+    said = capsys.readouterr().err
+    assert f"up: interrupted. Run `gemma up {STACK}` again to continue. Exists now: " in said
+    assert "No resource was changed" not in said
 
 
 def test_a_second_interrupt_leaves_the_cost_unknown_and_never_says_that_nothing_changed(engine, monkeypatch, capsys):
@@ -828,7 +891,7 @@ def of_an_order(monkeypatch):
         return replace(settings, tpu=tpu)
 
     monkeypatch.setattr(preview_upcoming, "stack_settings", changed)
-    monkeypatch.setattr(up, "stack_settings", changed)
+    monkeypatch.setattr(starting, "stack_settings", changed)
 
 
 def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of_an_order, monkeypatch, capsys):
@@ -870,6 +933,13 @@ def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, mo
         assert coming.endless_forms == endless
 
 
-def test_a_stack_without_settings_is_refused(engine, capsys):
+def test_a_state_that_cannot_be_read_stops_up_and_names_the_command(engine, capsys):
+    engine.state = StackState(stack=STACK, status="unreadable", detail=f"It is truncated. Run `gemma recover {STACK}`.")
+    assert (typed("--yes"), engine.previews) == (ExitCode.FAILED, [])
+    assert capsys.readouterr().err == f"up: It is truncated. Run `gemma recover {STACK}`.\n"
+
+
+def test_a_stack_without_settings_is_refused(engine, capsys, monkeypatch):
+    monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(engine.known))
     assert run_command(command.COMMAND, ["--stack", "no-such-stack"]) == ExitCode.REFUSED
     assert "not found" in capsys.readouterr().err

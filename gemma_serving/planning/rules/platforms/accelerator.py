@@ -2,7 +2,7 @@
 
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.question.types import figures_words, unknown_words
+from gemma_serving.planning.question.types import figures_words
 from gemma_serving.planning.rules.alternatives import other_accelerators
 from gemma_serving.planning.rules.registry import RuleResult, rule
 
@@ -40,6 +40,6 @@ def _never_measured(subject: Subject) -> RuleResult | None:
         else "Memory is planned."
     )
     return RuleResult(
-        f"{unknown_words(resolved.accelerator.name, subject.unknown)} No figure of another generation is used.",
+        f"{subject.unknown_words} No figure of another generation is used.",
         advice=f"{memory} Measured constants belong in its row of gemma_serving/planning/data/machines.json.",
     )

@@ -7,7 +7,7 @@ from gemma_serving.planning.data.overheads import HOST_SYSTEM_DISK_GIB, IMAGE_ON
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
 from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import instance_problems, most_memory_gib
 from gemma_serving.planning.units import align_to, to_gib
@@ -19,14 +19,13 @@ _DISK_STEP_GB = 10
 @rule("HST01")
 def _host_limits(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    wrong = list(_cloud_run(resolved) if resolved.platform == "cloud-run" else _machine(resolved))
+    size, paths = (resolved.vcpu, resolved.host_memory_gib), ("cloud_run.cpu", "cloud_run.memory_mib")
+    wrong = [
+        found.fact for found in instance_problems(resolved.host, resolved.accelerator.name, size=size, paths=paths)
+    ]
     if not wrong:
         return None
-    return RuleResult(
-        f"{'; '.join(wrong)}.",
-        remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
-        advice=_quota_too_small(resolved) if resolved.platform == "cloud-run" else "",
-    )
+    return RuleResult(f"{'; '.join(wrong)}.", remedies=_cloud_run_remedies(resolved), advice=_quota_too_small(resolved))
 
 
 @rule("HST02")
@@ -63,22 +62,6 @@ def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
     )
 
 
-def _cloud_run(resolved: Resolved) -> Iterator[str]:
-    """Yield each Cloud Run limit that is exceeded."""
-    size, paths = (resolved.vcpu, resolved.host_memory_gib), ("cloud_run.cpu", "cloud_run.memory_mib")
-    for found in instance_problems(resolved.host, resolved.accelerator.name, size=size, paths=paths):
-        yield found.fact
-
-
-def _machine(resolved: Resolved) -> Iterator[str]:
-    """Yield each limit of the machine that is exceeded."""
-    host, name = resolved.host, resolved.accelerator.name
-    if resolved.host_memory_gib > host.max_memory_gib:
-        yield f"hostMemoryGib is {resolved.host_memory_gib:g} GiB, but a machine with {name} has at most {host.max_memory_gib:g} GiB"
-    if resolved.vcpu > host.most_vcpu:
-        yield f"vcpu is {resolved.vcpu:g}, but a machine with {name} has at most {host.most_vcpu:g} vCPU"
-
-
 def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     """Yield the requested memory with sufficient vCPU, the requested vCPU with the memory it allows, and the default host.
 
@@ -93,13 +76,12 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     kept = next(count for count in allowed if count >= vcpu)
     largest = kept * CLOUD_RUN_GIB_PER_VCPU
     for gib, count in dict.fromkeys(((memory_gib, enough), (largest, kept), (host.memory_gib, host.vcpu))):
-        yield Remedy(changes={"host_memory_gib": float(gib), "vcpu": float(count)})
+        yield Remedy(changes=instance_size(count, gib))
     quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
     quotas = ((run.cpu_quota, enough), (quota_gib, memory_gib))
     carried = [int(quota // needed) for quota, needed in quotas if quota is not None]
     if carried and 0 < min(carried) < run.max_instances:
-        changes = {"host_memory_gib": memory_gib, "vcpu": float(enough), "cloud_run.max_instances": min(carried)}
-        yield Remedy(changes=changes)
+        yield Remedy(changes={**instance_size(enough, memory_gib), "cloud_run.max_instances": min(carried)})
 
 
 def _quota_too_small(resolved: Resolved) -> str:
@@ -108,15 +90,3 @@ def _quota_too_small(resolved: Resolved) -> str:
     if (run.cpu_quota or least_vcpu) >= least_vcpu and (run.memory_quota_mib or least_gib * 1024) >= least_gib * 1024:
         return ""
     return f"The quotas are too small for one instance, which needs {least_vcpu} vCPU and {least_gib:g} GiB."
-
-
-def _machine_remedies(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield the default machine, then the largest of its family, because loading may need its memory."""
-    host = resolved.host
-    for memory_gib in (None, float(host.max_memory_gib)):
-        changes: dict[str, object] = {}
-        if resolved.host_memory_gib > host.max_memory_gib:
-            changes["host_memory_gib"] = memory_gib
-        if resolved.vcpu > host.most_vcpu:
-            changes["vcpu"] = None
-        yield Remedy(changes=changes)

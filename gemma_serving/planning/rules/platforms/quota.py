@@ -14,14 +14,13 @@ from gemma_serving.planning.machine.hardware import (
 )
 from gemma_serving.planning.memory.host_memory import with_margin_gib
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.rules.registry import RuleResult, rule
+from gemma_serving.planning.rules.registry import RuleResult, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 
 
 class _Use(Struct, frozen=True):
     """One instance's use of a quota, and the quota in the region."""
 
-    setting: str
     key: str
     """Its key in the settings. The key of its quota has `Quota` behind it."""
     unit: str
@@ -70,8 +69,8 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
     run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
     quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
     uses = (
-        _Use("vcpu", "cloudRun.cpu", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
-        _Use("host_memory_gib", "cloudRun.memory", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
+        _Use("cloudRun.cpu", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
+        _Use("cloudRun.memory", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
     )
     return [use for use in uses if use.given is not None or run.region]
 
@@ -114,13 +113,13 @@ def _instances(subject: Subject, instances: int) -> dict[str, object]:
 def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str, object] | None:
     """Return the largest size that fits the quota this many times and can load the weights; None if none exists."""
     host = subject.resolved.host
-    room = {use.setting: use.allowed / instances for use in uses}
-    most_gib = min(room.get("host_memory_gib", host.max_memory_gib), subject.resolved.host_memory_gib)
+    room = {use.unit: use.allowed / instances for use in uses}
+    most_gib = min(room.get("GiB", host.max_memory_gib), subject.resolved.host_memory_gib)
     for vcpu in reversed(cloud_run_vcpu(host)):
         memory_gib = int(min(most_gib, vcpu * CLOUD_RUN_GIB_PER_VCPU))
-        fits = vcpu <= min(room.get("vcpu", vcpu), subject.resolved.vcpu)
+        fits = vcpu <= min(room.get("vCPU", vcpu), subject.resolved.vcpu)
         if fits and memory_gib >= max(host.min_memory_gib, with_margin_gib(subject.memory.load_peak_host_gib)):
-            return {"host_memory_gib": float(memory_gib), "vcpu": float(vcpu)}
+            return instance_size(vcpu, memory_gib)
     return None
 
 

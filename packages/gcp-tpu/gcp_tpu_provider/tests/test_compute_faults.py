@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.tests.compute_cloud import FakeCompute
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.transport import Pacing
 
 A, B = "us-east5-a", "us-east5-b"
 IMAGE = "projects/p-images/global/images/family/f"
@@ -153,6 +155,27 @@ class TestOperations:
         engine.up(on_compute(labels={"managed-by": "gemma-serving", "new": "x"}))
         assert cloud.queued[cloud.name(A)].body["labels"]["new"] == "x"
 
+    def test_keys_that_others_write_between_read_and_change_stay(self, engine: FakeEngine, cloud: FakeCompute):
+        engine.up(on_compute())
+        theirs = {"key": "theirs", "value": "1"}
+
+        def write(call: str) -> None:
+            items = cloud.queued[cloud.name(A)].body["metadata"]["items"]
+            if "setMetadata" in call and theirs not in items:
+                items.append(theirs)
+
+        cloud.on_call = write
+        engine.up(on_compute(metadata={"document": "two"}))
+        found = {item["key"]: item["value"] for item in cloud.queued[cloud.name(A)].body["metadata"]["items"]}
+        assert (found["theirs"], found["document"]) == ("1", "two")
+        assert REQUEST_KEY in found
+
+    def test_a_client_that_keeps_changing_the_instance_is_named(self, engine: FakeEngine, cloud: FakeCompute):
+        engine.up(on_compute())
+        cloud.change_errors += ["CONDITION_NOT_MET"] * 3
+        with pytest.raises(Aborted, match="because another client keeps changing it"):
+            engine.up(on_compute(tags=["other"]))
+
     def test_a_change_waits_for_another_operation_on_the_instance(self, engine: FakeEngine, cloud: FakeCompute):
         engine.up(on_compute())
         cloud.busy_changes = 2
@@ -168,9 +191,9 @@ class TestOperations:
         assert engine.waited_s < 700
 
     def test_a_change_that_takes_too_long_fails_and_the_next_up_makes_the_others_too(self, cloud: FakeCompute):
-        engine = FakeEngine(cloud)
+        engine = FakeEngine(cloud, Pacing())
         engine.up(on_compute())
-        cloud.slow_s = 610
+        cloud.slow_s = 700
         changed = on_compute(labels={"managed-by": "gemma-serving", "new": "x"}, tags=["other"])
         with pytest.raises(Aborted, match=r"The change of labels at .* did not finish within 600 s"):
             engine.up(changed)

@@ -1,0 +1,210 @@
+"""What Google has of stacks: the resources under their labels, and those that their states name."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from gemma_serving.cloud.capacity import capacity_kind
+from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
+from gemma_serving.cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
+from gemma_serving.cloud.kinds import BY_TYPE, KINDS, Item, by_name, order_of
+from gemma_serving.cloud.search import Scope, in_project, resource_of, search
+from gemma_serving.contracts.answers import Answer, Present, Unknown
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.search_results import FoundResource, Inventory
+from gemma_serving.contracts.stack_facts import StatedResource
+from gemma_serving.engine.state import StackState
+from gemma_serving.planning.settings.gateway_stack import GatewayStack
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
+from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.unfinished_teardown import remembered
+from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
+from gemma_serving.stacks.loading import project_from_environment
+
+_APIS: Final = {
+    "gcp:projects": "cloudresourcemanager",
+    **{kind.type_.partition("/")[0]: kind.api for kind in KINDS if kind.type_},
+}
+"""API by the first part of a type in a state."""
+_CAPACITY_OUTPUTS: Final = ("name", "nodeName", "renewalName")
+_PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedStacks:
+    """One stack or all stacks, with all that is known of them before the first call to Google."""
+
+    stack: str | None
+    """None: all stacks of this product."""
+    states: Sequence[StackState]
+    settings: Mapping[str, Settings | GatewayStack]
+    projects: Sequence[str]
+    read_errors: Sequence[str]
+
+    @property
+    def apis(self) -> frozenset[str] | None:
+        """APIs that the settings and states of the stacks use; None if a stack has neither.
+
+        The settings count if the state is lost, and the state if the settings are unreadable.
+        """
+        found: set[str] = set()
+        for state in self.states:
+            settings, stated = self.settings.get(state.stack), _apis(state)
+            if settings is None and not stated:
+                return None
+            of_servers = apis_of(settings) if isinstance(settings, Settings) else ()
+            found |= {*stated, *(GATEWAY_APIS if isinstance(settings, GatewayStack) else of_servers)}
+        return frozenset(found) or None
+
+    def scope(self, kept: Sequence[str]) -> Scope:
+        """Return the scope of a search. `kept`: full names of retained resources."""
+        servers = [item for item in self.settings.values() if isinstance(item, Settings)]
+        zones = [zone for state in self.states for zone in state.zones]
+        zones += [zone for item in servers if item.tpu for zone in item.tpu.zones]
+        regions = [region for item in self.settings.values() for region in item.regions]
+        buckets = [bucket for state in self.states for bucket in state.buckets]
+        buckets += [item.bucket.existing for item in servers if item.bucket.existing]  # other owners', with grants
+        named = [name for state in self.states for name in (*stated_names(state), *unrecorded_names(state))]
+        return Scope(
+            projects=self.projects,
+            stack=self.stack,
+            stacks=[name for state in self.states for name in (state.stack, state.former_name) if name],
+            places={"tpu": zones, "run": regions, "artifactregistry": regions},
+            buckets=buckets,
+            kept=kept,
+            apis=self.apis,
+            stated=frozenset(map(in_project, named)),
+        )
+
+
+def _apis(state: StackState) -> frozenset[str]:
+    """Return the APIs of the resources in a state."""
+    items = (*state.pending, *state.resources)
+    capacity = [as_mapping(item.get("inputs")) for item in items if item.get("type") == CAPACITY_TYPE]
+    others = [_APIS.get(str(item.get("type")).partition("/")[0], "") for item in items]
+    return frozenset(filter(None, [*others, *(by_name(capacity_kind(inputs)).api for inputs in capacity)]))
+
+
+def searched_stacks(stack: str | None, states: Sequence[StackState]) -> SearchedStacks:
+    """Return what the states and settings of stacks tell a search, with the pending creations of unfinished teardowns."""
+    read_errors: list[str] = []
+    settings: dict[str, Settings | GatewayStack] = {}
+    for state in states:
+        if state.status != "read" and (stack or state.status != "missing"):
+            why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
+            read_errors.append(f"{why} Continuing without the state.")
+        try:
+            settings[state.stack] = gateway_settings(state.stack) or stack_settings(state.stack)
+        except CommandRefusedError as error:
+            read_errors.append(f"{error} Continuing without the settings.")
+    found = [remembered(state) for state in states]
+    projects = [project for state in found for project in state.projects]
+    projects += [item.project for item in settings.values()]
+    projects += filter(None, [project_from_environment()])
+    return SearchedStacks(
+        stack=stack,
+        states=found,
+        settings=settings,
+        projects=tuple(dict.fromkeys(projects)),
+        read_errors=tuple(dict.fromkeys(read_errors)),
+    )
+
+
+def search_stacks(
+    api: GoogleApi,
+    stacks: SearchedStacks,
+    *,
+    kept: Sequence[str] = (),
+    clock: WaitClock | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Inventory:
+    """Return the resources of stacks in the order of deletion, each call, and every check that failed."""
+    found = search(api, stacks.scope(kept), clock=clock, say=say)
+    unknown = list(found.unknown)
+    stated: list[FoundResource] = []
+    for state in stacks.states:
+        try:
+            stated += existing_creations(api, state)
+        except ScriptError as error:
+            if not any(str(error) in sentence for sentence in unknown):
+                unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
+    each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
+    resources = sorted(each, key=lambda item: (order_of(item.kind), item.kind))
+    return replace(found, found=tuple(resources), unknown=tuple(unknown))
+
+
+def pending_creations(state: StackState) -> Iterator[StatedResource]:
+    """Yield the pending creations of the state that have a separate name. Labels, which every search finds, mark the others."""
+    for item in state.pending:
+        inputs, type_ = as_mapping(item.get("inputs")), str(item.get("type"))
+        with suppress(KeyError):  # an input of the name is missing
+            if type_ == CAPACITY_TYPE and (found := server_of(item)).names:
+                yield found
+            elif type_ in BY_TYPE:
+                kind, project = BY_TYPE[type_], str(inputs.get("project") or "")
+                yield StatedResource(kind=kind.kind, names=[kind.named(inputs)], project=project, inputs=inputs)
+
+
+def stated_names(state: StackState) -> Iterator[str]:
+    """Yield the full names in Google Cloud of the resources in a state, and of the node of a queued resource."""
+    for item in state.resources:
+        inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
+        type_ = str(item.get("type"))
+        if type_ == CAPACITY_TYPE:
+            yield from (str(outputs[key]) for key in _CAPACITY_OUTPUTS if outputs.get(key))
+        elif type_ in BY_TYPE:
+            yield str(item.get("id"))
+            with suppress(KeyError):
+                yield BY_TYPE[type_].named(inputs)
+
+
+def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
+    """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
+
+    Raises ScriptError if Google does not tell whether one exists.
+    """
+    for item in pending_creations(state):
+        kind = by_name(item.kind)
+        for name in item.names:
+            match lookup(api, kind.api, kind.address(name)):
+                case Present(value=document):
+                    owner = kind.owner(document)
+                    if owner is not None and owner.stack in {state.stack, state.former_name}:
+                        project = str(item.project or next(iter(state.projects), ""))
+                        yield resource_of(kind, document, project=project, owner=owner)
+                case Unknown(cause=cause, why=why) if cause != "denied":
+                    raise ScriptError(why)
+                case _:
+                    continue  # Google returns 403 for a location or an account that does not exist; the list is the proof
+    yield from _stated_grants(api, state)
+
+
+def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
+    """Yield the grants on a project that the state has and that exist. Raises ScriptError."""
+    policies: dict[str, Answer[Item]] = {}
+    for item in (*state.pending, *state.resources):
+        if item.get("type") != _PROJECT_GRANT:
+            continue
+        inputs = as_mapping(item.get("inputs"))
+        project = str(inputs.get("project"))
+        holder = PolicyHolder(kind="project", project=project, name=f"projects/{project}")
+        role, member = str(inputs.get("role")), str(inputs.get("member"))
+        given = as_mapping(inputs.get("condition"))
+        condition = {key: value for key, value in given.items() if key in {"title", "description", "expression"}}
+        if project not in policies:
+            policies[project] = answer_of(holder.api, partial(holder.read, api))
+        policy = policies[project]
+        if isinstance(policy, Unknown):
+            raise ScriptError(policy.why)
+        for binding in bindings_of(policy.value) if isinstance(policy, Present) else ():
+            same = binding.get("role") == role and as_mapping(binding.get("condition")) == condition
+            if same and member in members_of(binding):
+                found = found_grant(holder, role, member, condition, Ownership(project=PRODUCT, stack=state.stack))
+                yield replace(found, labels={}, document={**found.document, "stated": True})

@@ -1,0 +1,122 @@
+"""The quantization_config of a config.json: one format, and the parts of the model that stay in bf16."""
+
+import re
+
+import pytest
+
+from gemma_serving.planning import PlanningError
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.model.hf_config import model_from_config
+
+CONFIGS = {name.split("-")[2]: row["config"] for name, row in data_file("models.json").items()}
+FP8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
+NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+ATTENTION = r"re:.*self_attn\.(q|k|v|o)_proj$"
+EXPERTS = r"re:.*\.experts\.\d+\.(gate|up|down)_proj$"
+MLP = r"re:.*language_model.*\.mlp\.(gate|up|down)_proj$"
+TOWERS = ("lm_head", "re:.*vision_tower.*", "re:.*audio_tower.*", "model.embed_vision.embedding_projection")
+ROUTERS = ("re:.*router.*", "model.layers.0.mlp.gate", r"re:.*mlp\.gate$", "re:.*mlp.shared_expert_gate$")
+NAMED = "model.language_model.layers.3.mlp.down_proj"
+
+
+def read(size: str, block: dict[str, object], **more: object):
+    return model_from_config({**CONFIGS[size], **more, "quantization_config": block}, name="own")
+
+
+def groups(*stated: tuple[dict[str, object], list[str]], ignore: tuple[str, ...] = ("lm_head",)) -> dict[str, object]:
+    found = {f"group_{i}": {"targets": targets, "weights": weights} for i, (weights, targets) in enumerate(stated)}
+    return {"quant_method": "compressed-tensors", "config_groups": found, "ignore": list(ignore)}
+
+
+@pytest.mark.parametrize(
+    ("block", "scheme", "in_bf16"),
+    [
+        (groups((NVFP4, ["Linear"])), "nvfp4", ()),
+        (groups((NVFP4, ["Linear"]), ignore=TOWERS), "nvfp4", ()),
+        (groups((NVFP4, ["Linear"]), ignore=ROUTERS), "nvfp4", ()),
+        (groups((NVFP4, [ATTENTION]), (NVFP4, [EXPERTS, MLP])), "nvfp4", ()),
+        (groups((INT4, [EXPERTS])), "w4a16", ("attention", "mlp")),
+        (groups((INT4, ["Linear"]), ignore=("re:.*self_attn.*",)), "w4a16", ("attention",)),
+        (groups((INT4, ["Linear"]), ignore=(NAMED,)), "w4a16", ("mlp",)),
+        (groups((NVFP4, ["Linear"]), ignore=("re:.*self_attn.*",)), "nvfp4-mlp", ()),
+        (groups((NVFP4, ["Linear"]), ignore=("re:.*self_attn.*", "re:.*mlp.*")), "nvfp4-experts", ()),
+        (groups((FP8, ["Linear"]), ({"num_bits": 8}, ["Gemma4Attention"])), "fp8", ()),
+    ],
+    ids=[
+        "all",
+        "towers",
+        "routers",
+        "two groups",
+        "experts",
+        "attention",
+        "one matrix",
+        "mlp",
+        "experts only",
+        "cache",
+    ],
+)
+def test_parts_that_a_config_leaves_out_stay_in_bf16(block: dict[str, object], scheme: str, in_bf16: tuple[str, ...]):
+    """A part counts as bf16 as soon as one of its layers does: the server never needs more than planned."""
+    spec = read("26B", block)
+    assert spec.native_quantization == scheme
+    assert spec.stored_bytes == tuple((role, 2.0) for role in in_bf16)
+
+
+def test_what_ignore_leaves_open_is_said():
+    unknown = read("26B", groups((INT4, ["Linear"]), ignore=(NAMED, "re:.*per_layer.*"))).unmodelled
+    assert "how many layers of its mlp stay in bf16 (all are counted)" in unknown
+    assert "which layers its quantization_config leaves in bf16 by 're:.*per_layer.*'" in unknown
+
+
+def test_groups_of_integers_count_their_scales_and_zero_points():
+    spec = read("31B", groups(({**INT4, "group_size": 128, "symmetric": False}, ["Linear"])))
+    assert dict(spec.stored_bytes)["mlp"] == 0.5 + 2.5 / 128
+
+
+def test_tables_have_the_format_of_the_target_that_names_them():
+    tables = {"embedding": 0.5625, "layer-embedding": 0.5625}
+    assert dict(read("E2B", groups((INT4, ["Linear", "Embedding"]))).stored_bytes) == tables
+    head = read("31B", groups((FP8, ["Linear", "lm_head"]), ignore=()), tie_word_embeddings=False)
+    assert dict(head.stored_bytes) == {"lm-head": pytest.approx(1 + 4 / 2_816)}
+
+
+AUTOROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 128}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+FOUR = 0.5 + 2.5 / 128
+
+
+@pytest.mark.parametrize(
+    ("block", "attention", "mlp"),
+    [
+        (AUTOROUND, FOUR, FOUR),
+        ({**AUTOROUND, "extra_config": {r".*self_attn.*": {"bits": 16}}}, 2.0, FOUR),
+        ({**AUTOROUND, "extra_config": {"mlp.down_proj": {"bits": 16}}}, FOUR, 2.0),
+        ({**AUTOROUND, "extra_config": {"lm_head": {"bits": 16}, r"mlp\.": {"bits": 4}}}, FOUR, FOUR),
+        (AWQ, FOUR, FOUR),
+        ({**AWQ, "modules_to_not_convert": ["vision_tower"]}, FOUR, FOUR),
+        ({**AWQ, "modules_to_not_convert": ["self_attn"]}, 2.0, FOUR),
+    ],
+)
+def test_layers_that_autoround_and_awq_leave_out_stay_in_bf16(block: dict[str, object], attention: float, mlp: float):
+    spec = read("12B", block)
+    assert (spec.native_quantization, spec.packing) == ("w4a16", block["quant_method"])
+    assert dict(spec.stored_bytes) == {"attention": attention, "mlp": mlp}
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (groups((FP8, [ATTENTION]), (NVFP4, [EXPERTS, MLP])), "(fp8 of 1.001 bytes, nvfp4 of 0.5625 bytes)"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "has several formats (MIXED_PRECISION)"),
+        ({**AUTOROUND, "extra_config": {"self_attn": {"bits": 8}}}, "8 bits in groups of 128 for 'self_attn'"),
+        ({**AUTOROUND, "extra_config": {r"mlp\.": {"bits": 4, "group_size": 32}}}, "4 bits in groups of 32"),
+        (groups((FP8, ["re:.*linear_attn.*"])), "by 're:.*linear_attn.*' is unknown"),
+        (groups((FP8, ["re:.*vision_tower.*"])), "no target of quantization_config names a layer"),
+        (groups((FP8, ["Linear"]), ({"num_bits": 2, "type": "int"}, [MLP])), "own, group_1: quantization"),
+    ],
+)
+def test_several_or_unknown_formats_are_refused_in_one_sentence(block: dict[str, object], said: str):
+    with pytest.raises(PlanningError, match=re.escape(said)) as caught:
+        read("26B", block)
+    assert str(caught.value).startswith("own")
