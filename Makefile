@@ -109,7 +109,7 @@ format: setup  ## Format the code.
 
 # Resolve the .in files again, with the hashes of all files of each package. Only this target needs uv.
 lock:  #m Lock the requirements.
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/base.in -o requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/plan.in requirements/base.in -o requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/loadtest/requirements.in -o packages/loadtest/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/agent.in -o requirements/agent.txt

@@ -12,8 +12,8 @@ from typing import Any, Final
 from authors.tables import table
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command
+from gemma_serving.scripts.cli.command_line import DescribedOption, described_options
 from gemma_serving.scripts.cli.options import usage_words
-from loadtest.command_line import DescribedOption, described_options
 
 _Row = tuple[str, str, str]
 """Syntax, meaning and default of an option, as Markdown."""

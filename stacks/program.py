@@ -1,6 +1,8 @@
-"""Steps of the program: settings, plan, resources. `__main__.py` calls `run`."""
+"""Steps of the program: settings, plan, resources. The three lines of a project's `__main__.py` call `main`."""
 
 import os
+import signal
+import sys
 from typing import Final
 
 import pulumi
@@ -28,8 +30,22 @@ from gemma_serving.stacks.wording import StackWording
 UserError = (PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""
 
+_REPORTED: Final = 32
+"""Exit status of a program whose error is logged, so the engine does not add one (pulumi, sdk/go/common/constant/exec_kind.go, ExitStatusLoggedError)."""
 _REPAIRED_BY_STAGING: Final = ("NET03", "WRK08")
 """Findings that `gemma stage_model` removes, so they do not stop the program that creates its bucket."""
+
+
+def main() -> None:
+    """Declare the stack, and end the process after an error of the user."""
+    # SIGINT exits this process immediately, like SIGTERM. A KeyboardInterrupt only stops the event loop in which the SDK answers the engine's
+    # hooks. The runner then waits for the pending registrations, the engine for the answer to one of their hooks, and `pulumi up` never exits.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        run()
+    except UserError as error:
+        pulumi.log.error(str(error))
+        sys.exit(_REPORTED)
 
 
 def run() -> None:

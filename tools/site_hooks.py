@@ -3,6 +3,7 @@
 Pages outside docs/ become pages of the site. Links between pages are rewritten to the site's own, links to other files to the repository.
 """
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-REPOSITORY: Final = "https://github.com/owner--unset/gemma-serving"
+_SCHEMA: Final = ROOT / "packages" / "gcp-tpu" / "gcp_tpu_provider" / "schema.json"
+REPOSITORY: Final[str] = json.loads(_SCHEMA.read_text(encoding="utf-8"))["repository"]
 OUTSIDE: Final[Mapping[str, str]] = {
     "README.md": "index.md",
     "docs/README.md": "questions.md",

@@ -13,19 +13,28 @@ from typing import Final
 
 from authors.release import plugins, rehearsal
 from authors.release.archives import ROOT, source_date, write_archive
-from authors.release.version import SCHEMA, the_version
+from authors.release.version import SCHEMA, repository, the_version, with_addresses
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
 """Names under which `pulumi plugin install` searches an archive. The archives have sources, so all have the same bytes."""
-DISTRIBUTIONS: Final = ("gcp-tpu", "localcloud", "loadtest")
-"""Folders of packages/ that are distributions."""
+DISTRIBUTIONS: Final = (ROOT, *(ROOT / "packages" / name for name in ("gcp-tpu", "localcloud", "loadtest")))
+"""Folders of the distributions."""
+_PRODUCT: Final = ("LICENSE", "README.md", "gemma_serving", "pyproject.toml", "requirements")
+"""Files and folders of the root that are the product's distribution."""
 BACKEND: Final = Path(__file__).with_name("backend.txt")
 REHEARSAL: Final = "rehearse.py"
 SUMS: Final = "SHA256SUMS"
 """In the format of `sha256sum --check`."""
-_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
 _LIMIT_S: Final = 600
+_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
+
+
+def _not_packed(folder: str, names: list[str]) -> set[str]:
+    """Return the names in a folder that its distribution does not need."""
+    is_root = "gemma_serving" in names and "packages" in names
+    others = set(names).difference(_PRODUCT) if is_root else set[str]()
+    return others | _NO_SOURCES(folder, names)
 
 
 def build(out: Path) -> Sequence[Path]:
@@ -37,8 +46,8 @@ def build(out: Path) -> Sequence[Path]:
         raise CommandRefusedError(f"{out} exists. Pass a new folder, or delete it.")
     out.mkdir(parents=True)
     _copy_plugin(out)
-    for name in DISTRIBUTIONS:
-        build_distribution(ROOT / "packages" / name, out)
+    for folder in DISTRIBUTIONS:
+        build_distribution(folder, out)
     shutil.copyfile(ROOT / SCHEMA, out / f"gcp-tpu-v{the_version(ROOT)}-schema.json")
     shutil.copyfile(rehearsal.__file__, out / REHEARSAL)
     write_sums(out)
@@ -60,7 +69,8 @@ def build_distribution(package: Path, out: Path) -> None:
     """
     date = source_date()
     with tempfile.TemporaryDirectory(prefix="distribution-") as base:
-        sources = shutil.copytree(package, Path(base) / package.name, ignore=_NO_SOURCES)
+        sources = shutil.copytree(package, Path(base) / package.name, ignore=_not_packed)
+        _write_addresses(sources)
         made = Path(base) / "made"
         uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-config", "--no-create-gitignore"]
         locked = ["--build-constraint", str(BACKEND), "--require-hashes", "--python", sys.executable]
@@ -77,6 +87,19 @@ def build_distribution(package: Path, out: Path) -> None:
             shutil.copyfile(wheel, out / wheel.name)
         for archive in made.glob("*.tar.gz"):
             _pack_again(archive, out, date)
+
+
+def _write_addresses(sources: Path) -> None:
+    """Write the repository's address into a copied distribution: its URLs, and the relative links of its page."""
+    address = f"https://github.com/{repository(ROOT)}"
+    folder = "" if (sources / "gemma_serving").is_dir() else f"packages/{sources.name}"
+    files = f"{address}/blob/v{the_version(ROOT)}"
+    page = sources / "README.md"
+    page.write_text(with_addresses(page.read_text(encoding="utf-8"), files, folder), encoding="utf-8")
+    urls = {"Repository": "", "Changelog": "/blob/main/CHANGELOG.md", "Issues": "/issues"}
+    lines = ["[project.urls]", *(f'{name} = "{address}{path}"' for name, path in urls.items())]
+    project = sources / "pyproject.toml"
+    project.write_text("\n".join([project.read_text(encoding="utf-8"), *lines, ""]), encoding="utf-8")
 
 
 def _pack_again(archive: Path, out: Path, date: int) -> None:

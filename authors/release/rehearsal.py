@@ -210,6 +210,31 @@ def provider(at: Workplace, cloud: Path) -> None:
         raise FailedError(f"the stack's outputs are {outputs}; the state ACTIVE is expected")
 
 
+_STACK_LIFE: Final = """set -e
+gemma plan first
+gemma up first --yes
+pulumi preview --stack first --expect-no-changes --non-interactive
+gemma chat first "Say hello."
+gemma smoke first
+gemma teardown first --yes
+"""
+
+
+def project(at: Workplace) -> None:
+    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and run a stack in it."""
+    command = at.environment("command", at.one("gemma_serving-*.whl"))
+    folder = at.folder / "project"
+    folder.mkdir()
+    at.run(command / "gemma", "init", "first", "--like", "tpu-v6e1", cwd=folder)
+    at.run(sys.executable, "-m", "venv", ".venv", cwd=folder)
+    packages = (".venv/bin/pip", "install", "--quiet", "--find-links", at.artefacts, "-r", "requirements.txt")
+    at.run(*packages, cwd=folder)
+    shown = at.run(".venv/bin/localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", _STACK_LIFE, cwd=folder)
+    for words in ("first deployed in", "smoke passed", "No leaked resources"):
+        if words not in shown:
+            raise FailedError(f"the stack's output lacks {words!r}:\n{shown}")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the rehearsal and return the exit code."""
     artefacts = Path(arguments[0] if arguments else __file__).resolve()
@@ -220,10 +245,11 @@ def main(arguments: Sequence[str]) -> int:
             cloud = at.environment("cloud", at.one("localcloud_google-*.whl"), "pulumi", "pulumi-gcp")
             load_test(at, cloud)
             provider(at, cloud)
+            project(at)
         except FailedError as error:
             print(f"rehearse: FAILED: {error}", flush=True)
             return 1
-    print("rehearse: the checksums, the load test and the provider work.")
+    print("rehearse: the checksums, the load test, the provider and a project's folder work.")
     return 0
 
 

@@ -6,6 +6,7 @@ All distributions have one version. Generated files repeat it, and `make docs` w
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from posixpath import join, normpath
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -15,30 +16,34 @@ VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 SCHEMA: Final = "packages/gcp-tpu/gcp_tpu_provider/schema.json"
 _REPOSITORY: Final = r'^  "repository": "https://github.com/([^"]*)",$'
 _TOML: Final = r'^version = "([^"]*)"$'
+_PYTHON: Final = r'^VERSION(?:: Final)? = "([^"]*)"$'
+_PINS: Final = r"^[a-z-]+==(.*)$"
 PLACES: Final[Mapping[str, str]] = {
-    "pyproject.toml": _TOML,
+    "gemma_serving/__init__.py": _PYTHON,
     SCHEMA: r'^  "version": "([^"]*)",$',
-    "packages/gcp-tpu/gcp_tpu_provider/__init__.py": r'^VERSION(?:: Final)? = "([^"]*)"$',
+    "packages/gcp-tpu/gcp_tpu_provider/__init__.py": _PYTHON,
     "packages/loadtest/pyproject.toml": _TOML,
     "packages/localcloud/pyproject.toml": _TOML,
+    "requirements/wheels.in": _PINS,
+    "requirements/localcloud.in": _PINS,
 }
-"""Every handwritten place of the version, and its line. The pattern's first group is the version."""
+"""Every handwritten place of the version, and its lines. The pattern's first group is the version."""
 _HEADING: Final = re.compile(r"^## (\S+)(?: \((\d{4}-\d{2}-\d{2})\))?$", re.MULTILINE)
 _RELATIVE: Final = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 
 
-def _stated(root: Path, path: str, pattern: str) -> tuple[str, re.Match[str]]:
-    """Return the text of a file and its only line of a pattern. Raises ScriptError if the line is missing."""
+def _stated(root: Path, path: str, pattern: str) -> tuple[str, str]:
+    """Return the text of a file, and what its lines of a pattern state. Raises ScriptError if no line does, or if they differ."""
     text = (root / path).read_text(encoding="utf-8")
-    found = list(re.finditer(pattern, text, re.MULTILINE))
+    found = {match[1] for match in re.finditer(pattern, text, re.MULTILINE)}
     if len(found) != 1:
-        raise ScriptError(f"{path} has {len(found)} lines that match {pattern!r}; one is expected. Correct the file.")
-    return text, found[0]
+        raise ScriptError(f"{path} has {len(found)} values for {pattern!r}; one is expected. Correct the file.")
+    return text, found.pop()
 
 
 def the_version(root: Path) -> str:
     """Return the version of all distributions. Raises ScriptError if they differ."""
-    stated = {path: _stated(root, path, pattern)[1][1] for path, pattern in PLACES.items()}
+    stated = {path: _stated(root, path, pattern)[1] for path, pattern in PLACES.items()}
     if len({*stated.values()}) != 1:
         listed = ", ".join(f"{path}: {version}" for path, version in stated.items())
         raise ScriptError(
@@ -55,9 +60,9 @@ def set_version(root: Path, version: str) -> Sequence[str]:
         )
     changed: dict[str, str] = {}
     for path, pattern in PLACES.items():
-        text, line = _stated(root, path, pattern)
-        if line[1] != version:
-            changed[path] = f"{text[: line.start(1)]}{version}{text[line.end(1) :]}"
+        text, stated = _stated(root, path, pattern)
+        if stated != version:
+            changed[path] = re.sub(pattern, lambda line: line[0].replace(line[1], version), text, flags=re.MULTILINE)
     for path, text in changed.items():
         (root / path).write_text(text, encoding="utf-8")
     return list(changed)
@@ -81,7 +86,7 @@ def check_release(root: Path, tag: str, changelog: str) -> str:
 
 def repository(root: Path) -> str:
     """Return OWNER/NAME of the repository that releases are published in."""
-    return _stated(root, SCHEMA, _REPOSITORY)[1][1]
+    return _stated(root, SCHEMA, _REPOSITORY)[1]
 
 
 def _dated(changelog: str) -> Mapping[str, str]:
@@ -109,4 +114,9 @@ def notes(changelog: str, version: str, repository: str) -> str:
         raise ScriptError(
             f"CHANGELOG.md has no section `## {version} (YYYY-MM-DD)` with text. Describe what users see."
         )
-    return _RELATIVE.sub(rf"](https://github.com/{repository}/blob/v{version}/\1)", text) + "\n"
+    return with_addresses(text, f"https://github.com/{repository}/blob/v{version}", "") + "\n"
+
+
+def with_addresses(text: str, address: str, folder: str) -> str:
+    """Return a page of a folder with its relative links below an address."""
+    return _RELATIVE.sub(lambda link: f"]({address}/{normpath(join(folder, link[1]))})", text)

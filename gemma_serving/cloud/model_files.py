@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from gemma_serving.contracts.installation import project_root
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.numbers import read_json
 
-PROJECT: Final = Path(__file__).resolve().parents[2]
+PROJECT: Final = project_root() or Path.cwd()
 """Project folder, the base of relative paths in the settings."""
 CONFIG: Final = "config.json"
 ADAPTER_CONFIG: Final = "adapter_config.json"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from gemma_serving.contracts.installation import PACKAGE
 from gemma_serving.contracts.spelling import did_you_mean
 
 EXAMPLES: Final = "examples/stacks"
@@ -18,9 +19,9 @@ def shipped_files(folder: Path) -> Sequence[Path]:
 
 def settings_file(stack: str, folder: Path) -> Path:
     """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
-    file = folder / f"Pulumi.{stack}.yaml"
-    example = folder / EXAMPLES / file.name
-    return example if example.is_file() and not file.is_file() else file
+    name = f"Pulumi.{stack}.yaml"
+    places = (folder, folder / EXAMPLES, PACKAGE / "examples")
+    return next((place / name for place in places if (place / name).is_file()), folder / name)
 
 
 def stacks_in(folder: Path) -> Sequence[str]:
@@ -45,6 +46,8 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
     if (example := settings_file(stack, folder)).is_file():
+        if not example.is_relative_to(folder):
+            return f"{name} not found. {stack} is an example. Copy it with `gemma new NAME --like {stack}`."
         place = example.relative_to(folder).as_posix()
         return f"{name} not found. {place} is an example. To deploy it, run `cp {place} .`, or copy it with `gemma new NAME --like {stack}`."
     if is_deployed:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.installation import CHECKOUT, INSTALL_PULUMI, project_root
 from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.children import started
@@ -66,10 +67,16 @@ class PulumiFailedError(ScriptError):
 
 def project_folder() -> Path:
     """Return the folder with Pulumi.yaml: this one or the checkout; in a local cloud the trial's. Raises CommandRefusedError."""
-    for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
-        if (folder / "Pulumi.yaml").is_file():
-            return project_of(folder)
-    raise CommandRefusedError("Pulumi.yaml not found. Run this command from the project folder.")
+    if (root := project_root()) is None:
+        raise CommandRefusedError(
+            "Pulumi.yaml not found. Run this command from the project folder, or `gemma init` to make one."
+        )
+    return project_of(root)
+
+
+def settings_names() -> Sequence[str]:
+    """Return the stacks with a settings file in the project's folder; none without a project."""
+    return stacks_in(project_folder()) if project_root() else ()
 
 
 def listed_stacks(*options: str) -> frozenset[str]:
@@ -103,7 +110,7 @@ def pulumi() -> str:
     linked = Path(sys.executable).with_name("pulumi")
     found = str(linked) if linked.is_file() else shutil.which("pulumi")
     if found is None:
-        raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
+        raise CommandRefusedError(f"The Pulumi CLI is not installed. Run `{INSTALL_PULUMI}`.")
     return found
 
 
@@ -112,9 +119,8 @@ def environment() -> Mapping[str, str]:
 
     PYTHONPATH does not contain this checkout, because the program imports from its own folder, which may be a copy.
     """
-    checkout = Path(__file__).resolve().parents[2]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
+    paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != CHECKOUT)
     return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", "PYTHONPATH": paths}
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from loadtest.command_line import OptionParser, add_options, read_options
+from loadtest.command_line import OptionParser, UsageError, add_options, read_options
 from loadtest.errors import SweepError
 from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.progress import say
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_options(parser, kind)
     try:
         return run(read_options(kind, parser.parse_args(words)))
-    except SweepError as error:
+    except (SweepError, UsageError) as error:
         say(OWN.name, str(error))
         return REFUSED
     except KeyboardInterrupt:

@@ -20,6 +20,7 @@ from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S, LONGEST_WAIT_S, parse_permissions, parse_toolsets
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option, StackName
@@ -105,9 +106,7 @@ def _require_packages() -> None:
     from importlib.util import find_spec
 
     if find_spec("mcp") is None:
-        raise CommandRefusedError(
-            "The package mcp is not installed. Run `.venv/bin/python -m pip install --require-hashes -r requirements/agent.txt`."
-        )
+        raise CommandRefusedError(f"The package mcp is not installed. {install_sentence('agent')}")
 
 
 COMMAND: Final = Command(

@@ -1,11 +1,12 @@
 """Pages for a model to read before it acts, as MCP resources."""
 
+from pathlib import Path
 from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 
-from gemma_serving.engine import runner
-
+_FOLDER: Final = Path(__file__).with_name("pages")
+"""Links to the pages, which the wheel has as files."""
 PAGES: Final = {
     "runbook": "docs/recovery.md",
     "tasks": "docs/tasks.md",
@@ -25,4 +26,4 @@ def add_pages(server: MCPServer[Any]) -> None:
 def _add_page(server: MCPServer[Any], name: str, file: str) -> None:
     @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=file)
     def page() -> str:
-        return (runner.project_folder() / file).read_text(encoding="utf-8")
+        return (_FOLDER / Path(file).name).read_text(encoding="utf-8")

@@ -5,11 +5,9 @@ import re
 import signal
 import socket
 import threading
-import tomllib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -17,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import CallToolResult, InputRequiredResult, Tool
 from pydantic import ValidationError
 
+from gemma_serving import VERSION
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.plain_text import for_model
@@ -41,12 +40,6 @@ _ERROR_CHARACTERS: Final = 4_000
 _VALUE_CHARACTERS: Final = 60
 _SHOULD: Final = re.compile(r"^\w+ should\b")
 """Prefix of pydantic's messages: `Input should be at least ...`."""
-
-
-def project_version() -> str:
-    """Return the version of this project."""
-    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["project"]["version"]
 
 
 class AgentServer(MCPServer[Any]):
@@ -120,7 +113,7 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
     server = AgentServer(
         NAME,
         title="Gemma 4 behind vLLM on Google Cloud",
-        version=project_version(),
+        version=VERSION,
         instructions=_instructions(agent),
         log_level="WARNING",
         lifespan=lambda _server: agent.runs.opened(),

@@ -22,6 +22,7 @@ from typing import Final
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.bench.bench_options import BenchOptions
 from gemma_serving.scripts.cli.command import Command, run_command
+from loadtest.errors import SweepError
 from loadtest.load_options import CompareOptions, ReportFolder
 
 
@@ -62,6 +63,7 @@ COMMAND: Final = Command(
     options=BenchOptions,
     run=_bench,
     needs="state",
+    refusals=(SweepError,),
     exit_codes={
         ExitCode.DONE: "every point is valid; with --allow-invalid, points may be invalid",
         ExitCode.FAILED: "a point is invalid, has no complete response or more failures than --max-failed, or the sweep ended early",
@@ -73,13 +75,14 @@ COMMAND: Final = Command(
             help=_compare.__doc__,
             options=CompareOptions,
             run=_compare,
+            refusals=(SweepError,),
             exit_codes={
                 ExitCode.DONE: "no metric got worse; with --gate, every point is better or same",
                 ExitCode.FAILED: "a metric got worse beyond the threshold, or nothing was compared; with --gate, a point is worse",
                 ExitCode.REFUSED: "with --gate, the comparison is inconclusive, or nothing was compared",
             },
         ),
-        Command(name="report", help=_report.__doc__, options=ReportFolder, run=_report),
+        Command(name="report", help=_report.__doc__, options=ReportFolder, run=_report, refusals=(SweepError,)),
     ),
 )
 

@@ -23,9 +23,9 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine.children import interruptible
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.cli.command_line import UsageError
 from gemma_serving.scripts.cli.lines import for_stream
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options, usage_words
-from loadtest.errors import SweepError
 
 T = TypeVar("T")
 
@@ -68,6 +68,8 @@ class Command(Generic[T]):
     """True if it changes something: its stack is always named."""
     needs: Literal["", "settings", "state"] = ""
     """What its stack must have: a settings file, or a state. Without it the command is refused before its work loads."""
+    refusals: tuple[type[Exception], ...] = ()
+    """Errors of a library that refuse the command, with one sentence."""
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
 
@@ -129,7 +131,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
             assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
             code = chosen.run(options)
             sys.stdout.flush()
-    except (ScriptError, PlanningError, SweepError) as error:
+    except (ScriptError, PlanningError, UsageError, *chosen.refusals) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
         print_progress(chosen.label or command.name, without_tokens(str(error)))
     except BrokenPipeError:
@@ -181,7 +183,7 @@ def is_readable(command: Command[Any], arguments: Sequence[str]) -> bool:
     """Return whether the command has these options, with such values."""
     try:
         _read(command, arguments)
-    except SweepError:
+    except UsageError:
         return False
     return True
 

@@ -1,12 +1,12 @@
-"""Command-line options: the load tester's framework with this project's words (docs/decisions/smaller.md, decision 12)."""
+"""Command-line options with this project's words."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 from gemma_serving.contracts.spelling import did_you_mean
-from loadtest import command_line
-from loadtest.command_line import (
+from gemma_serving.scripts.cli import command_line
+from gemma_serving.scripts.cli.command_line import (
     JsonSwitch,
     Option,
     OptionField,

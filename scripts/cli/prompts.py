@@ -30,3 +30,11 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
         if not answer or answer.strip().lower() in _NO:
             break
     raise CommandRefusedError(declined)
+
+
+def answered(question: str, default: str, *, without_terminal: str) -> str:
+    """Prompt on stderr and return the answer, or the default for an empty one. Raises CommandRefusedError if stdin is not a terminal."""
+    if not sys.stdin.isatty():
+        raise CommandRefusedError(without_terminal)
+    print(for_stream(f"{question} [{default}]:", sys.stderr), end=" ", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() or default

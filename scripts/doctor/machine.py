@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.installation import INSTALL_PULUMI
 from gemma_serving.engine import backend, runner
 from gemma_serving.engine.children import ended
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
@@ -86,7 +87,7 @@ def _pulumi(checkup: Checkup) -> Iterator[Diagnosis]:
     try:
         answer = runner.run("whoami", "--verbose", "--json")
     except CommandRefusedError as error:
-        yield missing(str(error), "make setup", check="Pulumi")
+        yield missing(str(error), INSTALL_PULUMI, check="Pulumi")
         return
     if answer.returncode != 0:
         yield _no_backend(checkup, runner.error_of(answer))

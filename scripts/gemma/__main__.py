@@ -19,8 +19,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
+from gemma_serving import VERSION
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import did_you_mean, meant
 from gemma_serving.scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
@@ -36,7 +38,6 @@ from gemma_serving.scripts.gemma.catalog import (
     entry_of,
 )
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 _HELP: Final = frozenset({"-h", "--help", "help"})
 
 
@@ -51,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ScriptError as error:
         print_progress("gemma", without_tokens(str(error)))
         return int(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "gemma_serving":
+            raise
+        print_progress("gemma", f"The package {error.name} is not installed. {install_sentence('deploy')}")
+        return int(ExitCode.REFUSED)
     except KeyboardInterrupt:
         print_progress("gemma", "interrupted.")
         return int(ExitCode.INTERRUPTED)
@@ -116,10 +122,7 @@ def _candidates(words: Sequence[str]) -> str:
 
 
 def _version() -> str:
-    import tomllib
-
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    return f"gemma-serving {project['version']}\n"
+    return f"gemma-serving {VERSION}\n"
 
 
 def _first() -> str:
@@ -127,7 +130,7 @@ def _first() -> str:
 
     lines = first_lines()
     if shutil.which("gemma") is None:
-        lines = [*lines, f'`gemma` is not on PATH here. Run `export PATH="{_ROOT}/.venv/bin:$PATH"`.']
+        lines = [*lines, f'`gemma` is not on PATH here. Run `export PATH="{Path(sys.executable).parent}:$PATH"`.']
     return for_stream("\n".join(lines), sys.stdout) + "\n"
 
 

@@ -75,14 +75,14 @@ def has_settings(stack: str) -> bool:
     """Return whether a stack has a settings file in the project's folder."""
     from gemma_serving.engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
-    return stack in runner.stacks_in(runner.project_folder())
+    return stack in runner.settings_names()
 
 
 def stacks_meant(word: str) -> Sequence[str]:
     """Return the stack of a settings file, or the stacks, at most two, whose names are close to a word."""
     from gemma_serving.engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
 
-    return meant(stack_of_file(word) or word, runner.stacks_in(runner.project_folder()))
+    return meant(stack_of_file(word) or word, runner.settings_names())
 
 
 class ListedStack(NamedTuple):

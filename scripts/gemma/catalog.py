@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gemma_serving.scripts.cli.command import Command
 
 _COLUMNS: Final = 80
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_SCRIPTS: Final = Path(__file__).resolve().parents[1]
 
 
 class CommandEntry(NamedTuple):
@@ -28,8 +28,8 @@ class CommandEntry(NamedTuple):
 
     def line(self) -> str:
         """Return one line about the command, without importing it."""
-        path = _ROOT / f"{self.module.replace('.', '/')}.py"
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        path = Path(_SCRIPTS, *self.module.split(".")[2:])
+        first = path.with_suffix(".py").read_text(encoding="utf-8").partition("\n")[0]
         return self.summary or first.removeprefix("r").strip('"').rstrip()
 
 
@@ -47,7 +47,7 @@ def _entries(words: str) -> Sequence[CommandEntry]:
 
 
 _ORDER: Final = {
-    "Plan": "plan new capacity doctor",
+    "Plan": "init plan new capacity doctor",
     "Deploy": "save_token stage_model up",
     "Use": "chat connect smoke bench",
     "Operate": "status logs alerts agent",
@@ -60,7 +60,7 @@ _ORDER: Final = {
 def grouped_commands() -> Mapping[str, Sequence[CommandEntry]]:
     """Return the commands by task, from the folders of `scripts/`."""
     listed = " ".join((*_ORDER.values(), "gemma")).split()
-    folders = sorted(path.parent.name for path in (_ROOT / "scripts").glob("*/__main__.py"))
+    folders = sorted(path.parent.name for path in _SCRIPTS.glob("*/__main__.py"))
     groups = {**_ORDER, "Other": " ".join(name for name in folders if name not in listed)}
     return {title: _entries(words) for title, words in groups.items() if words}
 
@@ -72,7 +72,7 @@ _ANSWERS: Final = {
     "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
     "ls ps list show": "To list the stacks, run `gemma status`.",
     "price cost costs": "To show the cost of a stack, run `gemma plan STACK --costs`.",
-    "init create": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    "create": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
     "deploy launch start serve run apply update": "To deploy a stack, run `gemma up STACK`.",
     "ssh open tunnel proxy": "To reach the server of a stack, run `gemma connect STACK`.",
     "ask talk": "To ask the model of a stack, run `gemma chat STACK`.",

@@ -59,7 +59,7 @@ def _of_command(entry: CommandEntry, words: Sequence[str]) -> list[str]:
     options = option_fields(call.command.options)
     is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")
     return [
-        *(runner.stacks_in(runner.project_folder()) if is_stack_next else ()),
+        *(runner.settings_names() if is_stack_next else ()),
         *(() if call.lead else [sub.name for sub in call.command.subcommands]),
         *(option.flag for option in options.values() if not option.option.positional),
         "--help",

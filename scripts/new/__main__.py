@@ -113,7 +113,8 @@ class NewOptions:
     as_json: JsonSwitch = False
 
 
-def _new(options: NewOptions) -> ExitCode:
+def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCode:
+    """Write the settings file, and print its plan and the next commands, which begin with `first`. Raises PlanningError, ScriptError."""
     from gemma_serving.planning.data.checkpoints import checkpoint_of
     from gemma_serving.planning.data.images import image_words
     from gemma_serving.planning.planner import plan
@@ -134,9 +135,10 @@ def _new(options: NewOptions) -> ExitCode:
     else:
         unmet, image = _solved_file(options, provider, path.parent)
     settings = from_file(path, project=NO_PROJECT)
+    _copy_image(settings.image.build_context, path.parent)
     deployment = to_deployment(settings, path.parent)
     planned = plan(deployment)
-    commands = list(_next(options.name, settings, provider, path.parent))
+    commands = [*first, *_next(options.name, settings, provider, path.parent)]
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
@@ -174,13 +176,23 @@ def _copy(options: NewOptions, like: str, path: Path) -> None:
     from gemma_serving.contracts.settings_files import no_settings_file, settings_file
     from gemma_serving.scripts.plan.api import given_options, write_copy
 
-    others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json"}]
+    others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json", "ci"}]
     if others:
         raise CommandRefusedError(f"--like copies a file as it is. Remove --{others[0]}, and change the copy.")
     source = settings_file(like, path.parent)
     if not source.is_file():
         raise CommandRefusedError(no_settings_file(like, path.parent))
     write_copy(source, path)
+
+
+def _copy_image(context: str | None, root: Path) -> None:
+    """Copy the build context of one of this project's images, which only a checkout has."""
+    import shutil
+
+    from gemma_serving.contracts.installation import PACKAGE
+
+    if context and not (root / context).exists() and (PACKAGE / context).is_dir():
+        shutil.copytree(PACKAGE / context, root / context)
 
 
 def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], str | None]:
@@ -361,7 +373,7 @@ COMMAND: Final = Command(
     name="new",
     help=__doc__,
     options=NewOptions,
-    run=_new,
+    run=write_settings,
     changes=True,
     exit_codes={ExitCode.REFUSED: "no deployment meets the limits, or an option is invalid"},
 )

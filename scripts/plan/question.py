@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace as replace_struct
 
+from gemma_serving.cloud.model_files import PROJECT
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.data.images import IMAGES, Image, built_name
@@ -42,7 +43,7 @@ from gemma_serving.scripts.stack.settings import NO_PROJECT
 if TYPE_CHECKING:
     from gemma_serving.planning.settings.stack import Settings
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = PROJECT
 
 
 class CommandWording(NamedTuple):

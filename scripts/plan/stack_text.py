@@ -9,8 +9,10 @@ from typing import Final, cast
 import yaml
 
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.installation import project_root
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.naming import Names, NamingError
+from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.trial import without_secrets
 from gemma_serving.planning.data.images import IMAGES
@@ -24,6 +26,8 @@ from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import not_yaml, read_yaml
 from gemma_serving.stacks.wording import inline_yaml, stated
 
+_SCHEMA: Final = "docs/settings.schema.json"
+_SCHEMA_LINE: Final = f"# yaml-language-server: $schema={_SCHEMA}"
 _BEST: Final[dict[Goal, str]] = {
     "cost": "cheapest deployment",
     "latency": "deployment with the shortest request",
@@ -65,7 +69,9 @@ class StackFile:
 
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
-    """Return the path of a new stack's settings file. Raises PlanningError for an invalid or existing name."""
+    """Return the path of a new stack's settings file. Raises PlanningError for an invalid or existing name, and without a project."""
+    if project_root() is None:
+        raise PlanningError("This folder has no Pulumi.yaml. Run `gemma init` to write a project.")
     try:
         Names(project=NO_PROJECT, stack=name)
     except NamingError as error:
@@ -94,11 +100,17 @@ def write_copy(source: Path, path: Path) -> None:
     Raises PlanningError if the existing file cannot be read.
     """
     text = without_secrets(source.read_text(encoding="utf-8"))
+    text = text.replace(f"--stack {stack_of_file(source.name)}.", f"--stack {stack_of_file(path.name)}.")
     _replace(path, text.replace("$schema=../../docs/", "$schema=docs/"), "")
 
 
 def _replace(path: Path, text: str, provider: str) -> None:
-    """Write a file with the kept parts of an existing one, or with the secrets provider. Raises PlanningError."""
+    """Write a file with the kept parts of an existing one, or with the secrets provider. Raises PlanningError.
+
+    Only a checkout has the schema that the first line names.
+    """
+    if not (path.parent / _SCHEMA).is_file():
+        text = text.removeprefix(f"{_SCHEMA_LINE}\n")
     try:
         replace_file(path, text + (_kept(path, text) if path.exists() else provider))
     except yaml.YAMLError as error:
@@ -126,7 +138,7 @@ def _dumped(block: Mapping[str, object]) -> str:
 def stack_text(file: StackFile) -> str:
     """Return the text of the settings file."""
     head = (*_head(file), *file.head)
-    lines = ["# yaml-language-server: $schema=docs/settings.schema.json", *(f"# {line}" for line in head), "config:"]
+    lines = [_SCHEMA_LINE, *(f"# {line}" for line in head), "config:"]
     return "\n".join((*lines, *_config(file))) + "\n"
 
 

@@ -100,9 +100,9 @@ def freeze(stack: str, into: Path) -> FrozenProject:
             )
     for path in _files(root, [*PROGRAM, *(named for _, named in _named(settings))]):
         _copy(root, path, into)
-    (into / "gemma_serving").mkdir(exist_ok=True)
-    for room in _LINKS:
-        (into / "gemma_serving" / room).symlink_to(Path("..", room))
+    if (root / "gemma_serving").is_dir():
+        for room in _LINKS:
+            (into / "gemma_serving" / room).symlink_to(Path("..", room))
     packages = sorted(path.name for path in root.glob(".venv/lib/python*/site-packages/*.dist-info"))
     digest = " ".join([_hash(into, _files(into, ["."])), *packages])
     if (root / ".venv").exists():

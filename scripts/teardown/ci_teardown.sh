@@ -7,4 +7,4 @@ if [ -z "${STACK:-}" ] || [ "$STACK" != "${CONFIRM:-}" ]; then
     exit 2
 fi
 mkdir -p "$(dirname "$1")"
-exec .venv/bin/python -m scripts.teardown --stack "$STACK" --yes --receipt "$1"
+exec .venv/bin/gemma teardown "$STACK" --yes --receipt "$1"

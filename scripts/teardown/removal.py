@@ -21,6 +21,7 @@ from gemma_serving.cloud.spending import StackSpending, spending
 from gemma_serving.contracts.answers import Absent, Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.installation import INSTALL_PULUMI
 from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.engine import runner
@@ -299,7 +300,7 @@ class Teardown:
         elif after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} still has {len(after.resources)} resources, but the Pulumi engine is not installed. "
-                f"Run `make setup`, then `gemma teardown {state.stack}`."
+                f"Run `{INSTALL_PULUMI}`, then `gemma teardown {state.stack}`."
             )
 
     def _emptied(self, after: StackState) -> StackState:

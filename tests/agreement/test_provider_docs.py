@@ -57,7 +57,7 @@ def test_the_registry_can_render_its_pages(subtests):
         assert tuple(samples()) == LANGUAGES
     with subtests.test("installation"):
         commands = (
-            f"pulumi plugin install resource gcp-tpu {VERSION} --server {schema['pluginDownloadURL']}",
+            f"pulumi plugin install resource gcp-tpu {VERSION} --file ",
             "pulumi config set gcp-tpu:project ",
             "export GOOGLE_CLOUD_PROJECT=",
         )

@@ -41,6 +41,7 @@ WITHOUT_CALLS = {
     "agent": "its tools run the other commands",
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
+    "init": "writes settings",
     "new": "writes settings",
     "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
     "preview": "runs pulumi and the planner",

@@ -158,6 +158,7 @@ OTHER_LINES = {
     "cloud-run.md": "tests/engine/test_restart.py",
     "components.md": "not run: jq over the output of a command of the same block",
     "evaluate.md": "not run: installs lm-evaluation-harness with PyTorch, 6 GB",
+    "folder.md": "tests/authors/release/test_project_folder.py",
     "get-started.md": "tests/engine/test_user_install.py",
     "local-cloud.md": "not run: a shell with variables of a running local cloud; tests start it through its modules",
     "observability.md": "tests/cloud/test_alerts.py",

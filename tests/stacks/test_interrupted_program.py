@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +20,7 @@ from tools.engine.setup import cached, on_path
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = """
 import pulumi
-
-class UserError(Exception):
-    pass
+from gemma_serving.stacks import program
 
 async def after(_args):
     pass
@@ -31,8 +28,11 @@ async def after(_args):
 def run():
     hooks = pulumi.ResourceHookBinding(after_create=[pulumi.ResourceHook("after", after)])
     pulumi.ComponentResource("test:index:Machine", "machine", None, pulumi.ResourceOptions(hooks=hooks))
+
+program.run = run
+program.main()
 """
-"""Takes the place of `stacks.program`: one registration that the engine does not answer before its hook."""
+"""A program with one registration that the engine does not answer before its hook."""
 
 pytestmark = pytest.mark.engine
 
@@ -100,13 +100,11 @@ def engine():
 
 def test_sigint_ends_the_program_while_the_engine_waits_for_a_hook(engine, tmp_path):
     monitor, address = engine
-    shutil.copy(ROOT / "__main__.py", tmp_path)
-    (tmp_path / "gemma_serving" / "stacks").mkdir(parents=True)
-    (tmp_path / "gemma_serving" / "stacks" / "program.py").write_text(STEPS)
+    (tmp_path / "__main__.py").write_text(STEPS)
     words = ["--monitor", address, "--engine", address, "--project", "p", "--stack", "s", "--parallel", "4", "."]
     process = subprocess.Popen(
         [sys.executable, str(runner()), "--pwd", str(tmp_path), *words],
-        env={**os.environ, "PULUMI_CONFIG": "{}", "PULUMI_CONFIG_SECRET_KEYS": "[]", "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PULUMI_CONFIG": "{}", "PULUMI_CONFIG_SECRET_KEYS": "[]", "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
     )
     try:

@@ -220,7 +220,7 @@ def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
 
 def test_the_namespaces_are_those_of_the_providers():
     plugins = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["plugins"]["providers"]
-    packages = re.findall(r"^pulumi-(\w+)$", (ROOT / "requirements/base.in").read_text(), re.MULTILINE)
+    packages = re.findall(r"^pulumi-(\w+)\b", (ROOT / "requirements/base.in").read_text(), re.MULTILINE)
     assert sorted(NAMESPACES) == sorted({"gemma-serving", "pulumi", *packages, *(one["name"] for one in plugins)})
 
 

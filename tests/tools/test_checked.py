@@ -6,7 +6,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 WITHOUT_TYPES = {"judges", "tests"}  # judges have a pyproject.toml of their own
-LINKED = {path.name for path in (ROOT / "gemma_serving").iterdir() if path.is_symlink()}
+LINKED = {
+    path.name for path in (ROOT / "gemma_serving").iterdir() if path.is_symlink() and (path / "__init__.py").is_file()
+}
 """Read as packages of `gemma_serving`."""
 WITHOUT_IMPORTS = {"examples", "images", "tests"}  # run alone or copied into an image; not imported by a room
 

@@ -26,6 +26,7 @@ SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
 WRITTEN = {"beside", "gcp_tpu", "googlecloudsdk"}
 """Imported by programs that a file holds as text."""
+BASE = ("requirements/plan.in", "requirements/base.in")
 
 
 def normal(name):
@@ -55,8 +56,8 @@ def test_the_product_names_what_it_imports_and_the_agent_its_own_packages():
     product = {path for room in PRODUCT for path in (ROOT / room).rglob("*.py")} | {ROOT / "__main__.py"}
     product = {path for path in product if CHILD not in path.parents}
     agent = {path for path in product if AGENT in path.parents}
-    assert strangers(product - agent, named("requirements/base.in")) == set()
-    assert strangers(agent, named("requirements/base.in", "requirements/agent.in")) == set()
+    assert strangers(product - agent, named(*BASE)) == set()
+    assert strangers(agent, named(*BASE, "requirements/agent.in")) == set()
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
@@ -67,14 +68,17 @@ def test_the_tests_and_the_authors_name_what_they_import():
         for path in (ROOT / room).rglob("*.py")
         if not any(path.is_relative_to(one) for one in own)
     }
-    wanted = named(
-        "requirements/base.in", "requirements/agent.in", "requirements/dev.in", "packages/localcloud/requirements.in"
-    )
+    wanted = named(*BASE, "requirements/agent.in", "requirements/dev.in", "packages/localcloud/requirements.in")
     assert strangers(files, wanted) == set()
 
 
 def test_what_is_named_is_locked():
-    locks = {"base": "requirements.txt", "agent": "requirements/agent.txt", "dev": "requirements/dev.txt"}
+    locks = {
+        "plan": "requirements.txt",
+        "base": "requirements.txt",
+        "agent": "requirements/agent.txt",
+        "dev": "requirements/dev.txt",
+    }
     for name, lock in locks.items():
         locked = {normal(line.partition("==")[0]) for line in (ROOT / lock).read_text().splitlines() if "==" in line}
         assert named(f"requirements/{name}.in") - locked == set(), name

@@ -83,7 +83,7 @@ def test_every_command_that_installs_requires_the_hashes():
     commands = [
         (path.name, command)
         for path, text in texts.items()
-        if path.name != "CHANGELOG.md"
+        if path.name not in {"CHANGELOG.md", "folder.md"}  # a wheel states no hash of itself, and the page says so
         for command in re.findall(r"pip install[^`\n]*-r [^`\n]*", text)
     ]
     assert len(commands) >= 4

@@ -157,8 +157,8 @@ def test_a_deployment_waits_for_an_approval_and_is_checked():
     jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
     preview, deploy = jobs_of["preview"], jobs_of["deploy"]
     assert (preview["environment"], deploy["environment"], deploy["needs"]) == ("plan", "deploy", "preview")
-    assert step_script("deploy.yml", "Deploy") == 'exec .venv/bin/python -m scripts.up --stack "$STACK" --yes\n'
-    assert step_script("deploy.yml", "Smoke") == 'exec .venv/bin/python -m scripts.smoke --stack "$STACK"'
+    assert step_script("deploy.yml", "Deploy") == 'exec .venv/bin/gemma up "$STACK" --yes\n'
+    assert step_script("deploy.yml", "Smoke") == 'exec .venv/bin/gemma smoke "$STACK"'
     assert [step["name"] for step in deploy["steps"][-3:-1]] == ["Deploy", "Smoke"]
     last = deploy["steps"][-1]
     assert (last["if"], "gemma teardown $STACK" in last["run"]) == ("failure()", True)
@@ -481,7 +481,7 @@ def test_a_secret_reaches_only_jobs_of_an_environment_and_a_pull_request_reads_n
     assert "secrets" not in str(preview)
     assert [job for job in preview["jobs"].values() if "environment" in job] == []
     script = (ROOT / "scripts" / "preview" / "ci_preview.sh").read_text()
-    assert script.count("scripts.preview run ") == script.count("scripts.preview run --without-secrets ") == 2
+    assert script.count("gemma preview run ") == script.count("gemma preview run --without-secrets ") == 2
 
 
 def test_the_commands_of_the_page_make_the_environments_that_its_table_names():

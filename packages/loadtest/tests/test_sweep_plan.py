@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest.command_line import OptionParser, add_options, read_options
+from loadtest.command_line import OptionParser, UsageError, add_options, read_options
 from loadtest.errors import SweepError
 from loadtest.generator.load import arrival_count, arrivals
 from loadtest.generator.pool import workers_for
@@ -121,7 +121,7 @@ def test_one_process_serves_some_streams_and_more_never_outnumber_the_cores():
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1,x", "1.5", "1,,2"])
 def test_a_wrong_list_of_numbers_is_one_sentence(text):
-    with pytest.raises(SweepError, match=r"--concurrency is .* whole numbers of 1 or more"):
+    with pytest.raises(UsageError, match=r"--concurrency is .* whole numbers of 1 or more"):
         read(f"--concurrency={text}")
 
 
@@ -131,11 +131,11 @@ def test_lists_and_objectives_are_read_as_people_write_them():
     assert load.request_rate == (0.5, 2.0)
     objective = read("--slo", "ttft=0.5,tpot=0.05").report.slo
     assert (objective.ttft_s, objective.tpot_s, objective.e2e_s) == (0.5, 0.05, None)
-    with pytest.raises(SweepError, match="--slo is 'ttfb=1'"):
+    with pytest.raises(UsageError, match="--slo is 'ttfb=1'"):
         read("--slo", "ttfb=1")
-    with pytest.raises(SweepError, match="--request-rate"):
+    with pytest.raises(UsageError, match="--request-rate"):
         read("--request-rate", "inf")
-    with pytest.raises(SweepError, match="does not set stream"):
+    with pytest.raises(UsageError, match="does not set stream"):
         read("--extra-body", '{"stream": false}')
 
 

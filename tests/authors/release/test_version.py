@@ -2,7 +2,7 @@
 
 import re
 import shutil
-import tomllib
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,9 +37,9 @@ def test_a_version_is_written_to_every_place_or_to_none(copy):
     assert version.set_version(copy, "7.8.9") == []
     first, *_, last = version.PLACES
     (copy / last).write_text("nothing here\n")
-    with pytest.raises(ScriptError, match=f"^{re.escape(last)} has 0 lines"):
+    with pytest.raises(ScriptError, match=f"^{re.escape(last)} has 0 values"):
         version.set_version(copy, "7.9.0")
-    assert 'version = "7.8.9"' in (copy / first).read_text()
+    assert 'VERSION: Final = "7.8.9"' in (copy / first).read_text()
     for wrong in ("v1.0.0", "1.0", "1.0.0-rc1", "01.0.0", ""):
         with pytest.raises(CommandRefusedError, match="is not a version"):
             version.set_version(copy, wrong)
@@ -79,8 +79,15 @@ def test_notes_are_the_section_with_links_that_work_outside_the_repository():
             version.notes(changelog, asked, "o/n")
 
 
-def test_every_distribution_names_the_same_repository():
+def test_the_address_of_the_repository_is_in_one_place():
     named = version.repository(ROOT)
-    for file in ROOT.glob("packages/*/pyproject.toml"):
-        urls = tomllib.loads(file.read_text()).get("project", {}).get("urls", {})
-        assert {*re.findall(r"github\.com/([^/]+/[^/\s]+)", " ".join(urls.values()))} <= {named}, file
+    words = ["git", "grep", "--files-with-matches", "--fixed-strings", named, "--", ":!docs/authors/releasing.md"]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert found == [version.SCHEMA]
+
+
+def test_a_page_gets_addresses_that_work_outside_the_repository():
+    page = "[a](../../docs/a.md#b) [c](docs/c.md) [d](#e) [f](https://x.y/z)"
+    assert version.with_addresses(page, "https://r/blob/v1", "packages/one") == (
+        "[a](https://r/blob/v1/docs/a.md#b) [c](https://r/blob/v1/packages/one/docs/c.md) [d](#e) [f](https://x.y/z)"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from authors.release import version
 from authors.release.build import build_distribution
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,6 +104,8 @@ def test_the_metadata_is_complete(built, subtests):
             assert found["Description-Content-Type"] == "text/markdown"
             assert len(found.get_payload()) > 500
             assert found["Summary"]
+            assert f"Repository, https://github.com/{version.repository(ROOT)}" in found.get_all("Project-URL")
+            assert "](../" not in found.get_payload()
 
 
 @pytest.mark.long
@@ -122,12 +125,15 @@ def test_two_builds_have_the_same_bytes(built, tmp_path, a_date, subtests):
 
 def test_the_bounds_of_each_requirement_admit_the_locked_version(subtests):
     """A wheel requires at least the release line that the lock, and so every test, has."""
-    for name in ("loadtest", "localcloud"):
-        folder = ROOT / "packages" / name
-        locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (folder / "requirements.txt").read_text(), re.MULTILINE))
-        for line in (folder / "requirements.in").read_text().splitlines():
+    packages = [
+        (f"packages/{name}/requirements.in", f"packages/{name}/requirements.txt") for name in ("loadtest", "localcloud")
+    ]
+    product = [(f"requirements/{name}.in", "requirements.txt") for name in ("plan", "base")]
+    for named, lock in (*packages, *product, ("requirements/agent.in", "requirements/agent.txt")):
+        locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / lock).read_text(), re.MULTILINE))
+        for line in (ROOT / named).read_text().splitlines():
             if line and not line.startswith("#"):
-                with subtests.test(f"{name}: {line}"):
+                with subtests.test(f"{named}: {line}"):
                     wanted = Requirement(line)
-                    assert wanted.specifier.contains(locked[wanted.name])
-                    assert any(each.operator == ">=" for each in wanted.specifier)
+                    assert wanted.specifier.contains(locked[wanted.name.replace("_", "-")])
+                    assert any(each.operator in {">=", "=="} for each in wanted.specifier)

@@ -165,6 +165,7 @@ WITHOUT_ENGINE = [
     ("capacity", "v6e-4"),
     ("demo",),
     ("docs",),
+    ("init", "mine", "--model", "E2B"),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
     ("release", "build", "--out", "out"),
@@ -248,7 +249,8 @@ def ends_with_one_sentence(folder, words, signum, preparation):
         "PYTHONPATH": str(ROOT),
     }
     (folder / "token").write_text(f"hf_{'a' * 34}\n")
-    (folder / "Pulumi.yaml").write_text("name: x\n")
+    if name != "init":
+        (folder / "Pulumi.yaml").write_text("name: x\n")
     (folder / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text("{}")

@@ -39,10 +39,9 @@ def test_every_command_has_one_word():
 
 
 def test_a_new_folder_is_a_command(tmp_path, monkeypatch):
-    (tmp_path / "scripts" / "hello").mkdir(parents=True)
-    (tmp_path / "scripts" / "hello" / "__main__.py").write_text('"""Say hello."""\n')
-    (tmp_path / "gemma_serving").symlink_to(tmp_path)
-    monkeypatch.setattr(catalog, "_ROOT", tmp_path)
+    (tmp_path / "hello").mkdir()
+    (tmp_path / "hello" / "__main__.py").write_text('"""Say hello."""\n')
+    monkeypatch.setattr(catalog, "_SCRIPTS", tmp_path)
     (entry,) = catalog.grouped_commands()["Other"]
     assert command_rows([entry]) == ["  hello  Say hello."]
 
@@ -95,7 +94,7 @@ def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypat
         ("Pulumi.tpu-v6e1.yaml plan", "The command comes first: `gemma plan tpu-v6e1`."),
         ("preview tpu-v6e2", "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run `gemma new tpu-v6e2 --model ID`."),
         ("preview plns", "plns is not a command. Did you mean plans? See --help."),
-        ("init", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
+        ("create", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
         ("serve", "To deploy a stack, run `gemma up STACK`."),
         ("help destroy", "To delete a stack, run `gemma teardown STACK`."),
         ("--stack x plan", "The command comes first: `gemma COMMAND STACK`."),
@@ -167,7 +166,7 @@ def test_the_overview_is_the_help_of_the_launcher(capsys):
 
 def test_the_version_is_that_of_the_project(capsys):
     assert main(["--version"]) == ExitCode.DONE
-    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)[1]
+    version = re.search(r'^VERSION.*"(.*)"', (ROOT / "gemma_serving/__init__.py").read_text(), flags=re.MULTILINE)[1]
     assert capsys.readouterr().out == f"gemma-serving {version}\n"
 
 
@@ -211,6 +210,7 @@ def test_ctrl_c_at_the_start_shows_no_traceback_of_the_imports(tmp_path, begins,
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     home = tmp_path / "gemma_serving" / "scripts" / "gemma"
     home.mkdir(parents=True)
+    shutil.copy(ROOT / "gemma_serving" / "launcher.py", tmp_path / "gemma_serving")
     (home / "__main__.py").write_text(
         f"import os, signal\n{begins}\ndef main():\n  try: {does}\n  except KeyboardInterrupt: return 130\n"
     )

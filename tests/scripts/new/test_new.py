@@ -26,6 +26,8 @@ def new(monkeypatch, tmp_path, capsys):
     """Run the command in a folder of its own; returns exit code, stdout and stderr."""
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present(COMMIT))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "settings.schema.json").touch()
     for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -231,6 +233,7 @@ def test_a_copy_of_an_example_has_its_settings_and_no_secrets(new, tmp_path):
     code, out, err = new("mine", "--like", "tpu-v6e4-12b")
     assert (code, err) == (0, "")
     text = (SHIPPED / "Pulumi.tpu-v6e4-12b.yaml").read_text().replace("../../docs/", "docs/")
+    text = text.replace("--stack tpu-v6e4-12b.", "--stack mine.")
     assert (tmp_path / "Pulumi.mine.yaml").read_text() == text
     assert "gemma up mine" in out
     (tmp_path / "Pulumi.own.yaml").write_text(f"encryptionsalt: v1:canary\n{text}")

@@ -6,6 +6,7 @@ The modules only use the standard library because a machine calls them often.
 
 import shlex
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,18 +34,24 @@ DOCKER_PROGRAM: Final = "LOCALCLOUD_DOCKER"
 STORAGE_ADDRESS: Final = "LOCALCLOUD_STORAGE"
 """The variable with the address of a proxy that machines use as Cloud Storage in place of the local cloud's own, such as a slow one."""
 
-PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
-"""The commands that `python -m localcloud run` puts first on PATH."""
+
+def people_commands() -> Mapping[str, str]:
+    """Return the commands that `python -m localcloud run` puts first on PATH: a module for each.
+
+    Another distribution adds its own by entry points of the group `localcloud.commands`.
+    """
+    added = {point.name: point.value for point in entry_points(group="localcloud.commands")}
+    return {"gcloud": "localcloud.running.shims.gcloud", **added}
 
 
 def install(
     folder: Path,
-    commands: Mapping[str, str] = PEOPLE_COMMANDS,
+    commands: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     *,
     kept: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the commands into a folder and return it. `environment` overrides the variables of the caller.
+    """Write the commands, by default those for people, into a folder and return it. `environment` overrides the variables of the caller.
 
     `kept` names variables of the caller that are overridden, by the names under which the command finds them.
     """
@@ -52,7 +59,7 @@ def install(
     variables = {"PYTHONPATH": str(interpreter.ROOT), **(environment or {})}
     words = [f'{name}="${{{of_caller}-}}"' for name, of_caller in (kept or {}).items()]
     settings = " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in variables.items())])
-    for command, module in commands.items():
+    for command, module in (commands or people_commands()).items():
         _write(folder / command, f"{settings} exec {shlex.join(interpreter.command(*module.split()))}")
     return folder
 

@@ -1,0 +1,1 @@
+"""Command `init`: a project's folder of the user."""

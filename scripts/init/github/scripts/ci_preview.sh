@@ -1,0 +1,1 @@
+../../../preview/ci_preview.sh

@@ -1,0 +1,1 @@
+../../../teardown/ci_teardown.sh

@@ -1,0 +1,1 @@
+../../../../.github/setup/accounts.sh

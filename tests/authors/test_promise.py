@@ -1,0 +1,48 @@
+"""What docs/compatibility.md promises to keep: each setting, output, command, option, exit code and JSON key that promised.txt lists exists.
+
+A version adds its own names when it is released, with UPDATE_GOLDEN=1. The names of a part that a new Y removes are removed there, and
+CHANGELOG.md says what to do.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from authors.commands_page import all_commands
+from authors.contract_tables import tables
+from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.scripts.cli.command_line import described_options
+from gemma_serving.stacks.schema import blocks
+from tests.snapshot import json_keys
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMISED = Path(__file__).with_name("promised.txt")
+
+
+def names():
+    for path, block in blocks():
+        yield from (f"setting {path}.{key}" for key in block["properties"])
+    for title, table in tables().items():
+        yield from (f"{title} {name}" for name in re.findall(r"^(?:\|| *-) `([^`]+)`", table, re.MULTILINE))
+    for command in all_commands():
+        for each, words in ((command, ""), *((sub, f" {sub.name}") for sub in command.subcommands)):
+            yield f"command {command.name}{words}"
+            yield from (f"option {command.name}{words} {one.words}" for one in described_options(each.options))
+    yield from (f"exit code {int(code)} {code.name}" for code in ExitCode)
+    for folder, keys in json_keys().items():
+        yield from (f"json {folder} {key}" for key in keys)
+
+
+def test_nothing_that_is_promised_is_missing():
+    found = {*names()}
+    assert len(found) > 600
+    if os.environ.get("UPDATE_GOLDEN"):
+        PROMISED.write_text("\n".join(sorted(found)) + "\n")
+    assert {*PROMISED.read_text().splitlines()} - found == set()
+
+
+def test_the_page_names_tests_that_exist():
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    named = set(re.findall(r"`(tests/[\w./]+)`", page))
+    assert len(named) >= 5
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -1,0 +1,136 @@
+"""`gemma init` writes a folder that has a project: complete, or nothing."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gemma_serving import VERSION
+from gemma_serving.contracts.answers import Present
+from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.init.__main__ import COMMAND
+from gemma_serving.stacks.loading import from_file
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = {".gitignore", "Pulumi.chat.yaml", "Pulumi.yaml", "__main__.py", "requirements.txt"}
+
+
+@pytest.fixture
+def init(monkeypatch, tmp_path, capsys):
+    """Run the command in an empty folder; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+
+    def ran(*arguments):
+        capsys.readouterr()
+        code = run_command(COMMAND, list(arguments))
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return ran
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def files_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_writes_a_project_with_this_version_and_says_what_comes_next(init, tmp_path):
+    code, out, err = init("chat", "--model", "12B", "--accelerator", "L4")
+    assert (code, err) == (0, "")
+    assert files_in(tmp_path) == FILES
+    assert len((tmp_path / "__main__.py").read_text().splitlines()) == 3
+    assert f"gemma-serving[deploy,localcloud]=={VERSION}\n" in (tmp_path / "requirements.txt").read_text()
+    project, ours = (yaml.safe_load((folder / "Pulumi.yaml").read_text()) for folder in (tmp_path, ROOT))
+    assert project["name"] == ours["name"], "the namespace of the settings, and of the names in every state"
+    assert from_file(tmp_path / "Pulumi.chat.yaml", project="my-project").cloud_run.gpu == "nvidia-l4"
+    next_ = out.partition("Next:\n")[2].splitlines()
+    assert [line.strip() for line in next_[:2]] == [
+        "python3 -m venv .venv",
+        ".venv/bin/pip install --quiet -r requirements.txt",
+    ]
+    assert next_[-1].strip() == "gemma chat chat"
+
+
+@pytest.mark.parametrize(
+    "path", [*ROOT.glob("Pulumi.*.yaml"), *ROOT.glob("examples/stacks/Pulumi.*.yaml")], ids=lambda path: path.name
+)
+def test_each_example_is_copied_with_what_it_names(init, tmp_path, path):
+    stack = path.name.split(".")[1]
+    code, out, err = init("chat", "--like", stack, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["fits"] is True
+    theirs, ours = from_file(tmp_path / "Pulumi.chat.yaml", project="my-project"), from_file(path, project="my-project")
+    assert theirs == ours
+    text = (tmp_path / "Pulumi.chat.yaml").read_text()
+    assert "$schema" not in text, "the folder has no docs/"
+    assert f"--stack {stack}" not in text
+    context = ours.image.build_context
+    assert context is None or (tmp_path / context / "Dockerfile").is_file()
+
+
+def test_it_asks_for_model_and_accelerator(init, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Terminal("12B\n\n"))
+    code, _, err = init()
+    assert code == 0
+    assert "Model: E2B, E4B" in err
+    assert "Accelerator, such as" in err
+    assert from_file(tmp_path / "Pulumi.dev.yaml", project="my-project").model.startswith("google/gemma-4-12B")
+
+
+def test_without_a_terminal_it_names_the_options(init, tmp_path):
+    assert init("chat") == (2, "", "init: No model. Pass --model ID, or --like STACK to copy an example.\n")
+    assert files_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("wrong", [("--model", "12B", "--accelerator", "H100"), ("--like", "nothing")], ids=str)
+def test_a_refusal_leaves_the_folder_as_it_was(init, tmp_path, wrong):
+    (tmp_path / "components").mkdir()
+    (tmp_path / "components" / "__init__.py").write_text("mine")
+    assert init("chat", *wrong)[0] == 2
+    assert files_in(tmp_path) == {"components/__init__.py"}
+
+
+@pytest.mark.parametrize("name", ["Pulumi.yaml", "__main__.py", "requirements.txt", ".github/workflows/mine.yml"])
+def test_a_file_of_the_user_is_never_replaced(init, tmp_path, name):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    code, _, err = init("chat", "--like", "l4-qat", "--ci")
+    assert (code, f"{name.partition('/')[0]} exists. " in err) == (2, True)
+    assert files_in(tmp_path) == {name}
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_the_users_gitignore_is_completed(init, tmp_path):
+    (tmp_path / ".gitignore").write_text("mine\n.venv/\n")
+    assert init("chat", "--like", "l4-qat")[0] == 0
+    lines = (tmp_path / ".gitignore").read_text().splitlines()
+    assert lines[:2] == ["mine", ".venv/"]
+    assert sorted(lines) == sorted({*lines})
+    assert {".work/", "results/"} <= {*lines}
+
+
+def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
+    assert init("chat", "--like", "l4-qat", "--ci")[0] == 0
+    workflows = {path.stem: path.read_text() for path in (tmp_path / ".github" / "workflows").iterdir()}
+    assert workflows.keys() == {"deploy", "guard", "preview", "set-up", "teardown"}
+    for path in (tmp_path / ".github").rglob("*"):
+        if path.is_file() and path.parent.name != "setup":
+            text = path.read_text()
+            named = re.findall(r"(?<![\w/.-])(?:\./)?(\.github/[\w./-]+|scripts/[\w./-]+)", text)
+            for name in named:
+                assert (tmp_path / name).exists() or "CODEOWNERS" in name, (path.name, name)
+            assert not re.search(r"\bmake\b|python -m (scripts|tools)", text), path.name
+    assert all(
+        (tmp_path / ".github" / "scripts").joinpath(name).stat().st_mode & 0o100
+        for name in ("ci_plan.sh", "ci_preview.sh")
+    )
