@@ -46,6 +46,8 @@ def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
     files = [settings_file(name, ROOT) for name in names] or [
         file for file in shipped_files(ROOT) if not is_gateway_file(file)
     ]
+    if not files:
+        raise PlanningError("No deployment to plan. Pass STACK, or --model ID and --accelerator NAME.")
     rows = [_planned(stack_of_file(file.name)) for file in files]
     if as_json:
         print(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
