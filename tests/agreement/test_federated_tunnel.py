@@ -103,7 +103,7 @@ def test_the_smoke_step_opens_the_tunnel_with_the_rights_of_the_page(job, monkey
 
 def test_every_step_that_opens_a_tunnel_impersonates():
     """The commands that open one, where a job has authenticated: the smoke checks, the benchmark and others."""
-    opening = ("scripts.smoke", "scripts.bench", "scripts.connect")
+    opening = ("gemma smoke", "gemma bench", "gemma connect", "gemma chat")
     found = {
         (name, step["name"]): gcloud_login.IMPERSONATED in step.get("env", {})
         for name, flow in WORKFLOWS.items()
