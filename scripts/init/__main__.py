@@ -75,7 +75,9 @@ def _init(options: InitOptions) -> ExitCode:
     for name in (*_TEXTS, *([".github"] if options.ci else ())):
         if (here / name).exists():
             instead = (
-                "To add a stack, run `gemma new NAME --model ID`." if name == "Pulumi.yaml" else "Move it away, or use a new folder."
+                "To add a stack, run `gemma new NAME --model ID`."
+                if name == "Pulumi.yaml"
+                else "Move it away, or use a new folder."
             )
             raise CommandRefusedError(f"{name} exists. {instead}")
     if not options.model and not options.like:

@@ -26,7 +26,7 @@ NODES = "v2alpha1/projects/{project}/locations/-/nodes"
 CREATE = "tpu.projects.locations.queuedResources.create"
 OFTEN = ("up", "killed", "waiting", "run ends", "preempt")
 """Events that are drawn twice as often."""
-SETTLED = {"ACTIVE", "SUSPENDED", "WAITING_FOR_RESOURCES", "FAILED"}
+SETTLED = {"ACTIVE", "SUSPENDED", "FAILED"}
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -53,6 +53,8 @@ class EngineWorld:
     is_in_step: bool = True
     machines: dict[str, Machine] = field(default_factory=dict[str, Machine])
     """By the time of their creation."""
+    has_stock: bool = True
+    """False while no zone has capacity, so a request waits until it has."""
 
     # The cloud
 
@@ -74,7 +76,8 @@ class EngineWorld:
 
     def settle(self) -> None:
         """Wait until no request moves, and note the machines."""
-        until(lambda: all(one["state"]["state"] in SETTLED for one in self.queued().values()), "no request moves")
+        at_rest = SETTLED if self.has_stock else {*SETTLED, "WAITING_FOR_RESOURCES"}
+        until(lambda: all(one["state"]["state"] in at_rest for one in self.queued().values()), "no request moves")
         requests = self.queued()
         for one in self.nodes():
             start_s, request = seconds(one["createTime"]), requests[one["queuedResource"]]
@@ -118,19 +121,23 @@ class EngineWorld:
         return can
 
     def up(self) -> None:
+        before = self.queued()
         done = self.workspace.script("up", "--stack", self.stack, "--yes", expect=None)
         self.settle()
-        for one in self.machines.values():
-            one.is_recorded = one.is_recorded or one.seen_s > one.started_s
+        visible = {seconds(one["createTime"]) for one in (*before.values(), *self.queued().values())}
+        for one in self.machines.values():  # nobody can record a machine whose request was deleted before
+            one.is_recorded = one.is_recorded or (one.seen_s > one.started_s and one.requested_s in visible)
         self.is_in_step = done.code == 0
 
     def waiting(self) -> None:
         """No zone has capacity, and `up` does not wait for it."""
         self.workspace.stock(0)
+        self.has_stock = False
         self.workspace.configure(STACK, **{"tpu.waitFor": "accepted"})
         self.up()
         self.workspace.configure(STACK, **{"tpu.waitFor": "active"})
         self.workspace.stock(None)
+        self.has_stock = True
         self.is_in_step = False
 
     def killed(self) -> None:
