@@ -18,7 +18,7 @@ from gemma_serving.planning import plan
 from gemma_serving.scripts.gemma.__main__ import main, overview
 from gemma_serving.scripts.gemma.first import FIRST_DAY
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import headline, to_deployment
 from localcloud import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +121,8 @@ def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     for name, start, per_hour, per_day, idle in rows:
         (row,) = [line for line in STACKS_PAGE.splitlines() if line.startswith(f"| `{name}` ")]
         assert f"| {start} |" in row, name
+        deployment = to_deployment(from_file(ROOT / f"Pulumi.{name}.yaml", project="my-project"))
+        assert f"Starts in about {start}. " in headline(plan(deployment)), name
         main(("plan", name, "--json"))
         price = json.loads(capsys.readouterr().out)["cost"]["usd_per_hour"]
         assert (per_hour, per_day) == (f"${price:.2f}", f"${24 * price:.2f}"), name
