@@ -22,7 +22,9 @@ from gemma_serving.stacks.planned import headline, to_deployment
 from localcloud import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md"))
+README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md")).replace(
+    "&nbsp;", " "
+)
 STACKS_PAGE = (ROOT / "docs" / "reference" / "stacks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
