@@ -40,7 +40,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.stack import unfinished_teardown
+from gemma_serving.scripts.stack import engine_run, unfinished_teardown
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
@@ -217,14 +217,14 @@ class Teardown:
         changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
-        self._engine(state.stack, "destroy")
+        self._engine(state, "destroy")
         after = states.read(state.stack)
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
-    def _engine(self, stack: str, *arguments: str) -> None:
+    def _engine(self, state: StackState, *arguments: str) -> None:
         """Run the engine with its progress on stderr."""
-        change = partial(runner.change, stack, *arguments, after_failure="Continuing with the search.")
-        self._past_locks(stack, change)
+        change = partial(engine_run.change, state.stack, *arguments, name="teardown", steps=len(state.resources) + 1)
+        self._past_locks(state.stack, partial(change, after_failure="Continuing with the search."))
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
         """Replace the state without a change in the cloud. Return whether it succeeded."""
@@ -307,7 +307,7 @@ class Teardown:
         """Return the state without deleted resources, by the engine or else empty."""
         stack = after.stack
         if after.status == "read" and after.resources:
-            self._engine(stack, "destroy", "--refresh")
+            self._engine(after, "destroy", "--refresh")
             after = states.read(stack)
         if after.status == "read" and after.pending:
             self._import(stack, deployment_of(stack, after.raw).changed(pending=()))
