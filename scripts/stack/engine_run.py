@@ -22,9 +22,12 @@ _LONGEST_LINE: Final = 300
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
-def plain_errors(errors: Sequence[str]) -> Sequence[str]:
-    """Return the engine's reasons without secrets, and without the header of a list with one error."""
-    return [masked(_ONLY_ERROR.sub("", error)).expandtabs(2) for error in runner.reasons(errors)]
+class EngineRunError(runner.PulumiFailedError):
+    """The engine failed. The message is its reason, or names the whole errors printed before; `first` is always a reason."""
+
+    def __init__(self, message: str, output: str, first: str) -> None:
+        super().__init__(message, output)
+        self.first = first
 
 
 def change(stack: str, *arguments: str, name: str, steps: int, after_failure: str) -> None:
@@ -34,10 +37,10 @@ def change(stack: str, *arguments: str, name: str, steps: int, after_failure: st
     """
     try:
         run_engine(stack, *arguments, name=name, steps=steps)
-    except runner.PulumiFailedError as error:
+    except EngineRunError as error:
         # A teardown searches for lost resources itself.
         hint = "" if arguments[0] == "destroy" else runner.recover_hint(stack, error.output)
-        failed = f"{hint}`pulumi {arguments[0]} --stack {stack}` failed: {error}. {after_failure}"
+        failed = f"{hint}`pulumi {arguments[0]} --stack {stack}` failed: {error.first}. {after_failure}"
         raise runner.PulumiFailedError(failed, error.output) from None
 
 
@@ -47,11 +50,11 @@ def run_engine(
     name: str,
     steps: int,
     known: Sequence[str] = (),
-    explain: Callable[[Sequence[str]], Sequence[str]] = plain_errors,
+    explain: Callable[[Sequence[str]], Sequence[str]] = list,
 ) -> None:
-    """Run a Pulumi command that changes a stack, without a preview and a prompt. Raises PulumiFailedError with the reason.
+    """Run a Pulumi command that changes a stack, without a preview and a prompt. Raises EngineRunError.
 
-    `known`: messages that were shown before. `explain` returns the errors as they are printed.
+    `known`: messages that were shown before. `explain` returns the errors with their causes.
     """
     before = {_plain(_one_line(text)) for text in known}
     errors: list[str] = []
@@ -75,12 +78,12 @@ def run_engine(
         try:
             code, output = runner.attended(verb, *options, *rest, variables=VARIABLES, watch=watch)
         except KeyboardInterrupt:
-            for text in explain(errors):
+            for text in _explained(errors, explain):
                 print_progress(name, text)
             raise
     if code != 0:
-        reason = _shown_reason(name, explain(errors), runner.first_error(output, code))
-        raise runner.PulumiFailedError(reason.rstrip("."), output)
+        first = masked(runner.first_error(output, code)).rstrip(".")
+        raise EngineRunError(_shown_reason(name, _explained(errors, explain), first), output, first)
 
 
 @contextlib.contextmanager
@@ -107,9 +110,15 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
         yield show
 
 
+def _explained(errors: Sequence[str], explain: Callable[[Sequence[str]], Sequence[str]]) -> Sequence[str]:
+    """Return the errors with their causes, without secrets, and without the header of a list with one error."""
+    found = explain([_ONLY_ERROR.sub("", error) for error in runner.reasons(errors)])
+    return [masked(error).expandtabs(2) for error in found]
+
+
 def _shown_reason(name: str, errors: Sequence[str], first: str) -> str:
     """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
-    if not errors or (len(errors) == 1 and _one_line(errors[0]).endswith(_one_line(first))):
+    if not errors or (len(errors) == 1 and _one_line(errors[0]).rstrip(".").endswith(_one_line(first))):
         return first
     print_progress(name, "\n".join(errors))
     return "see the error above" if len(errors) == 1 else "see the errors above"

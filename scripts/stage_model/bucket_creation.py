@@ -46,8 +46,7 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
     with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")
         steps = _creation_steps(frozen)
-        for step in steps:
-            say(f"creating {step.name} ({step.type})")
+        say("creating the bucket")
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         options = _options(frozen)
         up = partial(

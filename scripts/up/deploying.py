@@ -26,7 +26,7 @@ from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
-from gemma_serving.scripts.stack.engine_run import plain_errors, run_engine, show_step
+from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
@@ -132,7 +132,7 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     up = partial(run_engine, stack, "up", *options, name="up", steps=steps, known=known, explain=explain)
     try:
         past_dead_locks(stack, up, report=partial(print_progress, "up"))
-    except runner.PulumiFailedError as error:
+    except EngineRunError as error:
         hint = runner.recover_hint(stack, error.output)
         then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
         failed = f"{hint}Stack {stack} was not deployed completely: {error}. {then} `gemma up {stack}` again."
@@ -141,13 +141,12 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
 
 
 def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause.
+    """Return the errors with their causes.
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
-    found = plain_errors(errors)
-    explained = {name["revision"]: error for error in found if (name := _EXPLAINED.match(error))}
-    found = [error for error in found if all(error is text or name not in error for name, text in explained.items())]
+    explained = {name["revision"]: error for error in errors if (name := _EXPLAINED.match(error))}
+    found = [error for error in errors if all(error is text or name not in error for name, text in explained.items())]
     return [_of_server(stack, error) for error in found]
 
 

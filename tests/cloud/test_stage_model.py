@@ -308,7 +308,7 @@ def test_the_creation_that_was_previewed_runs_in_the_same_copy(monkeypatch, caps
     assert (preview, up, changed, same) == ("preview", "up", shown, targets)
     assert shown.startswith("--cwd=")
     assert all(target.startswith("--target=") for target in targets)
-    assert "creating models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
+    assert "stage_model: creating the bucket\n" in capsys.readouterr().err
 
 
 def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own, monkeypatch, capsys):
