@@ -184,7 +184,7 @@ def _examined(
 
 def _refresh(stack: str, report: Report) -> None:
     hint = "The resources are in the state but could not be refreshed. Run recover again."
-    refresh = partial(engine_run.change, stack, "refresh", name="recover", steps=0, after_failure=hint)
+    refresh = partial(engine_run.change, stack, "refresh", name="recover", after_failure=hint)
     past_dead_locks(stack, refresh, report=report)
 
 

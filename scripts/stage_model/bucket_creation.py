@@ -45,15 +45,12 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
         say(f"created an empty state for stack {stack}")
     with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")
-        steps = _creation_steps(frozen)
+        steps = len(_creation_steps(frozen))
         say("creating the bucket")
+        up = partial(engine_run.change, stack, "up", *_options(frozen), name="stage_model", steps=steps)
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
-        options = _options(frozen)
-        up = partial(
-            engine_run.change, stack, "up", *options, name="stage_model", steps=len(steps), after_failure=after_failure
-        )
         try:
-            past_dead_locks(stack, up, report=say)
+            past_dead_locks(stack, partial(up, after_failure=after_failure), report=say)
         finally:
             for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
                 say(sentence)

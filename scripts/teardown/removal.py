@@ -222,7 +222,7 @@ class Teardown:
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
     def _engine(self, state: StackState, *arguments: str) -> None:
-        """Run the engine with its progress on stderr."""
+        """Run the engine with its progress on stderr. It also deletes the stack itself, a step more."""
         change = partial(engine_run.change, state.stack, *arguments, name="teardown", steps=len(state.resources) + 1)
         self._past_locks(state.stack, partial(change, after_failure="Continuing with the search."))
 
