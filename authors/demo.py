@@ -342,7 +342,7 @@ def _teardown(output: str) -> str:
     report = _json(output)
     if report.get("clean") is not True:
         raise StepError(f"Resources leaked: {report}")
-    return f"{report['destroyed']} resources destroyed, state empty, no leaked resources"
+    return "state empty, no leaked resources"
 
 
 def _json(text: str) -> dict[str, object]:

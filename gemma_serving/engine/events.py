@@ -32,12 +32,14 @@ _DOES: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
-    """One message of the engine."""
+    """One message or step of the engine."""
 
     done: float
     """Finished steps. Grows with each message, below the plan's steps."""
     text: str
     step: str | None = None
+    is_lasting: bool = False
+    """True for a message that is neither a step nor a provider's status."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,11 +71,13 @@ class EventLog:
             if not line.endswith(b"\n"):
                 return  # the engine is writing it
             self._at += len(line)
-            if text := self._text(json_object(line)):
+            event = json_object(line)
+            if text := self._text(event):
                 self._said += 1
                 done = min(self._ended, max(0, self.steps - 1)) + self._said / (self._said + 1)
                 step = self.plain(next(reversed(self._open.values()))) if self._open else None
-                yield EngineProgress(done=done, text=self.plain(text), step=step)
+                is_lasting = "diagnosticEvent" in event and not as_mapping(event["diagnosticEvent"]).get("ephemeral")
+                yield EngineProgress(done=done, text=self.plain(text), step=step, is_lasting=is_lasting)
 
     def _text(self, event: Mapping[str, object]) -> str:
         said = as_mapping(event.get("diagnosticEvent"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.installation import CHECKOUT, INSTALL_PULUMI, project_root
@@ -46,15 +46,6 @@ _PART: Final = re.compile(r"(?:\*|\d+\)) (.+)")
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
-
-
-_REPEATED: Final = frozenset({"Diagnostics:", "Outputs:"})
-"""Titles of the blocks before the engine's summary. Their lines were shown before; a failed run shows them again."""
-_SUMMARY: Final = re.compile(
-    r"\s*(Resources:|[-+~] ?\d+ \w+|\d+ unchanged|Duration: .*|The resources in the stack have been deleted, .*"
-    r"|If you want to remove the stack completely, run `pulumi stack rm .*)\s*"
-)
-"""The engine's summary after a run. It counts components too, and the command that it advises also deletes the settings file."""
 
 
 class PulumiFailedError(ScriptError):
@@ -145,39 +136,6 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def change(
-    stack: str,
-    *arguments: str,
-    after_failure: str,
-    watch: Callable[[], None] | None = None,
-    variables: Mapping[str, str] | None = None,
-) -> None:
-    """Change a stack, with progress on stderr, but without the engine's summary. Raises PulumiFailedError, ending in `after_failure`.
-
-    `watch` shows the progress in place of the engine's lines, as in `attended`.
-    """
-    repeated: list[str] = []
-
-    def show(line: str) -> None:
-        if not line.strip() or _SUMMARY.fullmatch(line):
-            return
-        hidden_error = watch is not None and line.startswith("error: ")
-        if repeated or hidden_error or line.strip() in _REPEATED:
-            repeated.append(line)
-        elif watch is None:
-            print(line, end="", file=sys.stderr, flush=True)
-
-    words = [*arguments, "--yes", "--skip-preview", "--stack", stack]
-    code, output = attended(*words, on_line=show, watch=watch, variables=variables)
-    if code != 0:
-        print("".join(repeated), end="", file=sys.stderr, flush=True)
-        reason = next(iter(reasons(_errors(output))), "")
-        why = f": {reason.rstrip('.')}" if reason else ""
-        failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
-        hint = "" if arguments[0] == "destroy" else recover_hint(stack, output)  # a teardown searches for them itself
-        raise PulumiFailedError(f"{hint}{failed} {after_failure}", output)
-
-
 def recover_hint(stack: str, output: str) -> str:
     """Return the start of an error if resources may be missing from the state."""
     if _LOST_TRACK.search(output) is None:
@@ -187,26 +145,19 @@ def recover_hint(stack: str, output: str) -> str:
 
 def attended(
     *arguments: str,
-    on_line: Callable[[str], None] | None = None,
     watch: Callable[[], None] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
     """Run a Pulumi command to its end, even after a signal. Return its exit code and its output.
 
-    `on_line` gets each line, in a thread; `watch` is called several times per second, and at the end.
+    `watch` is called several times per second, and at the end.
     Raises KeyboardInterrupt after the end if the user interrupted.
     """
     lines: list[str] = []
 
-    def keep(stream: IO[str]) -> None:
-        for line in stream:
-            lines.append(line)
-            if on_line is not None:
-                on_line(line)
-
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
     with _engine(arguments, variables, read_by_caller=True, **pipes) as process:
-        reader = threading.Thread(target=keep, args=(process.stdout,), daemon=True)
+        reader = threading.Thread(target=lines.extend, args=(process.stdout,), daemon=True)
         reader.start()
         while watch is not None and process.poll() is None:
             watch()

@@ -29,6 +29,7 @@ from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import read
 from gemma_serving.scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
 from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource, without_unknown
+from gemma_serving.scripts.stack import engine_run
 
 GROUPS: Final = {
     "owned": "To import",
@@ -183,7 +184,8 @@ def _examined(
 
 def _refresh(stack: str, report: Report) -> None:
     hint = "The resources are in the state but could not be refreshed. Run recover again."
-    past_dead_locks(stack, lambda: runner.change(stack, "refresh", after_failure=hint), report=report)
+    refresh = partial(engine_run.change, stack, "refresh", name="recover", after_failure=hint)
+    past_dead_locks(stack, refresh, report=report)
 
 
 def _state_is(stack: str) -> str:

@@ -19,6 +19,7 @@ from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.steps import PlannedStep, steps_of
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stack.frozen import FrozenProject, freeze
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.planned import doctor_hint
@@ -44,12 +45,12 @@ def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -
         say(f"created an empty state for stack {stack}")
     with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")
-        for step in _creation_steps(frozen):
-            say(f"creating {step.name} ({step.type})")
+        steps = len(_creation_steps(frozen))
+        say("creating the bucket")
+        up = partial(engine_run.change, stack, "up", *_options(frozen), name="stage_model", steps=steps)
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
-        up = partial(runner.change, stack, "up", *_options(frozen), after_failure=after_failure)
         try:
-            past_dead_locks(stack, up, report=say)
+            past_dead_locks(stack, partial(up, after_failure=after_failure), report=say)
         finally:
             for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
                 say(sentence)

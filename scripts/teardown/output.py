@@ -66,7 +66,7 @@ def _deleted(receipt: Receipt) -> str:
     found = {_identity(item): item for search in receipt.searches for item in search.found}
     left = {_identity(item) for item in receipt.searches[-1].found}
     gone = [item for key, item in found.items() if key not in left]
-    return f"deleted {resource_counts(gone)}" if gone else "deleted nothing"
+    return f"deleted {resource_counts(gone)} from Google Cloud" if gone else "deleted nothing"
 
 
 def _identity(item: FoundResource) -> tuple[str, str]:

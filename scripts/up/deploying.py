@@ -5,30 +5,28 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from gemma_serving.cloud.guard import limits_line
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
-from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.children import interruptible
 from gemma_serving.engine.deployment import read_deployment
-from gemma_serving.engine.events import VARIABLES, EventLog
-from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks
+from gemma_serving.engine.locks import past_dead_locks
 from gemma_serving.engine.previewed import diagnostics, previewed
 from gemma_serving.engine.state import of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.cli.steps import plain_line, show_step
 from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
+from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
@@ -43,7 +41,6 @@ _EXPLAINED: Final = re.compile(r"Revision (?P<revision>\S+) did not start")
 """Start of the program's explanation (`stacks.hooks.run_failures`)."""
 _SERVER_FAILED: Final = "The server failed: "
 """Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
-_ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
 
 def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes: bool) -> ExitCode:
@@ -131,36 +128,26 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     `known`: messages of the program that were shown before.
     """
     started_s = time.monotonic()
-    code, output, errors = _updated(stack, options, steps=steps, known=known)
-    if code != 0 and is_lock_error(output):
-        end_dead_locks(stack, parse_locks(output), report=lambda line: print_progress("up", line))
-        code, output, errors = _updated(stack, options, steps=steps, known=known)
-    if code == 0:
-        return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
-    reason = _shown_reason(stack, errors, runner.first_error(output, code)).rstrip(".")
-    hint = runner.recover_hint(stack, output)
-    then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
-    raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
-
-
-def _shown_reason(stack: str, errors: Sequence[str], first: str) -> str:
-    """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
-    texts = _with_cause(stack, errors)
-    if not texts or (len(texts) == 1 and _one_line(texts[0]).endswith(_one_line(first))):
-        return first
-    print_progress("up", "\n".join(texts))
-    return "see the error above" if len(texts) == 1 else "see the errors above"
+    explain = partial(_with_cause, stack)
+    up = partial(run_engine, stack, "up", *options, name="up", steps=steps, known=known, explain=explain)
+    try:
+        past_dead_locks(stack, up, report=partial(print_progress, "up"))
+    except EngineRunError as error:
+        hint = runner.recover_hint(stack, error.output)
+        then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
+        failed = f"{hint}Stack {stack} was not deployed completely: {error}. {then} `gemma up {stack}` again."
+        raise ScriptError(failed) from None
+    return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
 
 
 def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with a cause, without secrets, and without the header of a list with one error.
+    """Return the errors with their causes.
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
-    found = runner.reasons(errors)
-    explained = {name["revision"]: error for error in found if (name := _EXPLAINED.match(error))}
-    found = [error for error in found if all(error is text or name not in error for name, text in explained.items())]
-    return [masked(_of_server(stack, _ONLY_ERROR.sub("", error)).expandtabs(2)) for error in found]
+    explained = {name["revision"]: error for error in errors if (name := _EXPLAINED.match(error))}
+    found = [error for error in errors if all(error is text or name not in error for name, text in explained.items())]
+    return [_of_server(stack, error) for error in found]
 
 
 def _of_server(stack: str, error: str) -> str:
@@ -174,34 +161,6 @@ def _of_server(stack: str, error: str) -> str:
     if cause is None or cause.hint == reason:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str, Sequence[str]]:
-    """Deploy without a preview. Return the engine's exit code, its output and its whole errors. Messages that are `known` are not shown again."""
-    before = {plain_line(_one_line(text)) for text in known}
-    errors: list[str] = []
-    with private_folder() as folder, show_step("starting") as show:
-        log = EventLog(path=folder / "events", plain=plain_line, steps=steps, errors=errors)
-
-        def watch() -> None:
-            for one in log.fresh():
-                if one.text in before:
-                    continue
-                step = one.step or "finishing"
-                show(step, "" if one.text == step else one.text)
-
-        words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
-        try:
-            code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
-        except KeyboardInterrupt:
-            for text in _with_cause(stack, errors):
-                print_progress("up", text)
-            raise
-        return code, output, errors
 
 
 def next_lines(stack: str) -> Sequence[str]:

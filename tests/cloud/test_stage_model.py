@@ -23,6 +23,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import ResourceState
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stage_model import __main__ as stage_model
 from gemma_serving.scripts.stage_model import bucket_creation, housekeeping, staging
 from tests.cloud.conftest import PROJECT
@@ -172,13 +173,13 @@ def busy_engine(monkeypatch, file):
     tried = []
 
     def make(output):
-        def change(stack, *arguments, after_failure):
+        def change(stack, *arguments, after_failure, **_):
             tried.append(arguments[0])
             if len(tried) == 1:
                 raise runner.PulumiFailedError(f"`pulumi up` failed. {after_failure}", output)
             raise runner.PulumiFailedError("the second time", "")
 
-        monkeypatch.setattr(runner, "change", change)
+        monkeypatch.setattr(engine_run, "change", change)
         monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: SimpleNamespace(resources=()))
         monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset({"mine"}))
         monkeypatch.setattr(bucket_creation, "previewed", lambda *_: PREVIEW)
@@ -209,7 +210,7 @@ class Engine:
 
     def __init__(self, monkeypatch, *resources, preview=PREVIEW):
         self.ran, self.preview = [], preview
-        monkeypatch.setattr(runner, "change", self.change)
+        monkeypatch.setattr(engine_run, "change", self.change)
         monkeypatch.setattr(bucket_creation, "previewed", self.previewed)
         found = SimpleNamespace(resources=tuple(ResourceState(resource) for resource in resources))
         monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: found)
@@ -217,7 +218,7 @@ class Engine:
         monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(self.known))
         monkeypatch.setattr(bucket_creation, "create_state", self.known.append)
 
-    def change(self, _stack, *arguments, after_failure):
+    def change(self, _stack, *arguments, after_failure, **_):
         assert after_failure
         self.ran.append(arguments)
 
@@ -307,7 +308,7 @@ def test_the_creation_that_was_previewed_runs_in_the_same_copy(monkeypatch, caps
     assert (preview, up, changed, same) == ("preview", "up", shown, targets)
     assert shown.startswith("--cwd=")
     assert all(target.startswith("--target=") for target in targets)
-    assert "creating models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
+    assert "stage_model: creating the bucket\n" in capsys.readouterr().err
 
 
 def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own, monkeypatch, capsys):
@@ -315,13 +316,13 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file://./state")
     seen, ran = [], Engine(monkeypatch)
 
-    def change(stack, up, in_copy, *_, after_failure):
+    def change(stack, up, in_copy, *_, after_failure, **_options):
         seen.append((stack, up, os.environ["PULUMI_BACKEND_URL"], bool(after_failure)))
         copy = Path(in_copy.removeprefix("--cwd="), own.name)
         copy.write_text(copy.read_text() + "encryptionsalt: v1:abc\n")
         raise runner.PulumiFailedError("update failed", "")
 
-    monkeypatch.setattr(runner, "change", change)
+    monkeypatch.setattr(engine_run, "change", change)
     assert stage("--from", "checkpoint") == ExitCode.FAILED
     assert seen == [("mine", "up", f"file://{own.parent}/state", True)]
     assert own.read_text().endswith("\nencryptionsalt: v1:abc\n")

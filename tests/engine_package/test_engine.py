@@ -1,6 +1,5 @@
 """What the engine says is passed on as one sentence with the next step."""
 
-import contextlib
 import subprocess
 
 import pytest
@@ -9,7 +8,6 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
 from gemma_serving.engine.previewed import PreviewFailedError, preview_errors, previewed
-from gemma_serving.engine.runner import PulumiFailedError
 from gemma_serving.engine.secrets_provider import create_state
 
 NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
@@ -99,92 +97,6 @@ def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch,
 )
 def test_an_engine_that_had_no_time_to_say_why_is_told_by_its_end(code, printed, told):
     assert runner.error_of(subprocess.CompletedProcess([], code, printed, "")) == told
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        (
-            "echo updating\nkill -9 $$",
-            r"`pulumi up --stack x` was killed by SIGKILL, for example because the machine .* see above\. Then this\.",
-        ),
-        (
-            "echo 'updating'\necho 'error: update failed'\necho '    error: before hook \"y\" failed: no weights'\nexit 255",
-            r'exited with code 255, see above: before hook "y" failed: no weights\. Then this\.',
-        ),
-    ],
-)
-def test_a_change_that_was_killed_or_failed_says_why(monkeypatch, tmp_path, capsys, script, said):
-    program = tmp_path / "pulumi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
-    with pytest.raises(PulumiFailedError, match=said):
-        runner.change("x", "up", after_failure="Then this.")
-    assert capsys.readouterr().err.startswith("updating\n")
-
-
-def test_a_change_hides_the_engines_summary_and_its_advice_that_deletes_the_settings_file(
-    monkeypatch, tmp_path, capsys
-):
-    program = tmp_path / "pulumi"
-    said = [
-        "-  gcp:compute:Network network deleted",
-        "Resources:",
-        "    - 35 deleted",
-        "    2 unchanged",
-        "",
-        "Duration: 2s",
-        "",
-    ]
-    said += [
-        "The resources in the stack have been deleted, but the history is kept.",
-        "If you want to remove the stack completely, run `pulumi stack rm x`.",
-    ]
-    (tmp_path / "said").write_text("\n".join(said))
-    program.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
-    runner.change("x", "destroy", after_failure="")
-    assert capsys.readouterr().err == "-  gcp:compute:Network network deleted\n"
-
-
-@pytest.mark.parametrize("code", [0, 255])
-@pytest.mark.parametrize("end", ["Diagnostics:\n  a:b:C (d):\n    in use\n", "error: incorrect passphrase\n"])
-def test_a_change_that_is_watched_shows_the_engines_errors_only_if_it_failed(monkeypatch, tmp_path, capsys, code, end):
-    program = tmp_path / "pulumi"
-    (tmp_path / "said").write_text(f" -  a:b:C d deleting (0s)\n{end}")
-    program.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\nexit {code}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
-    with pytest.raises(PulumiFailedError) if code else contextlib.nullcontext():
-        runner.change("x", "destroy", after_failure="", watch=lambda: None)
-    assert capsys.readouterr().err == (end if code else "")
-
-
-@pytest.mark.parametrize("code", [0, 255])
-def test_a_change_repeats_the_messages_and_outputs_at_its_end_only_if_it_failed(monkeypatch, tmp_path, capsys, code):
-    program = tmp_path / "pulumi"
-    lines = " +  a:b:C d created\nDiagnostics:\n  a:b:C (d):\n    fits\nOutputs:\n    check: 1\n"
-    (tmp_path / "said").write_text(f"{lines}Resources:\n    + 1 created\n")
-    program.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\nexit {code}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
-    with pytest.raises(PulumiFailedError) if code else contextlib.nullcontext():
-        runner.change("x", "up", after_failure="")
-    assert capsys.readouterr().err == (lines if code else " +  a:b:C d created\n")
-
-
-def test_a_destruction_that_failed_names_no_recovery(monkeypatch, tmp_path):
-    """A teardown searches for resources that are missing from the state, and its proof follows."""
-    program = tmp_path / "pulumi"
-    program.write_text("#!/bin/sh\necho 'error: Error 500: Internal'\nexit 255\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
-    for verb, hint in (("destroy", False), ("refresh", True)):
-        with pytest.raises(PulumiFailedError) as failed:
-            runner.change("x", verb, after_failure="")
-        assert ("gemma recover x" in str(failed.value)) == hint
 
 
 def test_the_reason_of_a_failed_preview_is_not_that_it_failed():

@@ -18,6 +18,7 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.recover import __main__ as command
 from gemma_serving.scripts.recover import rounds
 from gemma_serving.scripts.recover.lookup import LookupResult
+from gemma_serving.scripts.stack import engine_run
 
 STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
 STACK = "l4-qat"
@@ -41,7 +42,7 @@ class World:
             monkeypatch.setattr(rounds, name, value)
         monkeypatch.setattr("gemma_serving.engine.state.read_deployment", lambda _stack: self.read())
         monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
-        monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
+        monkeypatch.setattr(engine_run, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
         monkeypatch.setattr("gemma_serving.scripts.stack.settings.stack_project", lambda _stack: "p")

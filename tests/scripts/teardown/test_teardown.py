@@ -17,6 +17,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 from gemma_serving.scripts.teardown.__main__ import COMMAND
 from gemma_serving.scripts.teardown.removal import Teardown, read_inputs
@@ -278,7 +279,7 @@ def test_the_text_counts_once_what_the_question_counted(desk):
     desk.world.everything(STACK)
     assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
     first = desk.capsys.readouterr().out.splitlines()[0]
-    assert ": deleted 14 resources and 1 IAM grant in " in first
+    assert ": deleted 14 resources and 1 IAM grant from Google Cloud in " in first
 
 
 # States
@@ -384,7 +385,7 @@ class FakeEngine:
         self.resources = [{**network, "protect": True}] if protect else [network]
         desk.monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
         desk.monkeypatch.setattr(runner, "query", self.query)
-        desk.monkeypatch.setattr(runner, "change", self.change)
+        desk.monkeypatch.setattr(engine_run, "change", self.change)
 
     def query(self, arguments, **_):
         self.calls.append(" ".join(arguments[:2]))
@@ -393,7 +394,7 @@ class FakeEngine:
         return json.dumps({"version": 3, "deployment": {"resources": self.resources}})
 
     def change(self, _stack, *arguments, after_failure, **_):
-        self.calls.append(" ".join(arguments).partition(" --event-log")[0])
+        self.calls.append(" ".join(arguments))
         if self.failures:
             raise runner.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
         assert not any(item.get("protect") for item in self.resources)

@@ -110,5 +110,5 @@ def test_a_grant_that_google_renames_when_its_account_is_deleted_counts_once():
     before, renamed = found(GRANT, name=names[0]), found(GRANT, name=f"{names[1]}?uid=1")
     searches = [Inventory(found=each, calls=(), unknown=(), elapsed_s=1) for each in ([before], [renamed], [])]
     whole = replace(receipt_of([]), searches=searches, dry_run=False)
-    assert "deleted 0 resources and 1 IAM grant in" in text_of(whole)
+    assert "deleted 0 resources and 1 IAM grant from Google Cloud in" in text_of(whole)
     assert "deleted nothing in" in text_of(replace(whole, searches=searches[:2]))

@@ -1,0 +1,133 @@
+"""A run of the engine that changes a stack: its progress on stderr, and its errors whole."""
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Final
+
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.events import VARIABLES, EventLog
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.tables import console
+from gemma_serving.scripts.cli.transfer import PERIOD_S
+
+_LONGEST_LINE: Final = 300
+_ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
+
+
+class EngineRunError(runner.PulumiFailedError):
+    """The engine failed. The message is its reason, or names the whole errors printed before; `first` is always a reason."""
+
+    def __init__(self, message: str, output: str, first: str) -> None:
+        super().__init__(message, output)
+        self.first = first
+
+
+def change(stack: str, *arguments: str, name: str, steps: int = 0, after_failure: str) -> None:
+    """Run `pulumi ARGUMENTS` for a command of this project. Raises PulumiFailedError, ending in `after_failure`.
+
+    `steps`: resources that the engine will change, 0 if unknown.
+    """
+    try:
+        run_engine(stack, *arguments, name=name, steps=steps)
+    except EngineRunError as error:
+        # A teardown searches for lost resources itself.
+        hint = "" if arguments[0] == "destroy" else runner.recover_hint(stack, error.output)
+        failed = f"{hint}`pulumi {arguments[0]} --stack {stack}` failed: {error.first}. {after_failure}"
+        raise runner.PulumiFailedError(failed, error.output) from None
+
+
+def run_engine(
+    stack: str,
+    *arguments: str,
+    name: str,
+    steps: int,
+    known: Sequence[str] = (),
+    explain: Callable[[Sequence[str]], Sequence[str]] = list,
+) -> None:
+    """Run a Pulumi command that changes a stack, without a preview and a prompt. Raises EngineRunError.
+
+    `known`: messages that were shown before. `explain` returns the errors with their causes.
+    """
+    before = {_plain(_one_line(text)) for text in known}
+    errors: list[str] = []
+    with private_folder() as folder, show_step("starting") as show:
+        log = EventLog(path=folder / "events", plain=_plain, steps=steps, errors=errors)
+        step, detail = "starting", ""
+
+        def watch() -> None:
+            nonlocal step, detail
+            for one in log.fresh():
+                if one.text in before:
+                    continue
+                step = one.step or (step if one.is_lasting else one.text)
+                detail = "" if one.text == step else one.text
+                if one.is_lasting and not sys.stderr.isatty():
+                    print(one.text, file=sys.stderr, flush=True)
+            show(step, detail)
+
+        options = ("--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack)
+        verb, *rest = arguments
+        try:
+            code, output = runner.attended(verb, *options, *rest, variables=VARIABLES, watch=watch)
+        except KeyboardInterrupt:
+            for text in _explained(errors, explain):
+                print_progress(name, text)
+            raise
+    if code != 0:
+        first = masked(runner.first_error(output, code)).rstrip(".")
+        raise EngineRunError(_shown_reason(name, _explained(errors, explain), first), output, first)
+
+
+@contextlib.contextmanager
+def show_step(step: str) -> Generator[Callable[[str, str], None]]:
+    """Show a step and its time until the body ends. Yield a function that shows another step and its detail.
+
+    Without a terminal, it prints one of them every few seconds, and shorter work prints none.
+    """
+    is_terminal = sys.stderr.isatty()
+    text = TextColumn("{task.description}", markup=False)
+    progress = Progress(TimeElapsedColumn(), text, console=console(sys.stderr), transient=True, disable=not is_terminal)
+    task = progress.add_task(step, total=None)
+    said, said_s = step, time.monotonic()
+
+    def show(step: str, detail: str) -> None:
+        nonlocal said, said_s
+        progress.update(task, description=f"{step}\n{detail}".rstrip())
+        line = detail or step
+        if not is_terminal and line != said and time.monotonic() - said_s >= PERIOD_S:
+            said, said_s = line, time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    with progress:
+        yield show
+
+
+def _explained(errors: Sequence[str], explain: Callable[[Sequence[str]], Sequence[str]]) -> Sequence[str]:
+    """Return the errors with their causes, without secrets, and without the header of a list with one error."""
+    found = explain([_ONLY_ERROR.sub("", error) for error in runner.reasons(errors)])
+    return [masked(error).expandtabs(2) for error in found]
+
+
+def _shown_reason(name: str, errors: Sequence[str], first: str) -> str:
+    """Return the reason for the last sentence. Whole errors that do not fit into it are printed before, with their lines."""
+    if not errors or (len(errors) == 1 and _one_line(errors[0]).rstrip(".").endswith(_one_line(first))):
+        return first
+    print_progress(name, "\n".join(errors))
+    return "see the error above" if len(errors) == 1 else "see the errors above"
+
+
+def _plain(text: str) -> str:
+    """Return a message as one line that cannot steer the terminal."""
+    return for_terminal(text)[:_LONGEST_LINE]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
