@@ -31,7 +31,7 @@ class VllmServer:
     port: int = DEFAULT_PORT
     """Port of the server. Its flag `--port`, if given, must have the same."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Additional environment variables. They replace variables of the same name in `planning.settings.vllm_args.vllm_environment`."""
+    """Additional environment variables. They replace variables of the same name in `gemma_serving.planning.settings.vllm_args.vllm_environment`."""
     secrets: Mapping[str, StoredSecret | ExistingSecret] = field(
         default_factory=dict[str, StoredSecret | ExistingSecret]
     )

@@ -20,6 +20,7 @@ from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deplo
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
+from gemma_serving.planning.units import about
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 
 
@@ -67,7 +68,6 @@ def headline(plan: Plan) -> str:
     memory, startup = plan.memory, plan.known_startup
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
-    most = "up to " if plan.platform == "cloud-run" else ""
     replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     fit = (
         f"{with_owner(plan.model)} {verdict} on {plan.accelerator}{risk}. "
@@ -79,7 +79,8 @@ def headline(plan: Plan) -> str:
     if startup is None or plan.known_throughput is None:
         return f"{fit}\nStart and speed: unknown."
     rate = plan.known_throughput.decode_tok_per_s
-    return f"{fit}\nStarts in {most}{startup.ready_s / 60:.0f} min. Speed: {rate:.0f} tok/s (one request)."
+    start = about(startup.ready_s, *startup.ready_band_s)
+    return f"{fit}\nStarts in {start}. Speed: {rate:.0f} tok/s (one request)."
 
 
 def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[str, bool]]:

@@ -28,6 +28,8 @@ COLUMNS = 95
 """Columns of the terminals: a picture of them is as wide as a page of text, 830 pixels."""
 FIRST_COLUMNS = 64
 """Columns of the pictures of README's first screen, which a phone shows at 0.6 of their size."""
+CHAT_COLUMNS = 59
+"""Columns of the terminal of a chat, which breaks rows inside words: at these, the simulated answer breaks between them."""
 CHAT = ("chat", STACK, "Say hello.")
 TEARDOWN = ("teardown", STACK, "--yes")
 REFUSED = ("plan", "--model", "google/gemma-4-12B-it", "--accelerator", "L4")
@@ -217,7 +219,7 @@ def main() -> None:
         words = ("up", STACK, "--yes")
         _write("up-ready.svg", (f"gemma {shlex.join(words)}", _effect(_shown(workspace, *words))))
         _write("status-ready.svg", (f"gemma status {STACK}", _shown(workspace, "status", STACK)))
-        chat = _shown(workspace, *CHAT, columns=FIRST_COLUMNS)
+        chat = _shown(workspace, *CHAT, columns=CHAT_COLUMNS)
         receipt = _receipt(_shown(workspace, *TEARDOWN, columns=FIRST_COLUMNS))
         _write("served.svg", (f"gemma {shlex.join(CHAT)}", chat), (f"gemma {shlex.join(TEARDOWN)}", receipt))
 

@@ -145,19 +145,30 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def change(stack: str, *arguments: str, after_failure: str) -> None:
-    """Change a stack, with progress on stderr, but without the engine's summary. Raises PulumiFailedError, ending in `after_failure`."""
+def change(
+    stack: str,
+    *arguments: str,
+    after_failure: str,
+    watch: Callable[[], None] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Change a stack, with progress on stderr, but without the engine's summary. Raises PulumiFailedError, ending in `after_failure`.
+
+    `watch` shows the progress in place of the engine's lines, as in `attended`.
+    """
     repeated: list[str] = []
 
     def show(line: str) -> None:
         if not line.strip() or _SUMMARY.fullmatch(line):
             return
-        if repeated or line.strip() in _REPEATED:
+        hidden_error = watch is not None and line.startswith("error: ")
+        if repeated or hidden_error or line.strip() in _REPEATED:
             repeated.append(line)
-        else:
+        elif watch is None:
             print(line, end="", file=sys.stderr, flush=True)
 
-    code, output = attended(*arguments, "--yes", "--skip-preview", "--stack", stack, on_line=show)
+    words = [*arguments, "--yes", "--skip-preview", "--stack", stack]
+    code, output = attended(*words, on_line=show, watch=watch, variables=variables)
     if code != 0:
         print("".join(repeated), end="", file=sys.stderr, flush=True)
         reason = next(iter(reasons(_errors(output))), "")

@@ -85,7 +85,7 @@ class FittedTable:
             return
         yield self._table(left_out, width)
         if left_out:
-            names = ", ".join(heading for heading in self.headings if heading in left_out)
+            names = "; ".join(heading for heading in self.headings if heading in left_out)
             yield Text(f"Not shown at {width} columns: {names}. A wider terminal or --json shows them.", style="dim")
 
     def _fits(self, left_out: Sequence[str], width: int) -> bool:

@@ -130,7 +130,7 @@ def _break_even(plan: Plan) -> Iterator[str]:
             f"minInstances 1 is cheaper above {running.even_requests_per_day:.0f} single requests per day, or above "
             f"{running.even_hours_per_day:.1f} h of continuous traffic per day."
         )
-        yield f"With minInstances 0, the first caller after an idle period waits up to {duration(plan.startup.ready_s)}."
+        yield f"With minInstances 0, the first caller after an idle period waits {about(plan.startup.ready_s, *plan.startup.ready_band_s)}."
         return
     if running.even_hours_per_day < _DAY_H:
         yield f"{running.always_on} for the whole month is cheaper above {running.even_hours_per_day:.1f} h per day."

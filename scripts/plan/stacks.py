@@ -48,7 +48,8 @@ def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
     ]
     if not files:
         raise PlanningError("No deployment to plan. Pass STACK, or --model ID and --accelerator NAME.")
-    rows = [_planned(stack_of_file(file.name)) for file in files]
+    found = [stack_of_file(file.name) for file in files]
+    rows = [_planned(name) for name in (found if names else sorted(found))]
     if as_json:
         print(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
     else:

@@ -134,12 +134,12 @@ def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool
         )
     elif effect == "revision":
         yield (
-            f"The old revision serves until the new one is ready, within {start} (planned). "
+            f"The old revision serves until the new one is ready, after about {start} (planned). "
             "Until then, both use GPU quota."
         )
     elif effect == "at risk":
         yield f"If the capacity must be requested again, the first start takes {start} (planned)."
     elif effect in {"capacity", "target", "service"}:
-        yield f"The first start takes {'' if after.is_tpu else 'at most '}{start} (planned)."
+        yield f"The first start takes {start} (planned)."
     elif effect == "update":
         yield "No requests are lost."

@@ -26,6 +26,7 @@ from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
+from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.deployment import (
     StackDeployment,
@@ -35,11 +36,13 @@ from gemma_serving.engine.deployment import (
     unprotected,
     write_deployment,
 )
+from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.cli.steps import plain_line, show_step
 from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
@@ -219,14 +222,27 @@ class Teardown:
         changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
-        self._engine(state.stack, "destroy")
+        self._engine(state, "destroy")
         after = states.read(state.stack)
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
-    def _engine(self, stack: str, *arguments: str) -> None:
-        """Run the engine with its progress on stderr."""
-        change = partial(runner.change, stack, *arguments, after_failure="Continuing with the search.")
-        self._past_locks(stack, change)
+    def _engine(self, state: StackState, *arguments: str) -> None:
+        """Run the engine on a stack with resources. Its steps are on stderr."""
+        steps = sum(not str(item.get("type")).startswith("pulumi:providers:") for item in state.resources)
+
+        def change() -> None:
+            with private_folder() as folder, show_step("destroying") as show:
+                log = EventLog(path=folder / "events", plain=plain_line, steps=steps)
+
+                def watch() -> None:
+                    for one in log.fresh():
+                        show(one.step or "finishing", "" if one.text == one.step else one.text)
+
+                words = [*arguments, "--event-log", str(log.path)]
+                hint = "Continuing with the search."
+                runner.change(state.stack, *words, after_failure=hint, watch=watch, variables=VARIABLES)
+
+        self._past_locks(state.stack, change)
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
         """Replace the state without a change in the cloud. Return whether it succeeded."""
@@ -309,7 +325,7 @@ class Teardown:
         """Return the state without deleted resources, by the engine or else empty."""
         stack = after.stack
         if after.status == "read" and after.resources:
-            self._engine(stack, "destroy", "--refresh")
+            self._engine(after, "destroy", "--refresh")
             after = states.read(stack)
         if after.status == "read" and after.pending:
             self._import(stack, deployment_of(stack, after.raw).changed(pending=()))

@@ -1,20 +1,16 @@
 """A deployment: preview, effect and cost, the engine with its progress, and the next commands."""
 
-import contextlib
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
-
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.cloud.guard import limits_line
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
-from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
@@ -29,7 +25,7 @@ from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.cli.tables import console
+from gemma_serving.scripts.cli.steps import plain_line, show_step
 from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
@@ -39,7 +35,6 @@ from gemma_serving.stacks.planned import notes_line
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
-_LONGEST_LINE: Final = 300
 _NOTES: Final = re.compile(r"(?P<what>.+): `gemma plan [^`]+`")
 _ACCEPTED: Final = "accepted findings "
 _PRICES: Final = "Costs "
@@ -186,10 +181,10 @@ def _one_line(text: str) -> str:
 
 def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> tuple[int, str, Sequence[str]]:
     """Deploy without a preview. Return the engine's exit code, its output and its whole errors. Messages that are `known` are not shown again."""
-    before = {_plain(_one_line(text)) for text in known}
+    before = {plain_line(_one_line(text)) for text in known}
     errors: list[str] = []
     with private_folder() as folder, show_step("starting") as show:
-        log = EventLog(path=folder / "events", plain=_plain, steps=steps, errors=errors)
+        log = EventLog(path=folder / "events", plain=plain_line, steps=steps, errors=errors)
 
         def watch() -> None:
             for one in log.fresh():
@@ -206,28 +201,6 @@ def _updated(stack: str, options: Sequence[str], *, steps: int, known: Sequence[
                 print_progress("up", text)
             raise
         return code, output, errors
-
-
-def _plain(text: str) -> str:
-    """Return a message as one line that cannot steer the terminal."""
-    return for_terminal(text)[:_LONGEST_LINE]
-
-
-@contextlib.contextmanager
-def show_step(step: str) -> Generator[Callable[[str, str], None]]:
-    """Show a step and its time until the body ends. Yield a function that shows another step and its detail."""
-    is_terminal = sys.stderr.isatty()
-    text = TextColumn("{task.description}", markup=False)
-    progress = Progress(TimeElapsedColumn(), text, console=console(sys.stderr), transient=True, disable=not is_terminal)
-    task = progress.add_task(step, total=None)
-
-    def show(step: str, detail: str) -> None:
-        progress.update(task, description=f"{step}\n{detail}".rstrip())
-        if not is_terminal:
-            print(detail or step, file=sys.stderr, flush=True)
-
-    with progress:
-        yield show
 
 
 def next_lines(stack: str) -> Sequence[str]:

@@ -250,9 +250,9 @@ class NewGrants:
         now_s = asyncio.get_running_loop().time()
         left_s = 0.0 if self.newest_s is None else self.newest_s + real_s(GRANT_WAIT_S) - now_s
         if left_s > 0:
-            pulumi.log.info(
-                f"Waiting {left_s / real_s(1):.0f} s for the new grants of the service's account to take effect."
-            )
+            simulated = " (simulated)" if real_s(1) != 1 else ""
+            waits = f"Waiting {left_s / real_s(1):.0f} s{simulated} for the new grants of the service's account"
+            pulumi.log.info(f"{waits} to take effect.")
             await asyncio.sleep(left_s)
 
 

@@ -48,7 +48,7 @@ def _effect(kind: str, plan: Plan, *, compiles: bool | None) -> str:
         pause = _minutes(startup.pause_s(compiles=compiles is True))
         longer = f", or {_minutes(startup.pause_s(compiles=True))} if it compiles again" if compiles is None else ""
         return f"restarts in place, about {pause}{longer}"
-    return f"creates a new revision, ready within {_minutes(startup.ready_s)}"
+    return f"creates a new revision, ready in about {_minutes(startup.ready_s)}"
 
 
 def _minutes(seconds: float) -> str:

@@ -99,7 +99,10 @@ class FailureReport:
             return f"Revision {revision} did not start, and Cloud Logging has no log lines of it yet. {command}"
         cause = cause_of([line.text for line in lines], self.start)
         if cause is not None:
-            return f"Revision {revision} did not start. {cause.hint} {command}\n  {cause.line[:_LONGEST_LINE]}"
+            denied = (line.text for line in lines if self.grants.may_be_denied(line.text))
+            seen = dict.fromkeys((cause.line, *denied))
+            shown = "".join(f"\n  {line[:_LONGEST_LINE]}" for line in seen)
+            return f"Revision {revision} did not start. {cause.hint} {command}{shown}"
         last = "".join(f"\n  [{line.source}] {line.text}"[:_LONGEST_LINE] for line in lines[-_SHOWN:])
         return (
             f"Revision {revision} did not start, and no log line shows a known cause. {command} Its last lines:{last}"

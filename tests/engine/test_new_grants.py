@@ -7,7 +7,7 @@ import pytest
 from tests.engine.conftest import FAILURE
 
 STACK = "l4-qat"
-WAITS = re.compile(r"Waiting (\d+) s for the new grants of the service's account to take effect")
+WAITS = re.compile(r"Waiting (\d+) s \(simulated\) for the new grants of the service's account to take effect")
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

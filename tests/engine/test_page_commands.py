@@ -76,10 +76,14 @@ def place(command):
 
 def commands():
     """The commands of the user pages, with a stack for each placeholder, in an order in which they can run."""
-    pages = [page for page in HAND_WRITTEN if page.parent.name not in {"authors", "decisions"}]
+    # The commands of folder.md run in tests/authors/release/test_project_folder.py.
+    pages = [
+        page for page in HAND_WRITTEN if page.parent.name not in {"authors", "decisions"} and page.name != "folder.md"
+    ]
     lines = [
         "gemma stage_model l4-qat",
         "gemma up tpu-v6e4",
+        "gemma up l4-qat",
         *(line for page in pages for line in block_commands(page)),
     ]
     typed = dict.fromkeys(re.sub(r"\b(?:NAME|STACK)\b", "tpu-v6e1", line) for line in lines)

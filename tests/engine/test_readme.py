@@ -18,11 +18,14 @@ from gemma_serving.planning import plan
 from gemma_serving.scripts.gemma.__main__ import main, overview
 from gemma_serving.scripts.gemma.first import FIRST_DAY
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import headline, to_deployment
+from judges.compiled.answers import read_answers
 from localcloud import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md"))
+README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md")).replace(
+    "&nbsp;", " "
+)
 STACKS_PAGE = (ROOT / "docs" / "reference" / "stacks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
@@ -113,6 +116,22 @@ def test_the_settings_file_of_the_readme_has_twelve_lines_and_the_plan_of_tpu_v6
     assert (own.memory, own.known_startup) == (shipped.memory, shipped.known_startup)
 
 
+def test_other_figures_of_the_readme_are_those_that_commands_and_files_have(printed):
+    page, stacks, answers = (ROOT / "README.md").read_text(), shipped_files(ROOT), read_answers()
+    judged = [answers[name] for path in stacks if (name := path.name.split(".")[1]).startswith("tpu-")]
+    built = sum(one["built"] is not None for one in judged)
+    compiled = sum(bool(one["programs"]) for one in judged)
+    assert f"memory of {built} of the {len(judged)} TPU stacks, and programs of {compiled}." in page
+    assert f"[all {len(stacks)} stacks](docs/reference/stacks.md)" in page
+    (needs, usable) = re.search(r"it needs ([\d.]+) GiB of ([\d.]+), ", page).groups()
+    refused = printed("plan", "--model", "google/gemma-4-12B-it", "--accelerator", "L4")
+    assert re.search(rf"needs {needs} GiB of GPU memory .*, {usable} GiB is usable", refused)
+    (price,) = re.findall(r"`google/gemma-4-26B-A4B-it` needs an RTX PRO 6000, at (\$[\d.]+) per hour", page)
+    words = ("--model", "google/gemma-4-26B-A4B-it", "--accelerator")
+    assert "does not fit on L4" in printed("plan", *words, "L4")
+    assert f", {price}/h" in printed("plan", *words, "RTX PRO 6000")
+
+
 def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)}
     assert set(re.findall(r"^\| `([a-z0-9-]+)`", STACKS_PAGE, flags=re.MULTILINE)) == stacks
@@ -121,6 +140,8 @@ def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     for name, start, per_hour, per_day, idle in rows:
         (row,) = [line for line in STACKS_PAGE.splitlines() if line.startswith(f"| `{name}` ")]
         assert f"| {start} |" in row, name
+        deployment = to_deployment(from_file(ROOT / f"Pulumi.{name}.yaml", project="my-project"))
+        assert f"Starts in about {start}. " in headline(plan(deployment)), name
         main(("plan", name, "--json"))
         price = json.loads(capsys.readouterr().out)["cost"]["usd_per_hour"]
         assert (per_hour, per_day) == (f"${price:.2f}", f"${24 * price:.2f}"), name

@@ -150,6 +150,19 @@ def test_a_change_hides_the_engines_summary_and_its_advice_that_deletes_the_sett
 
 
 @pytest.mark.parametrize("code", [0, 255])
+@pytest.mark.parametrize("end", ["Diagnostics:\n  a:b:C (d):\n    in use\n", "error: incorrect passphrase\n"])
+def test_a_change_that_is_watched_shows_the_engines_errors_only_if_it_failed(monkeypatch, tmp_path, capsys, code, end):
+    program = tmp_path / "pulumi"
+    (tmp_path / "said").write_text(f" -  a:b:C d deleting (0s)\n{end}")
+    program.write_text(f"#!/bin/sh\ncat {tmp_path / 'said'}\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
+    with pytest.raises(PulumiFailedError) if code else contextlib.nullcontext():
+        runner.change("x", "destroy", after_failure="", watch=lambda: None)
+    assert capsys.readouterr().err == (end if code else "")
+
+
+@pytest.mark.parametrize("code", [0, 255])
 def test_a_change_repeats_the_messages_and_outputs_at_its_end_only_if_it_failed(monkeypatch, tmp_path, capsys, code):
     program = tmp_path / "pulumi"
     lines = " +  a:b:C d created\nDiagnostics:\n  a:b:C (d):\n    fits\nOutputs:\n    check: 1\n"

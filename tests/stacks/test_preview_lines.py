@@ -68,7 +68,7 @@ TEXTS = [
     (
         SERVICE_TYPE,
         ServerChange((FLAG,)),
-        "--max-model-len: 16384 -> 8192, creates a new revision, ready within 12 min",
+        "--max-model-len: 16384 -> 8192, creates a new revision, ready in about 12 min",
     ),
 ]
 

@@ -222,7 +222,7 @@ def missing(text, tables, width):
     for table, said in tables:
         assert len(said) <= 1
         assert all(" ".join(note.split()) in plain for note in said)
-        left_out = re.search(r"columns: (.*)\. A wider", said[0])[1].split(", ") if said else []
+        left_out = re.search(r"columns: (.*)\. A wider", said[0])[1].split("; ") if said else []
         expected.update(
             word
             for cells, _ in table._rows

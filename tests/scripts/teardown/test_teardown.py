@@ -392,8 +392,8 @@ class FakeEngine:
             self.resources = json.loads(Path(arguments[-1]).read_text())["deployment"]["resources"]
         return json.dumps({"version": 3, "deployment": {"resources": self.resources}})
 
-    def change(self, _stack, *arguments, after_failure):
-        self.calls.append(" ".join(arguments))
+    def change(self, _stack, *arguments, after_failure, **_):
+        self.calls.append(" ".join(arguments).partition(" --event-log")[0])
         if self.failures:
             raise runner.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
         assert not any(item.get("protect") for item in self.resources)
