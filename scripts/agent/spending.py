@@ -1,4 +1,4 @@
-"""Spending limit per hour, from the states of all stacks in the backend."""
+"""Spending limit per hour, from the facts of all stacks in the backend."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.cloud.prices import total
+from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.parallel import each
@@ -16,6 +17,8 @@ from gemma_serving.scripts.stack.costs import recorded_costs
 
 _READERS: Final = 4
 """Number of states read concurrently; each read starts an engine."""
+GOOGLE_LIMIT_S: Final = 60.0
+"""Timeout of Google's answer about the server of one stack."""
 _NOT_STARTED: Final = "No paid resource was started, because the cost of"
 
 
@@ -81,18 +84,23 @@ def deployed_now() -> Mapping[str, float]:
 
 def usd_per_hour_of(state: StackState) -> float | None:
     """Return the maximum price of a stack per hour, None without a server. Raises CommandRefusedError if unknown."""
-    if state.status == "missing":
-        return None
-    if state.status != "read":
-        raise CommandRefusedError(
-            f"{_NOT_STARTED} stack {state.stack} is unknown: {state.detail} "
-            f"If its state is broken, the user can run `gemma recover {state.stack}`."
-        )
+    from gemma_serving.scripts.stack.facts import facts_of, read_facts  # noqa: PLC0415 - loads Google's packages
+
     servers = recorded_costs(state)
+    # Google is asked only about a server that the state may lack: one in the state counts even if it ended.
+    facts = facts_of(state) if servers else read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)
     usd_per_hour = total(costs.most for costs in servers)
-    if usd_per_hour is None:
-        raise CommandRefusedError(
-            f"{_NOT_STARTED} stack {state.stack} is unknown; the price list does not have its hardware. "
+    if isinstance(facts.state, Unknown):
+        why = f"{facts.state.why} If its state is broken, the user can run `gemma recover {state.stack}`."
+    elif facts.is_unrecorded:
+        why = f"Google has its server, which its state does not have. The user can run `gemma recover {state.stack}`."
+    elif isinstance(facts.server, Unknown):
+        why = f"Cannot check whether its server exists: {facts.server.why}"
+    elif usd_per_hour is None:
+        why = (
+            "The price list does not have its hardware. "
             f"The user can run `gemma up {state.stack}` with prices in its settings, or tear it down."
         )
-    return usd_per_hour if servers else None
+    else:
+        return usd_per_hour if servers else None
+    raise CommandRefusedError(f"{_NOT_STARTED} stack {state.stack} is unknown: {why}")

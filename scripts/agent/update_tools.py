@@ -30,7 +30,7 @@ from gemma_serving.scripts.agent.presenting import untrusted
 from gemma_serving.scripts.agent.programs import ProgramResult, run_program, shortened
 from gemma_serving.scripts.agent.read_tools import STACK_OF_TOOL
 from gemma_serving.scripts.agent.runs import report
-from gemma_serving.scripts.agent.spending import usd_per_hour_of
+from gemma_serving.scripts.agent.spending import GOOGLE_LIMIT_S, usd_per_hour_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.preview.api import headline
 from gemma_serving.scripts.stack.frozen import FrozenProject, freeze, most_usd_per_hour
@@ -41,8 +41,6 @@ _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
 """Operations listed first, because an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
 """Grace period after SIGINT. A preview has no state to write."""
-_GOOGLE_LIMIT_S: Final = 60.0
-"""Timeout of Google's answer about the server."""
 _end_dead_locks: Final = partial(end_dead_locks, report=partial(print_progress, "agent"))
 """Removes locks of processes that are gone. Raises CommandRefusedError if another agent or user holds one."""
 
@@ -87,7 +85,7 @@ async def preview(call: CommandCall) -> Answer:
         "changes": [change.model_dump(mode="json") for change in in_order],
         "unchanged": unchanged,
         "is_disruptive": any(change.is_disruptive for change in changes),
-        "usd_per_hour_now": _known_usd_per_hour(state),
+        "usd_per_hour_now": await asyncio.to_thread(_known_usd_per_hour, state),
         "usd_per_hour": round(usd_per_hour, 4),
         "said": untrusted("the program and the engine", agent.mask("\n".join(warnings))),
         "allowed": is_allowed,
@@ -161,7 +159,7 @@ def _may_be_gone(state: StackState) -> bool:
     from gemma_serving.scripts.stack.facts import read_facts  # noqa: PLC0415 - loads Google's packages
     from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
 
-    return serves_now(read_facts(state, "server", limit_s=_GOOGLE_LIMIT_S)).may_be_gone
+    return serves_now(read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)).may_be_gone
 
 
 def _require_ready(frozen: FrozenProject, state: StackState) -> None:

@@ -53,7 +53,8 @@ def _recover(options: RecoverOptions) -> ExitCode:
         require_same_dry_run(options.plan, plan, command=f"gemma recover {stack}")
         if options.dry_run:
             document = {"stack": stack, "dry_run": True, **shown, "plan": plan}
-            print(json.dumps(document) if options.as_json else "\n".join([*rounds.as_lines(findings), f"Plan: {plan}"]))
+            lines = [*filter(None, [rounds.deletion_of(stack)]), *rounds.as_lines(findings), f"Plan: {plan}"]
+            print(json.dumps(document) if options.as_json else "\n".join(lines))
             return ExitCode.DONE
 
     def confirm_findings(findings: "Sequence[Examined]") -> None:
@@ -82,7 +83,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
     if recovery.not_owned:
         print_result(f"recover: {stack}: {done}. Resolve the problems above, then run `gemma recover {stack}` again.")
         return ExitCode.FAILED
-    print_result(f"recover: {stack}: {done}. Run `gemma up {stack}`.")
+    print_result(f"recover: {stack}: {done}. {rounds.deletion_of(stack) or f'Run `gemma up {stack}`.'}")
     return ExitCode.DONE
 
 

@@ -23,13 +23,15 @@ from gemma_serving.engine.deployment import (
     read_deployment,
     write_deployment,
 )
-from gemma_serving.engine.locks import end_dead_locks, past_dead_locks, stack_locks
+from gemma_serving.engine.locks import end_dead_locks, past_dead_locks
 from gemma_serving.engine.previewed import declared, scratch_backend
 from gemma_serving.engine.secrets_provider import create_state
-from gemma_serving.engine.state import read
+from gemma_serving.engine.state import StackState, read
 from gemma_serving.scripts.recover.lookup import KINDS, LookupResult, LookupSession, lookup
 from gemma_serving.scripts.recover.state_edit import candidates, is_complete, with_resource, without_unknown
 from gemma_serving.scripts.stack import engine_run
+from gemma_serving.scripts.stack.facts import facts_of, read_facts
+from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, serves_now, unfinished_teardown
 
 GROUPS: Final = {
     "owned": "To import",
@@ -124,7 +126,7 @@ def inspect_stack(stack: str, api: GoogleApi, *, report: Report) -> Sequence[Exa
 
     A missing or unreadable state is replaced by an empty one in a temporary backend.
     """
-    was = _state_is(stack)
+    was = _state_is(read(stack))
     if was == "whole":
         return _examined(stack, api, read_deployment(stack), declared(stack))
     report(f"the state of stack {stack} is {was}, so a recovery starts from an empty one")
@@ -135,10 +137,10 @@ def inspect_stack(stack: str, api: GoogleApi, *, report: Report) -> Sequence[Exa
 
 def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> Recovery:
     """Import owned resources, clear operations without one, and refresh. Raises ScriptError."""
-    held = stack_locks(stack)
-    if held:
-        end_dead_locks(stack, held, report=report)
-    recovery = Recovery(stack, _readable(stack, report, confirm))
+    state = read(stack)
+    if locks := read_facts(state, "locks", limit_s=GOOGLE_LIMIT_S).locks:
+        end_dead_locks(stack, locks, report=report)
+    recovery = Recovery(stack, _readable(state, report, confirm))
     for _ in range(_MAX_ROUNDS):
         program = declared(stack)
         before = read_deployment(stack)
@@ -188,9 +190,14 @@ def _refresh(stack: str, report: Report) -> None:
     past_dead_locks(stack, refresh, report=report)
 
 
-def _state_is(stack: str) -> str:
+def deletion_of(stack: str) -> str:
+    """Return that `gemma teardown` continues an unfinished deletion of a stack, in sentences; empty if there is none."""
+    facts = facts_of(read(stack))
+    return unfinished_teardown(facts, serves_now(facts))
+
+
+def _state_is(state: StackState) -> str:
     """Return how the state is: whole, missing or unreadable. Raises CommandRefusedError and ScriptError if that is unknown."""
-    state = read(stack)
     if state.rename:
         raise CommandRefusedError(f"{state.rename} Nothing was changed.")
     is_missing = state.status == "missing"
@@ -198,14 +205,14 @@ def _state_is(stack: str) -> str:
         return "whole"
     if state.is_cut_off:
         return "unreadable"
-    if is_missing and (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file():
+    if is_missing and (runner.project_folder() / f"Pulumi.{state.stack}.yaml").is_file():
         return "missing"
     raise (CommandRefusedError if is_missing or state.status == "no engine" else ScriptError)(state.detail)
 
 
-def _readable(stack: str, report: Report, confirm: Confirm) -> str:
+def _readable(state: StackState, report: Report, confirm: Confirm) -> str:
     """Ensure a readable state, and return how it was: whole, missing or unreadable."""
-    was = _state_is(stack)
+    stack, was = state.stack, _state_is(state)
     if was == "whole":
         return was
     confirm(())

@@ -31,7 +31,7 @@ class EngineRunError(runner.PulumiFailedError):
 
 
 def change(stack: str, *arguments: str, name: str, steps: int = 0, after_failure: str) -> None:
-    """Run `pulumi ARGUMENTS` for a command of this project. Raises PulumiFailedError, ending in `after_failure`.
+    """Run the engine with these arguments for a command of this project. Raises PulumiFailedError, ending in `after_failure`.
 
     `steps`: resources that the engine will change, 0 if unknown.
     """

@@ -19,6 +19,7 @@ from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
+from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
@@ -47,6 +48,8 @@ class SearchedStacks:
     settings: Mapping[str, Settings | GatewayStack]
     projects: Sequence[str]
     read_errors: Sequence[str]
+    is_name_known: bool = True
+    """False if the state, which alone knows the former name of a renamed stack, is unreadable."""
 
     @property
     def apis(self) -> frozenset[str] | None:
@@ -114,7 +117,13 @@ def searched_stacks(stack: str | None, states: Sequence[StackState]) -> Searched
         settings=settings,
         projects=tuple(dict.fromkeys(projects)),
         read_errors=tuple(dict.fromkeys(read_errors)),
+        is_name_known=stack is None or not any(_is_lost(state) for state in states),
     )
+
+
+def _is_lost(state: StackState) -> bool:
+    """Return whether the backend has, or may have, a state of which nothing can be read."""
+    return not state.raw and (state.status == "unreadable" or bool(file_text(state.stack)))
 
 
 def search_stacks(
@@ -128,6 +137,11 @@ def search_stacks(
     """Return the resources of stacks in the order of deletion, each call, and every check that failed."""
     found = search(api, stacks.scope(kept), clock=clock, say=say)
     unknown = list(found.unknown)
+    if not stacks.is_name_known and all(item.owner.stack != stacks.stack for item in found.found):
+        unknown.append(
+            f"Google has no resource of stack {stacks.stack}, whose state cannot be read: if the stack was renamed, "
+            "`gemma teardown --all --dry-run` lists its resources under the former name."
+        )
     stated: list[FoundResource] = []
     for state in stacks.states:
         try:

@@ -95,6 +95,12 @@ def teardown_sentence(facts: StackFacts) -> str:
     return f"A teardown did not finish{left}."
 
 
+def unfinished_teardown(facts: StackFacts, serves: ServesNow) -> str:
+    """Return that `gemma teardown` continues a deletion that began, in sentences; empty if there is none."""
+    continues = f"`gemma teardown {facts.stack}` continues it; `up` creates again what it deleted."
+    return f"{teardown_sentence(facts)} {continues}" if is_being_deleted(facts, serves) else ""
+
+
 def require_deployed(facts: StackFacts) -> None:
     """Raise CommandRefusedError for a stack that was never deployed, is only staged, or was torn down.
 

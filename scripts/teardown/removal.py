@@ -118,6 +118,8 @@ class Teardown:
         """Search the cloud and record the resources that exist."""
         kept = [item.resource.name for item in self.retained]
         found = search_stacks(self.api, self.known, kept=kept, clock=self.clock, say=progress)
+        if any(item.owner.stack == self.options.stack for item in found.found):
+            self.known = replace(self.known, is_name_known=True)  # for the searches after the deletions
         self.searches.append(found)
         self.leaked = tuple(item for item in found.found if not self._is_retained(item))
         self.retained = tuple(retained_bucket(self.api, item) for item in found.found if self._is_retained(item))

@@ -27,7 +27,7 @@ from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
-from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now, teardown_sentence
+from gemma_serving.scripts.stack.serves import serves_now, unfinished_teardown
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
 
@@ -65,9 +65,8 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         *program_messages(stack, messages, warnings),
         *([serves.why] if serves.word == "ended" else []),
     ]
-    if is_being_deleted(facts, serves):
-        again = f"`gemma teardown {stack}` continues it; `up` creates again what it deleted."
-        shown = [f"Warning: {teardown_sentence(facts)} {again}", *shown]
+    if deletion := unfinished_teardown(facts, serves):
+        shown = [f"Warning: {deletion}", *shown]
     if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
         engine_up(stack, [], steps=0, known=[*messages, *warnings])  # settings can change the outputs alone

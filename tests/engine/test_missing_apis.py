@@ -59,7 +59,8 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     new_project.configure(STACK, hfTokenSecret=None)
     unstaged = new_project.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes", expect=2)
     assert re.search(r"^missing  weights: No weights are staged in$", unstaged.err, re.MULTILINE), unstaged.err
-    assert f"Fix, in this order:\n  gemma stage_model {STACK}\nup: Project local-project is not ready" in unstaged.err
+    assert "up: Project local-project is not ready" in unstaged.err
+    assert f"Fix, in this order:\n  gemma stage_model {STACK}\n" in unstaged.err
     new_project.stage(STACK)
     undeployed = new_project.script("smoke", "--stack", STACK, expect=2)
     assert f"Stack {STACK} is not deployed. Run `gemma up {STACK}`." in undeployed.err

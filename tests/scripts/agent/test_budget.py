@@ -1,17 +1,22 @@
 """What is deployed and what was spent count in every server. No engine: the states are stored ones."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
 import pytest
 
+from gemma_serving.cloud.kinds import QUEUED
+from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.stack_facts import CloudFacts, StatedResource
 from gemma_serving.engine.deployment import StateUnreadableError, deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
 from gemma_serving.scripts.agent import spending, update_tools
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.spending import deployed_now, usd_per_hour_of
+from gemma_serving.scripts.stack import facts
 from tests.scripts.agent.conftest import STACK, call, keep
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
@@ -51,12 +56,32 @@ def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
     with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*gemma recover x"):
         usd_per_hour_of(UNREADABLE)
     unpriced = state("tpu-v6e4", without=("pulumi:pulumi:Stack", "StackDetails"), acceleratorType="v9-4")
-    with pytest.raises(CommandRefusedError, match="the price list does not have its hardware"):
+    with pytest.raises(CommandRefusedError, match="The price list does not have its hardware"):
         usd_per_hour_of(unpriced)
     assert usd_per_hour_of(StackState(stack="x", status="missing")) is None
 
 
 CAPACITY = "gcp-tpu:index:QueuedResource"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Present(CloudFacts(state="ACTIVE")), r"Google has its server, .*`gemma recover tpu-v6e4`"),
+        (Unknown("no network"), "Cannot check whether its server exists: no network"),
+        (Absent(), None),
+    ],
+)
+def test_a_server_that_the_state_may_lack_is_not_free_until_google_has_none(monkeypatch, answer, why):
+    """A creation that was answered by nobody is in no state, and costs money."""
+    lacking = state("tpu-v6e4", without=(CAPACITY,))
+    named = StatedResource(kind=QUEUED, names=["q"], project="p", inputs={}, is_recorded=False)
+    monkeypatch.setattr(facts, "named_server", lambda _state: named)
+    monkeypatch.setattr(facts, "_report", lambda *_arguments, **_options: answer)
+    with pytest.raises(CommandRefusedError, match=why) if why else nullcontext():
+        assert usd_per_hour_of(lacking) is None
+
+
 FORMS = [
     {"provisioningModel": "flex-start"},
     {"provisioningModel": "spot"},

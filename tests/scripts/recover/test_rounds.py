@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_COMPONENT
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import (
     PendingOperation,
@@ -37,9 +38,9 @@ class World:
             "write_deployment": self.write,
             "declared": lambda _stack: self.declared(),
             "lookup": self.lookup,
-            "stack_locks": lambda _stack: (),
         }.items():
             monkeypatch.setattr(rounds, name, value)
+        monkeypatch.setattr("gemma_serving.scripts.stack.facts.stack_locks", lambda _stack: ())
         monkeypatch.setattr("gemma_serving.engine.state.read_deployment", lambda _stack: self.read())
         monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
         monkeypatch.setattr(engine_run, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
@@ -186,6 +187,19 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
     assert ("does not have the labels of this stack. It was not modified." in said) is bool(code)
     again = f"Resolve the problems above, then run `gemma recover {STACK}` again."
     assert said.strip().endswith(again if code else f"Run `gemma up {STACK}`.")
+
+
+@pytest.mark.parametrize("words", [["--yes"], ["--dry-run"]])
+def test_a_half_deleted_stack_is_continued_by_teardown(world, monkeypatch, capsys, words):
+    monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _project: None)
+    left = [each for each in world.whole.resources if each.type not in {*SERVER_TYPES, SERVICE_COMPONENT}]
+    world.state = world.whole.changed(resources=left)
+    world.owners["vllm"] = "missing"
+    assert run_command(command.COMMAND, ["--stack", STACK, *words]) == 0
+    said = capsys.readouterr().out
+    assert "A teardown did not finish: the state still has" in said
+    assert f"`gemma teardown {STACK}` continues it" in said
+    assert f"Run `gemma up {STACK}`" not in said
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatch, capsys):

@@ -410,11 +410,11 @@ def test_what_a_failed_destroy_leaves_is_deleted_and_the_state_is_emptied(desk):
     assert desk.world.resources() == set()
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-def test_a_truncated_state_becomes_empty_only_after_a_search_that_read_every_list(
-    tmp_path, monkeypatch, capsys, is_read
+@pytest.mark.parametrize(("is_read", "is_named"), [(True, True), (False, True), (True, False)])
+def test_a_truncated_state_becomes_empty_only_after_a_search_that_read_every_list_under_a_name_that_is_proven(
+    tmp_path, monkeypatch, capsys, is_read, is_named
 ):
-    """An unread list may have what only the rest of the state names."""
+    """An unread list may have what only the rest of the state names. Only the state knows the former name of a renamed stack."""
     cut = '{"version": 3, "deployment": {"resources": [{"urn": "urn:netw'
     denied = () if is_read else (Fault(method="storage.buckets.list", count=99, status=403),)
     with open_world(SCENARIO.model_copy(update={"faults": denied})) as world:
@@ -423,9 +423,20 @@ def test_a_truncated_state_becomes_empty_only_after_a_search_that_read_every_lis
         engine = FakeEngine(desk)
         answered = engine.query
         monkeypatch.setattr(runner, "query", lambda words, **_: answered(words) and cut)
-        _, report, _ = desk.run("--yes")
-    assert ("stack import" in engine.calls) is is_read
-    assert any("It is now empty" in line for line in report["warnings"]) is is_read
+        world.secret("gemma-token", owner(STACK if is_named else "before").labels)
+        code, report, _ = desk.run("--yes")
+        is_kept = "gemma-token" in str(world.resources())
+    assert ("stack import" in engine.calls) is (is_read and is_named)
+    assert any("It is now empty" in line for line in report["warnings"]) is (is_read and is_named)
+    assert is_kept is not is_named
+    assert (code, report["clean"]) == ((ExitCode.DONE, True) if is_read and is_named else (ExitCode.FAILED, False))
+    assert any("`gemma teardown --all --dry-run`" in line for line in report["unknown"]) is not is_named
+
+
+def test_without_an_engine_a_truncated_state_proves_no_name_either(desk):
+    desk.state('{"version": 3, "checkpoint": {"latest": {"resources": [{"urn": "urn:netw')
+    code, report, _ = desk.run("--yes")
+    assert (code, len(report["unknown"])) == (ExitCode.FAILED, 1)
 
 
 def test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everything(desk):
