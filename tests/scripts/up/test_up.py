@@ -591,7 +591,7 @@ NO_SERVER = "nothing in Google Cloud: every list was read."
         (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE. Costs $1.35/h until you delete it."),
         (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING. Costs $1.35/h, if Google bills it."),
         (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. Costs an unknown price, if Google bills it."),
-        (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
+        (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), NO_SERVER),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
         (RESOURCE, FACTS, NO_SERVER),
     ],
