@@ -15,7 +15,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
-from gemma_serving.contracts.resource_types import SERVER_TYPES
+from gemma_serving.contracts.resource_types import BUCKET_TYPE, SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
@@ -98,7 +98,8 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    print_result("\n".join([done, *next_lines(stack)]))
+    has_new_bucket = any(change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes)
+    print_result("\n".join([done, *(_staging_lines(stack) if has_new_bucket else next_lines(stack))]))
     return ExitCode.DONE
 
 
@@ -229,6 +230,11 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
 
     with progress:
         yield show
+
+
+def _staging_lines(stack: str) -> Sequence[str]:
+    """Return the next command after the creation of the bucket, which is empty."""
+    return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
 
 
 def next_lines(stack: str) -> Sequence[str]:

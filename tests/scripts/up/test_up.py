@@ -212,6 +212,15 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     assert engine.updates == []
 
 
+def test_after_a_bucket_that_was_created_again_the_next_command_stages_its_weights(engine, capsys):
+    engine.preview = NEW_BUCKET
+    assert typed("--refresh") == ExitCode.DONE
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "The bucket of the weights is new and empty.",
+        f"Next: gemma stage_model {STACK}",
+    ]
+
+
 AGAIN = step("replace", CAPACITY_TYPE, machine(), machine(), reasons=("state",), forced=("state",))
 ENDED = ServesNow(word="ended", why="Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC.")
 
