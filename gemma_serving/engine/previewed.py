@@ -49,8 +49,6 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
         return preview(stack, *options)
     except PreviewFailedError as failed:
         error = failed.reasons[0].removeprefix("error:").strip()
-        if is_passphrase_error(error):
-            raise wrong_passphrase(stack) from None
         if _KEEPS_CAPACITY in error:
             raise CommandRefusedError(f"{error} Nothing was changed.") from None
         if protected := _PROTECTED.search(error):
@@ -69,7 +67,8 @@ def preview(stack: str, *options: str) -> Mapping[str, object]:
     parsed = json_object(answer.stdout)
     if answer.returncode != 0 or not parsed:
         # With `--json` the errors are part of the output.
-        raise PreviewFailedError(preview_errors(parsed) or [runner.error_of(answer)])
+        errors = preview_errors(parsed) or [runner.error_of(answer)]
+        raise wrong_passphrase(stack) if is_passphrase_error(errors[0]) else PreviewFailedError(errors)
     return parsed
 
 

@@ -82,7 +82,8 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     if serves.word in {"deployed", "waiting"} and facts.deployed is not None:
         costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")
         return " and ".join(one.text for one in costs)
-    costs = [one.sentence for one in recorded_costs(state, "unclear")]
+    # An entry and the interrupted operation on it are one server.
+    costs = dict.fromkeys(one.sentence for one in recorded_costs(state, "unclear"))
     return " ".join([_incomplete(facts, serves, now()), *costs])
 
 

@@ -285,7 +285,8 @@ def as_text(previews: Sequence[StackPreview], head: Plans) -> str:
 
 def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str]:
     if preview.error is not None:
-        yield f"The preview of stack {preview.stack} failed: {preview.error}"
+        # If the settings cannot be read or planned, the engine's error is about the same, without a way out.
+        yield f"The preview of stack {preview.stack} failed: {described.error or preview.error}"
         return
     yield f"{headline(preview.stack, preview.changes)}."
     if described.figures:

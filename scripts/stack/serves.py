@@ -23,6 +23,7 @@ GOOGLE_LIMIT_S: Final = 10.0
 """Timeout of Google's answer for a command that only uses the server."""
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
+_NOT_GRANTED: Final = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]}"
 Stamp = Callable[[float], str]
 """Formats a time in seconds since 1970."""
 
@@ -44,13 +45,19 @@ def _by_google(facts: StackFacts) -> ServesNow:
         case Present(value=cloud) if not cloud.has_ended:
             return ServesNow(word="waiting" if cloud.state in WAITING_STATES else "deployed")
         case Present(value=cloud) if has_server:
-            return ServesNow(word="ended", why=run_end(cloud, utc))
+            is_granted = cloud.state != MISSING or recorded_state(facts) not in WITHOUT_MACHINE
+            return ServesNow(word="ended", why=run_end(cloud, utc) if is_granted else _NOT_GRANTED)
         case Unknown(why=why):
             return ServesNow(word="unknown", why=f"Cannot check whether the server exists: {why.rstrip('.')}.")
         case None if has_server:
             return _recorded(facts.outputs)
         case _:
             return _without_server(facts)
+
+
+def recorded_state(facts: StackFacts) -> str:
+    """Return the state of the queued resource after the last `gemma up`; empty without one."""
+    return str(facts.recorded.outputs.get("state") or "") if facts.recorded else ""
 
 
 def _recorded(outputs: Answer[StackOutputs]) -> ServesNow:
@@ -76,7 +83,7 @@ def _without_server(facts: StackFacts) -> ServesNow:
     if facts.teardown_began:
         why = teardown_sentence(facts)
     elif facts.is_without_capacity:
-        why = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]} {after_no_capacity(facts.stack)}"
+        why = f"{_NOT_GRANTED} {after_no_capacity(facts.stack)}"
     else:
         why = f"The state has only {number_of(count, 'other resource')}."
     return ServesNow(word="no server", why=why)

@@ -10,7 +10,14 @@ from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
 from gemma_serving.planning.units import duration
-from gemma_serving.scripts.stack.serves import UNRECORDED, WAITING_STATES, after_locks, is_being_deleted, lock_sentence
+from gemma_serving.scripts.stack.serves import (
+    UNRECORDED,
+    WAITING_STATES,
+    after_locks,
+    is_being_deleted,
+    lock_sentence,
+    recorded_state,
+)
 from gemma_serving.scripts.status.report import HEALTHY, WITHOUT_SERVER, StackStatus
 
 _HASH_DIGITS: Final = 12
@@ -64,7 +71,7 @@ def waits_of(facts: StackFacts, now: datetime) -> Sequence[str]:
     cloud, locks = facts.cloud, facts.locks or ()
     if cloud is not None and cloud.state in WAITING_STATES:
         found.append(f"{cloud.place or 'Google'}: {cloud.state}{_since(cloud.state_since, now)}.")
-    if cloud is not None and cloud.state == ACTIVE and _recorded_state(facts) in WITHOUT_MACHINE:
+    if cloud is not None and cloud.state == ACTIVE and recorded_state(facts) in WITHOUT_MACHINE:
         found.append("The capacity became active after the last `gemma up`. The next one continues with it.")
     other = _renewal(facts)
     if other:
@@ -73,11 +80,6 @@ def waits_of(facts: StackFacts, now: datetime) -> Sequence[str]:
     if facts.pending and not locks:
         found.append(f"An interrupted run may have created these resources: {', '.join(facts.pending)}.")
     return found
-
-
-def _recorded_state(facts: StackFacts) -> str:
-    """Return the state of the queued resource after the last `gemma up`; empty without one."""
-    return str(facts.recorded.outputs.get("state") or "") if facts.recorded else ""
 
 
 def _renewal(facts: StackFacts) -> str:
@@ -118,7 +120,7 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield pending, "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield google == ACTIVE and (_recorded_state(facts) in WITHOUT_MACHINE or bool(_renewal(facts))), "{up}"
+    yield google == ACTIVE and (recorded_state(facts) in WITHOUT_MACHINE or bool(_renewal(facts))), "{up}"
     yield lost, "gemma up {stack} --refresh"
     yield bool(status.drift), "gemma preview {stack}"
     yield cloud is None, "gemma doctor {stack}"

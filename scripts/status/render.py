@@ -138,7 +138,8 @@ def _notes(
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
         yield "cause", cloud.shortage.sentence if cloud.shortage else ""
-        yield "ended", run_end(cloud, stamp) if status.serves.word == "ended" else ""
+        why = run_end(cloud, stamp) if cloud.planned_end else status.serves.why
+        yield "ended", why if status.serves.word == "ended" else ""
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
     yield "health", _health(status)
     if cloud is not None:

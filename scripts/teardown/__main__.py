@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
-    from gemma_serving.cloud import google_api
     from gemma_serving.scripts.teardown.output import progress, text_of
     from gemma_serving.scripts.teardown.receipt import ReceiptError
-    from gemma_serving.scripts.teardown.removal import Teardown, guard, read_inputs
+    from gemma_serving.scripts.teardown.removal import Teardown, connected, guard, read_inputs
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either STACK or --all.")
@@ -33,7 +32,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     if options.over_limit:
         return guard(options)
     found = read_inputs(options)
-    teardown = Teardown(options=options, known=found, api=google_api.connect(*found.projects))
+    teardown = Teardown(options=options, known=found, api=connected(found.projects))
     try:
         teardown.run()
     except BaseException as error:

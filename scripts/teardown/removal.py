@@ -13,7 +13,7 @@ from typing import Final
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
-from gemma_serving.cloud.google_api import GoogleApi, connect
+from gemma_serving.cloud.google_api import GoogleApi, answer_of, connect
 from gemma_serving.cloud.kinds import BUCKET
 from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.simulated import is_simulated
@@ -289,8 +289,8 @@ class Teardown:
             after = self._emptied(after)
         elif isinstance(answer, Unknown) and after.resources:
             self.warnings.append(
-                f"The state of stack {state.stack} was not changed because some lists could not be read. It "
-                f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
+                f"The state of stack {state.stack} was not changed because some lists could not be read. "
+                "Fix the failed checks, then run the same command again."
             )
         if after.status == "read":
             self.state_left += tuple(after.resources)
@@ -352,10 +352,20 @@ def read_inputs(options: TeardownOptions) -> SearchedStacks:
     return known
 
 
+def connected(projects: Sequence[str]) -> GoogleApi:
+    """Return a session for the projects. Raises CommandRefusedError without a login, and ScriptError if Google rejects it."""
+    api = connect(*projects)
+    path, body = f"v1/projects/{projects[0]}:testIamPermissions", {"permissions": ["resourcemanager.projects.get"]}
+    answer = answer_of("cloudresourcemanager", partial(api.post, "cloudresourcemanager", path, body))
+    if isinstance(answer, Unknown) and answer.cause == "no login":
+        raise ScriptError(answer.why)
+    return api
+
+
 def guard(options: TeardownOptions) -> ExitCode:
     """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
     found = read_inputs(options)
-    api = connect(*found.projects)
+    api = connected(found.projects)
     scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
     scan.search()
     seen = scan.searches[-1]

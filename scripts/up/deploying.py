@@ -11,7 +11,7 @@ from typing import Final
 from gemma_serving.cloud.guard import limits_line
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.resource_types import SERVER_TYPES
+from gemma_serving.contracts.resource_types import BUCKET_TYPE, SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.children import interruptible
@@ -89,7 +89,8 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    print_result("\n".join([done, *next_lines(stack)]))
+    has_new_bucket = any(change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes)
+    print_result("\n".join([done, *(_staging_lines(stack) if has_new_bucket else next_lines(stack))]))
     return ExitCode.DONE
 
 
@@ -160,6 +161,11 @@ def _of_server(stack: str, error: str) -> str:
     if cause is None or cause.hint == reason:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
+
+
+def _staging_lines(stack: str) -> Sequence[str]:
+    """Return the next command after the creation of the bucket, which is empty."""
+    return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
 
 
 def next_lines(stack: str) -> Sequence[str]:

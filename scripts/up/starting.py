@@ -13,7 +13,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.settings_files import refresh_command
-from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.stack_facts import MISSING, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
@@ -156,7 +156,7 @@ def exists_now(stack: str) -> str:
     what = "capacity" if known.declared is not None and known.declared.kind in CAPACITY else "service"
     if isinstance(known.server, Unknown):
         return f"Exists now: unknown, because Google did not report the {what} ({known.server.why}). {end}"
-    if not isinstance(known.server, Present):
+    if not isinstance(known.server, Present) or known.server.value.state == MISSING:
         return f"Exists now: {_found(state)} {end}"
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
@@ -167,7 +167,7 @@ def exists_now(stack: str) -> str:
 
 
 def _found(state: StackState) -> str:
-    """Return what Google has of a stack whose state names no server, or cannot be read."""
+    """Return what Google has of a stack of which it has no server, or whose state cannot be read."""
     match read_facts(state, "labels", limit_s=_SEARCH_LIMIT_S).labels:
         case Present(value=found):
             return found_sentence(found)

@@ -108,7 +108,7 @@ def rows_of(answer):
 
 
 def test_the_first_up_of_a_gateway_is_its_network_and_says_what_comes_next(workspace, network):
-    assert "GTW03: Backend tpu-a has no address (it is not deployed)" in network.text
+    assert "GTW03: No backend has an address (tpu-a: it is not deployed; " in network.text
     found = outputs(workspace)
     assert found["gatewayNetwork"]["subnetwork"] == "gemma-gateway"
     assert found["next"].startswith("`gemma up tpu-a`")

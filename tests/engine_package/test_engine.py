@@ -7,7 +7,8 @@ import pytest
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
-from gemma_serving.engine.previewed import PreviewFailedError, preview_errors, previewed
+from gemma_serving.engine.deployment import StateUnreadableError
+from gemma_serving.engine.previewed import PreviewFailedError, preview, preview_errors, previewed
 from gemma_serving.engine.secrets_provider import create_state
 
 NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
@@ -105,6 +106,14 @@ def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
 
     assert preview_errors(said("preview failed", "FIT01 does not fit", "preview failed")) == ["FIT01 does not fit"]
     assert preview_errors(said("preview failed")) == ["preview failed"]
+
+
+@pytest.mark.parametrize("text", ["incorrect passphrase", "get stack secrets manager: passphrase must be set with X"])
+def test_a_preview_with_a_wrong_or_no_passphrase_names_the_next_command(monkeypatch, text):
+    monkeypatch.setattr("gemma_serving.engine.previewed.require_passphrase", lambda _stack: None)
+    answers(monkeypatch, f"error: {text}")
+    with pytest.raises(StateUnreadableError, match="Set PULUMI_CONFIG_PASSPHRASE to its passphrase"):
+        preview("x")
 
 
 def test_a_change_that_deletes_a_protected_resource_is_refused_with_the_command(monkeypatch):

@@ -226,6 +226,11 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
             if identifier in {"GTW01", "GTW02"}:
                 with pytest.raises(CommandRefusedError, match=f"blocked by .*{identifier}"):
                     list(gateway_lines(plan))
+    with subtests.test("one finding if no backend has an address"):
+        _, plan = project(pair, deployed={"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()})
+        assert [one.advice for one in plan.findings if one.id == "GTW03"] == [
+            "Run `gemma up tpu-a`, then `gemma up gateway`."
+        ]
     with subtests.test("nothing but the price"):
         ends = {
             "tpu-a": DeployedBackend(address="a", deadline=UP["deadline"]),

@@ -146,19 +146,22 @@ def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file
 
 
 def _absent(question: GatewayQuestion) -> _Found:
-    absent = [
-        (one.stack, one.deployed.state) for one in question.backends if one.deployed is not None and not one.serves
-    ]
-    for stack, state in absent:
-        why = f"its capacity is {state}" if state else "it is not deployed"
+    absent = {
+        one.stack: f"its capacity is {one.deployed.state}" if one.deployed.state else "it is not deployed"
+        for one in question.backends
+        if one.deployed is not None and not one.serves
+    }
+    if len(absent) == len(question.backends):
+        reasons = "; ".join(f"{stack}: {why}" for stack, why in absent.items())
+        yield (
+            f"No backend has an address ({reasons}), so `up` creates the network and the account of the gateway only, and deletes a service from before.",
+            f"Run `gemma up {next(iter(absent))}`, then `gemma up {question.stack}`.",
+        )
+        return
+    for stack, why in absent.items():
         yield (
             f"Backend {stack} has no address ({why}), so it gets no requests.",
             f"Run `gemma up {stack}`, then `gemma up {question.stack}`.",
-        )
-    if absent and len(absent) == len(question.backends):
-        yield (
-            "No backend has an address, so `up` creates the network and the account of the gateway only, and deletes a service from before.",
-            f"After the first backend is up, run `gemma up {question.stack}` again.",
         )
 
 

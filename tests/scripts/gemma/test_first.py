@@ -11,11 +11,14 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
+from gemma_serving.engine import state as states
 from gemma_serving.engine.state import STACK_TYPE
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.__main__ import main
+from gemma_serving.scripts.gemma.arguments import ListedStack
 from gemma_serving.scripts.stack import unfinished_teardown
 from tests.engine_package.test_locks import dead_pid
+from tests.scripts import planted_states as planted
 from tests.scripts.sample_outputs import sample_outputs
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
@@ -81,6 +84,13 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
     assert "never" not in text
     assert "Stacks, as of the last `up` of each (Google was not queried):\n" in text
     assert "No stack is deployed" not in text
+
+
+def test_a_request_whose_operation_was_interrupted_has_its_cost_once(monkeypatch):
+    kept = planted.queued(state="WAITING_FOR_RESOURCES", name="projects/p/locations/us-east5-a/queuedResources/gemma-x")
+    monkeypatch.setattr(first, "known_stacks", lambda **_: [ListedStack(name="x", is_selected=False, is_deployed=True)])
+    monkeypatch.setattr(states, "read", lambda _stack: planted.state(kept, pending=[planted.queued()]))
+    assert told().count("Costs an unknown price, if Google bills it.") == 1
 
 
 def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(engine, monkeypatch):

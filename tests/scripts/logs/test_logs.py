@@ -191,7 +191,7 @@ class TestTheCommand:
             ("failed", "The confined server could not use the accelerator: set tpu.container: privileged.", "Set gemma-serving:tpu.container: privileged.\n"),
             ("failed", "The disk of the TPU VM is broken.", "known cause: The disk of the TPU VM is broken.\n"),
             ("failed", f"The server exited with code 1: {ENGINE_FAILED}", "vLLM's engine did not start."),
-            ("retrying", "The disk of the TPU VM is broken.", "vLLM's engine did not start."),
+            ("retrying", "The disk of the TPU VM is broken.", "--lines 1000`. Fix the setting that it names."),
         ],
     )  # fmt: skip
     def test_the_reason_of_a_failed_server_replaces_a_generic_cause(self, deployed, capsys, phase, reason, says):
@@ -200,7 +200,7 @@ class TestTheCommand:
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
         err = capsys.readouterr().err
         assert says in err
-        assert ("vLLM's engine did not start" in err) == ("vLLM" in says)
+        assert ("vLLM's engine did not start" in err) == ("vLLM" in says or "--lines" in says)
 
     def test_the_cause_of_a_failed_service_is_that_of_its_newest_revision(self, deployed, monkeypatch):
         monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _: deployed.api)

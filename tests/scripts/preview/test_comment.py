@@ -53,6 +53,14 @@ def test_a_named_stack_is_plain_text_with_what_it_was_compared_with(simulated, n
     assert ("without Google Cloud credentials" in footer) is simulated
 
 
+def test_settings_that_cannot_be_read_are_the_reason_instead_of_the_engines_words():
+    told = "Pulumi.x.yaml, line 2: a git conflict is not resolved: <<<<<<< HEAD. Keep one of its sides."
+    one = StackPreview(stack="x", error="could not unmarshal 'Pulumi.x.yaml': yaml: line 3")
+    text = as_text([one], {"x": StackDescription(stack="x", error=told)})
+    assert text.startswith(f"The preview of stack x failed: {told}\n")
+    assert "unmarshal" not in text
+
+
 def test_the_footer_has_the_reason_for_stacks_without_a_preview():
     text = comment(
         BASE, HEADS["no-change"], (), not_previewed="it leaves out stacks that are neither deployed nor changed"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypedDict
 
 from gemma_serving.cloud.kinds import QUEUED, SERVICE
+from gemma_serving.contracts.exit_codes import ExitCode
 
 REACHED: Final = "The server was reached."
 """What a test lets a command say that opens its access to the server."""
@@ -109,9 +110,12 @@ def of_status(world: Asked, run: Run) -> Claim:
 
 def of_teardown(world: Asked, run: Run) -> Claim:
     """Return what a dry run of `gemma teardown` says."""
-    _, out, err = run("teardown", "--stack", world.stack, "--dry-run", "--json")
+    code, out, err = run("teardown", "--stack", world.stack, "--dry-run", "--json")
     if not out:
-        return Claim(command="teardown", word="no", said=err)
+        is_unknown = code == ExitCode.FAILED
+        return Claim(
+            command="teardown", word="unknown" if is_unknown else "no", unknown=(err,) if is_unknown else (), said=err
+        )
     receipt = json.loads(out)
     servers = [one for one in receipt["leaked"] if one["kind"] in {QUEUED, SERVICE}]
     rates = [one["usd_per_hour"] for one in servers]
@@ -130,7 +134,10 @@ def of_teardown(world: Asked, run: Run) -> Claim:
 
 def of_guard(owner: str, run: Run) -> Claim:
     """Return what a dry run of the guard says. `owner`: the stack's name in the labels."""
-    _, out, err = run("teardown", "--all", "--over-limit", "--dry-run", "--json")
+    code, out, err = run("teardown", "--all", "--over-limit", "--dry-run", "--json")
+    if not out:
+        assert code == ExitCode.FAILED, err
+        return Claim(command="guard", unknown=(err,), said=err)
     found = json.loads(out)
     row = next((one for one in found["stacks"] if one["stack"] == owner), None)
     if row is None:

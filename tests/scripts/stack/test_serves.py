@@ -59,6 +59,13 @@ def test_google_says_what_serves(cloud, word, why):
     assert (found.word, found.why) == (word, why)
 
 
+def test_a_request_that_google_no_longer_has_and_never_granted_was_no_server():
+    """An `up` that continued an interrupted wait, and to which no zone granted capacity, keeps the entry of its request."""
+    kept = state(NETWORK, COMPONENT, queued(state="WAITING_FOR_RESOURCES"))
+    found = serves_now(replace(facts_of(kept), server=Present(CloudFacts(state="MISSING", has_ended=True))))
+    assert found.why == "Nothing serves. The last request for capacity failed, or the last `up` stopped before it."
+
+
 @pytest.mark.parametrize(
     ("kept", "word", "why"),
     [

@@ -233,6 +233,20 @@ def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
     assert "no stack of this product has resources" not in said
 
 
+@pytest.mark.parametrize("words", [["--yes"], ["--dry-run"], ["--yes", "--over-limit"]])
+def test_a_rejected_login_ends_before_anything_starts_with_the_login_command(tmp_path, monkeypatch, capsys, words):
+    with open_world(SCENARIO.model_copy(update={"faults": (Fault(method="*", count=999, status=401),)})) as world:
+        desk = Desk(world, tmp_path, monkeypatch, capsys)
+        engine = FakeEngine(desk)
+        code, report, said = desk.run(*words)
+    assert (code, report, engine.calls.count("destroy")) == (ExitCode.FAILED, None, 0)
+    assert said.endswith(
+        "teardown: Google rejected the access token in GOOGLE_OAUTH_ACCESS_TOKEN. "
+        "Run `unset GOOGLE_OAUTH_ACCESS_TOKEN`, then the same command again.\n"
+    )
+    assert len(said.splitlines()) == 1
+
+
 def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, capsys):
     faults = (Fault(method="secretmanager.projects.secrets.delete", count=999, status=403),)
     command = f"gcloud secrets delete gemma-x-hf-token --project={PROJECT}"
@@ -463,7 +477,7 @@ def test_a_state_stays_while_a_kind_could_not_be_read(desk):
     assert (code, report["clean"], report["leaked"], len(report["state"])) == (ExitCode.FAILED, False, [], 2)
     assert ENABLE in report["unknown"][0]
     assert any(
-        "The state of stack x was not changed because some lists could not be read. It still has 2 resources" in line
+        "The state of stack x was not changed because some lists could not be read. Fix the failed checks" in line
         for line in report["warnings"]
     )
     assert "stack rm" not in json.dumps(report)

@@ -212,6 +212,15 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     assert engine.updates == []
 
 
+def test_after_a_bucket_that_was_created_again_the_next_command_stages_its_weights(engine, capsys):
+    engine.preview = NEW_BUCKET
+    assert typed("--refresh") == ExitCode.DONE
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "The bucket of the weights is new and empty.",
+        f"Next: gemma stage_model {STACK}",
+    ]
+
+
 AGAIN = step("replace", CAPACITY_TYPE, machine(), machine(), reasons=("state",), forced=("state",))
 ENDED = ServesNow(word="ended", why="Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC.")
 
@@ -591,7 +600,7 @@ NO_SERVER = "nothing in Google Cloud: every list was read."
         (CAPACITY_ITEM, FACTS, "capacity in us-east5-a, ACTIVE. Costs $1.35/h until you delete it."),
         (CAPACITY_ITEM, replace(FACTS, state="PROVISIONING"), "PROVISIONING. Costs $1.35/h, if Google bills it."),
         (CAPACITY_ITEM, CloudFacts(state="UNKNOWN"), "UNKNOWN. Costs an unknown price, if Google bills it."),
-        (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), "capacity, MISSING. Costs nothing now, because no server runs."),
+        (CAPACITY_ITEM, CloudFacts(state="MISSING", has_ended=True), NO_SERVER),
         (CAPACITY_ITEM, ScriptError("Google returned an error: 503"), "unknown, because Google did not report the capacity (Google returned an error: 503)."),
         (RESOURCE, FACTS, NO_SERVER),
     ],
