@@ -1,5 +1,6 @@
 """Drafters and adapters of a stack, staged next to its model in the bucket, and the command that stages them."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,14 +68,29 @@ def with_local_folders(options: VllmOptions, staged: tuple[ExtraCheckpoint, ...]
     return options
 
 
+def note_source(stack: str, source: str, project: Path = PROJECT) -> None:
+    """Remember the folder or gs:// address that a stack's own weights were staged from, for `staging_command`."""
+    path = _noted_source(stack, project)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, encoding="utf-8")
+
+
+def _noted_source(stack: str, project: Path) -> Path:
+    return project / ".work" / "staged" / f"{stack}.txt"
+
+
 def staging_command(settings: Settings, stack: str, project: Path = PROJECT) -> str:
     """Return the command that stages the weights: `--from` a folder if they are the user's own, which the hub does not show.
 
-    Without weights beside `modelConfig` in the project's folder, FOLDER is a placeholder.
+    The folder is the one that they were staged from before in this project's folder, else the one of `modelConfig` if it has weights. Without
+    either, FOLDER is a placeholder.
     """
     command = f"gemma stage_model {stack}"
     if settings.architecture_file is None or settings.model_revision is not None:
         return command
+    staged = _noted_source(stack, project)
+    if staged.is_file():
+        return f"{command} --from {shlex.quote(staged.read_text(encoding='utf-8'))}"
     config = Path(settings.architecture_file)
     folder = config if (project / config).is_dir() else config.parent
     has_weights = any((project / folder).glob("*.safetensors"))

@@ -32,7 +32,7 @@ from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has_bucket
 from gemma_serving.scripts.stage_model.staging_options import StageOptions
 from gemma_serving.stacks.apis import apis_of
-from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
+from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, note_source, staging_command
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
@@ -79,6 +79,9 @@ def stage_model(options: StageOptions) -> ExitCode:
     hashes = {name: _setting(one) for name, one in staged.items() if one is not model}
     found = {"bucket.manifest": _setting(model), "modelRevision": proven or None, "bucket.parts": hashes or None}
     _record(stack, settings, found, bind=options.bind)
+    if options.origin is not None:
+        origin = options.origin if options.origin.startswith(_GS) else str(Path(options.origin).resolve())
+        note_source(stack, origin, project_folder())
     _show(options, staged, target.name, proven or None)
     return ExitCode.DONE
 

@@ -6,8 +6,10 @@ import re
 import pytest
 
 from gemma_serving.planning import PlanningError, plan
+from gemma_serving.stacks.extra_checkpoints import note_source, staging_command
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
+from tests.records import replace
 from tests.safetensors_files import safetensors
 from tests.stacks.conftest import ROOT
 
@@ -123,3 +125,12 @@ def test_an_unknown_drafter_needs_its_config_and_has_to_fit(stack, tmp_path):
     stopped = planned("modelConfig: models", "draftConfig: models/draft.json").stopping
     assert [finding.id for finding in stopped] == ["MOD03"]
     assert "org/head cannot draft for org/other-8b" in stopped[0].message
+
+
+def test_the_users_own_weights_are_staged_again_from_the_folder_of_before(tmp_path):
+    settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
+    own = replace(settings, architecture_file="own", model_revision=None)
+    assert staging_command(own, "mine", tmp_path) == "gemma stage_model mine --from FOLDER"
+    note_source("mine", "/data/my model", tmp_path)
+    assert staging_command(own, "mine", tmp_path) == "gemma stage_model mine --from '/data/my model'"
+    assert staging_command(settings, "mine", tmp_path) == "gemma stage_model mine", "the hub shows the weights"
