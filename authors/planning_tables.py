@@ -39,7 +39,7 @@ from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, solve
-from gemma_serving.planning.units import about, to_gib
+from gemma_serving.planning.units import to_gib
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 
@@ -187,7 +187,7 @@ def _stack_row(path: Path) -> Sequence[str]:
     return (
         f"`{_name(path)}`",
         _described(path),
-        about(planned.startup.ready_s, *planned.startup.ready_band_s).removeprefix("about "),
+        planned.startup.ready_words.removeprefix("about "),
         f"{speed.decode_tok_per_s:,.0f}",
         f"{speed.saturated_tok_per_s:,.0f}",
         f"${cost.usd_per_hour:,.2f} per hour, ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",

@@ -20,7 +20,6 @@ from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deplo
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
-from gemma_serving.planning.units import about
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 
 
@@ -79,7 +78,7 @@ def headline(plan: Plan) -> str:
     if startup is None or plan.known_throughput is None:
         return f"{fit}\nStart and speed: unknown."
     rate = plan.known_throughput.decode_tok_per_s
-    start = about(startup.ready_s, *startup.ready_band_s)
+    start = startup.ready_words
     return f"{fit}\nStarts in {start}. Speed: {rate:.0f} tok/s (one request)."
 
 

@@ -55,7 +55,8 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
     if target != before_target:
         found |= {"target": target, "image": image, foreign: None}
-        name, block = ("tpu", TpuSettings) if target == "tpu" else ("cloud_run", CloudRunSettings)
+        name = "tpu" if target == "tpu" else "cloud_run"
+        block = TpuSettings if target == "tpu" else CloudRunSettings
         required = (one.path for one in own_fields(block) if one.default is MISSING or one.path in _SHOWN)
         paths += [f"{name}.{path}" for path in required]
     elif "image" in changes:

@@ -71,14 +71,15 @@ def original_note(subject: Subject) -> str:
 def assumed_note(subject: Subject) -> str:
     """Return the settings of a question that the planner filled in, as a sentence: those that decide price, start and memory. Empty without any."""
     resolved, given = subject.resolved, subject.resolved.deployment
-    has_host = resolved.platform != "cloud-run" or given.cloud_run.memory_mib > 0
-    filled = (
-        (given.weights_mode, f"weights by {resolved.weights_mode}"),
-        (has_host or None, f"{resolved.vcpu:g} vCPU and {resolved.host_memory_gib:g} GiB"),
-        (given.vllm.max_model_len, f"{resolved.max_model_len:,} tokens per request"),
-        (given.vllm.max_num_seqs, f"{resolved.max_num_seqs} requests at once"),
-    )
-    words = [text for value, text in filled if value is None]
+    words: list[str] = []
+    if given.weights_mode is None:
+        words.append(f"weights by {resolved.weights_mode}")
+    if resolved.platform == "cloud-run" and not given.cloud_run.memory_mib:
+        words.append(f"{resolved.vcpu:g} vCPU and {resolved.host_memory_gib:g} GiB")
+    if given.vllm.max_model_len is None:
+        words.append(f"{resolved.max_model_len:,} tokens per request")
+    if given.vllm.max_num_seqs is None:
+        words.append(f"{resolved.max_num_seqs} requests at once")
     return f"Assumed: {', '.join(words)}." if words else ""
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 
 from gemma_serving.planning.question.types import BillPart, Plan
-from gemma_serving.planning.units import about, duration
+from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 
 _DAY_H: Final = 24
@@ -95,8 +95,7 @@ def _starts(plan: Plan) -> Iterator[str]:
     else:
         traffic_usd = sum(part.usd for part in running.bill if part.basis == "start")
         traffic = f", ${traffic_usd:.2f} of it for traffic" if traffic_usd else ""
-        takes = about(plan.startup.ready_s, *plan.startup.ready_band_s)
-        yield f"A cold start takes {takes} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
+        yield f"A cold start takes {plan.startup.ready_words} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
     if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
         yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
         return
@@ -130,7 +129,7 @@ def _break_even(plan: Plan) -> Iterator[str]:
             f"minInstances 1 is cheaper above {running.even_requests_per_day:.0f} single requests per day, or above "
             f"{running.even_hours_per_day:.1f} h of continuous traffic per day."
         )
-        yield f"With minInstances 0, the first caller after an idle period waits {about(plan.startup.ready_s, *plan.startup.ready_band_s)}."
+        yield f"With minInstances 0, the first caller after an idle period waits {plan.startup.ready_words}."
         return
     if running.even_hours_per_day < _DAY_H:
         yield f"{running.always_on} for the whole month is cheaper above {running.even_hours_per_day:.1f} h per day."

@@ -64,8 +64,9 @@ class CommandWording(NamedTuple):
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
         field = question_fields().get(path)
-        key, text = (file_key(path), NONE) if field is None else (field.key, option_value(field, value))
-        return ("--set", f"{key}={text}")
+        if field is None:
+            return ("--set", f"{file_key(path)}={NONE}")
+        return ("--set", f"{field.key}={option_value(field, value)}")
 
 
 def _image_name(changes: Mapping[str, object]) -> str | None:

@@ -219,7 +219,9 @@ def _from_root(path: Path) -> str:
 
 def _hardware(deployment: Deployment) -> Mapping[str, object]:
     """Return the block of the slice or of the service, with a line for each key."""
-    key, block = ("cloudRun", deployment.cloud_run) if deployment.platform == "cloud-run" else ("tpu", deployment.tpu)
+    is_service = deployment.platform == "cloud-run"
+    block = deployment.cloud_run if is_service else deployment.tpu
+    key = "cloudRun" if is_service else "tpu"
     return {key: {name: inline_yaml(value) for name, value in stated(block, always=("provisioning",)).items()}}
 
 

@@ -12,7 +12,6 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.wording import Wording
-from gemma_serving.planning.units import about
 from gemma_serving.scripts.plan.question import ROOT
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
@@ -91,7 +90,7 @@ def _cells(one: Plan) -> Sequence[str]:
         one.model.rpartition("/")[2],
         one.accelerator,
         ", ".join([verdict, *(finding.id for finding in one.stopping)]),
-        "unknown" if start is None else about(start.ready_s, *start.ready_band_s).removeprefix("about "),
+        "unknown" if start is None else start.ready_words.removeprefix("about "),
         "unknown" if speed is None else f"{speed.decode_tok_per_s:,.0f}",
         "unknown" if speed is None else f"{speed.saturated_tok_per_s:,.0f}",
         f"{one.cost.usd_per_hour:.2f}" if one.cost.is_known else "unknown",

@@ -17,7 +17,7 @@ from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
 from gemma_serving.planning.speed.bands import WIDER, sources_of
 from gemma_serving.planning.speed.measured_starts import behind_the_start
-from gemma_serving.planning.units import about, duration, number_of
+from gemma_serving.planning.units import duration, number_of
 from gemma_serving.scripts.cli.tables import FittedTable, paragraph
 from gemma_serving.scripts.cli.tables import console as screen
 
@@ -103,7 +103,7 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
         console.print()
         return
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
-    facts = [about(s.ready_s, *s.ready_band_s)]
+    facts = [s.ready_words]
     if too_long:
         facts.append("exceeds any startup probe")
     elif s.probe is not None:

@@ -20,6 +20,7 @@ from gemma_serving.planning.settings.deployment import Platform, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
+from gemma_serving.planning.units import about
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.outputs import PlanSummary
@@ -151,10 +152,10 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     Excludes the wait for capacity. None except on a TPU VM."""
 
     @property
-    def ready_band_s(self) -> tuple[float, float]:
-        """Low and high end of `ready_s`."""
+    def ready_words(self) -> str:
+        """`ready_s` with its band, as sure as it is: about 12 min (10 to 14)."""
         wait_s = self.ready_s - self.total_s
-        return self.total_low_s + wait_s, self.total_high_s + wait_s
+        return about(self.ready_s, self.total_low_s + wait_s, self.total_high_s + wait_s)
 
     @property
     def sequential_s(self) -> float:
