@@ -68,7 +68,7 @@ class Question:
             metavar="FIGURES",
         ),
     ] = None
-    prices: Annotated[Path | None, Option("JSON file with prices that replace the list prices.")] = None
+    prices: Annotated[Path | None, Option("JSON file with prices that replace the shipped prices.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,7 @@ def test_a_row_without_prices_has_an_unknown_price():
     assert node_usd_per_hour({"acceleratorType": "v9zlite-4"}, "standard", "us-east5-c") is None
     assert (
         provisioning_support(ACCELERATORS["v9z-4"], "standard", "us-east5-c").source
-        == "no list price of standard v9z is known"
+        == "no price of standard v9z is known"
     )
     with pytest.raises(PlanningError, match="price is unknown"):
         rentable_accelerators((), accelerator="v9z-4")

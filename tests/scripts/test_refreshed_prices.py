@@ -126,7 +126,7 @@ def test_a_price_file_that_the_user_wrote_is_never_replaced(project, capsys):
     (project / "prices.json").rename(project / "own.json")
     run(capsys)
     both = book_of("own.json", project)
-    assert (both.price(FLEX, "us-east5-a").usd, both.price(FLEX, "us-east5-a").is_own) == (1.1, True)
+    assert (both.price(FLEX, "us-east5-a").usd, both.price(FLEX, "us-east5-a").kind) == (1.1, "own")
     assert both.price(SPOT, "us-east5-a").as_of == TODAY
 
 
