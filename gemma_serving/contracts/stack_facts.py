@@ -160,6 +160,8 @@ class StackFacts:
     """True from the moment at which `up` begins with the server until a `destroy` has deleted it."""
     is_without_capacity: bool = False
     """True if an `up` got as far as the request for capacity, but none was granted."""
+    refusal: str = ""
+    """What the last `gemma up` of this folder printed about each zone, if none granted capacity: its request is deleted since."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
     server: Answer[CloudFacts] | None = None

@@ -23,7 +23,6 @@ GOOGLE_LIMIT_S: Final = 10.0
 """Timeout of Google's answer for a command that only uses the server."""
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
-_NOT_GRANTED: Final = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]}"
 Stamp = Callable[[float], str]
 """Formats a time in seconds since 1970."""
 
@@ -46,7 +45,7 @@ def _by_google(facts: StackFacts) -> ServesNow:
             return ServesNow(word="waiting" if cloud.state in WAITING_STATES else "deployed")
         case Present(value=cloud) if has_server:
             is_granted = cloud.state != MISSING or recorded_state(facts) not in WITHOUT_MACHINE
-            return ServesNow(word="ended", why=run_end(cloud, utc) if is_granted else _NOT_GRANTED)
+            return ServesNow(word="ended", why=run_end(cloud, utc) if is_granted else _not_granted(facts))
         case Unknown(why=why):
             return ServesNow(word="unknown", why=f"Cannot check whether the server exists: {why.rstrip('.')}.")
         case None if has_server:
@@ -83,10 +82,14 @@ def _without_server(facts: StackFacts) -> ServesNow:
     if facts.teardown_began:
         why = teardown_sentence(facts)
     elif facts.is_without_capacity:
-        why = f"{_NOT_GRANTED} {after_no_capacity(facts.stack)}"
+        why = f"{_not_granted(facts)} {after_no_capacity(facts.stack)}"
     else:
         why = f"The state has only {number_of(count, 'other resource')}."
     return ServesNow(word="no server", why=why)
+
+
+def _not_granted(facts: StackFacts) -> str:
+    return f"Nothing serves. {facts.refusal or NO_CAPACITY}"
 
 
 def is_being_deleted(facts: StackFacts, serves: ServesNow) -> bool:
@@ -120,7 +123,9 @@ def require_deployed(facts: StackFacts) -> None:
     if is_possible or has_server or stack_locks(facts.stack):
         return
     if facts.is_without_capacity:
-        raise CommandRefusedError(f"Stack {facts.stack} has no server: {NO_CAPACITY} {after_no_capacity(facts.stack)}")
+        raise CommandRefusedError(
+            f"Stack {facts.stack} has no server. {facts.refusal or NO_CAPACITY} {after_no_capacity(facts.stack)}"
+        )
     raise not_deployed(facts.stack)
 
 
