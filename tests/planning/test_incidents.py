@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import Plan, plan
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import finding_text, to_deployment

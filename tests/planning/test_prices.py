@@ -6,9 +6,11 @@ from functools import partial
 
 import pytest
 
-from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
 from gemma_serving.planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.finding import Finding
 from tests.records import replace
 

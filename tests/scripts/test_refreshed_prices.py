@@ -15,8 +15,9 @@ from tenacity import wait_none
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.price_file import book_of, list_prices
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.planning import PlanningError, plan
 from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.plan import prices
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.prices import read_catalog
