@@ -27,15 +27,15 @@ def forget_refusal(stack: str) -> None:
     _path(stack).unlink(missing_ok=True)
 
 
-def remembered_refusal(stack: str) -> str:
-    """Return when no zone granted capacity, and the answer of each, as sentences; empty if no `up` of this folder recorded it."""
+def remembered_refusal(stack: str) -> Sequence[str]:
+    """Return when no zone granted capacity, then the answer of each, as sentences; empty if no `up` of this folder recorded it."""
     try:
         headline, *lines = _path(stack).read_text(encoding="utf-8").splitlines()
         at = datetime.fromtimestamp(_path(stack).stat().st_mtime, UTC)
     except (OSError, ValueError):
-        return ""
+        return ()
     zones = [" ".join(line.split()) for line in lines if line.startswith(_ZONES)]
-    return " ".join([f"`gemma up` of {at:%Y-%m-%d %H:%M} UTC: {headline}", *zones])
+    return [f"`gemma up` of {at:%Y-%m-%d %H:%M} UTC: {headline}", *zones]
 
 
 def _path(stack: str) -> Path:

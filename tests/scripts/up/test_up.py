@@ -699,14 +699,16 @@ class TestAnErrorWithLines:
         assert found.word == "no server"
         when, _, rest = found.why.partition(" UTC: ")
         assert when.startswith("Nothing serves. `gemma up` of 2")
-        assert rest.startswith(
-            "No zone granted v6e-1 (flex-start). All capacity requests were deleted. us-east5-a quota: Google says why"
+        assert rest == (
+            "No zone granted v6e-1 (flex-start). All capacity requests were deleted. "
+            f"`gemma capacity {STACK}` shows each zone's capacity. Fix the cause, then run `gemma up {STACK}`."
         )
-        assert " us-east5-b stock: FAILED: there is no more capacity. Zones not tried: europe-west4-a." in rest
-        assert "request an increase" not in rest
+        assert found.cause.startswith("us-east5-a quota: Google says why")
+        assert " us-east5-b stock: FAILED: there is no more capacity. Zones not tried: europe-west4-a." in found.cause
+        assert "request an increase" not in found.cause
         engine.result = (0, "")
         typed("--yes")
-        assert refused_capacity.remembered_refusal(STACK) == ""
+        assert refused_capacity.remembered_refusal(STACK) == ()
 
     @pytest.mark.parametrize("is_terminal", [True, False])
     def test_is_printed_whole_and_once(self, engine, monkeypatch, capsys, is_terminal):
