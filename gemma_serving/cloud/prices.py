@@ -51,29 +51,25 @@ def total(rates: Iterable[float | None]) -> float | None:
 
 def running_usd_per_hour(found: FoundResource) -> float | None:
     """Return the cost per hour of a slice, or of one instance of a service, while it runs; None as above."""
-    if not has_price(found):
-        return None
-    if found.kind == SERVICE:
-        return container_usd_per_hour(found.document, found.location)
-    return total(map(_usd, _machines(found)))
+    return total(map(_usd, _machines(found))) if has_price(found) else None
 
 
 def prices_of(found: FoundResource) -> tuple[Price, ...]:
     """Return the prices from which the cost of a resource per hour follows; empty if one is unknown, or it has none."""
-    if not has_price(found):
-        return ()
-    machines = [_container_parts(found.document, found.location)] if found.kind == SERVICE else [*_machines(found)]
+    machines = [*_machines(found)] if has_price(found) else []
     return tuple(part.price for parts in machines for part in parts) if all(machines) else ()
 
 
 def _machines(found: FoundResource) -> Iterator[tuple[HourlyPart, ...]]:
-    """Yield the price of each TPU VM of a resource; empty if the price list has none."""
-    document, zone = found.document, found.location
+    """Yield the price of each TPU VM of a resource, or of one instance of a service; empty if the price list has none."""
+    document, place = found.document, found.location
     if found.kind == QUEUED:
         queued = ListedQueuedResource(document)
-        yield from (_node_parts(node, queued.provisioning, zone) for node in queued.nodes)
+        yield from (_node_parts(node, queued.provisioning, place) for node in queued.nodes)
+    elif found.kind == NODE:
+        yield _node_parts(document, "standard", place)
     else:
-        yield _node_parts(document, "standard", zone) if found.kind == NODE else _instance_parts(document, zone)
+        yield _instance_parts(document, place) if found.kind == INSTANCE else _container_parts(document, place)
 
 
 def _usd(parts: Iterable[HourlyPart]) -> float | None:
@@ -107,9 +103,8 @@ def _node_parts(document: Item, provisioning: str, zone: str) -> tuple[HourlyPar
 
 
 def container_usd_per_hour(document: Item, region: str) -> float | None:
-    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; 0 without a container, None without a known price."""
-    containers = as_sequence(as_mapping(document.get("template")).get("containers"))
-    return _usd(_container_parts(document, region)) if containers else 0.0
+    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; None without a known price."""
+    return _usd(_container_parts(document, region))
 
 
 def _container_parts(document: Item, region: str) -> tuple[HourlyPart, ...]:

@@ -43,7 +43,6 @@ class Question:
     config: Annotated[Path | None, Option("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = (
         None
     )
-    index: Annotated[Path | None, Option("Its model.safetensors.index.json. Default: next to --config.")] = None
     workload: Annotated[
         str | None,
         Option(

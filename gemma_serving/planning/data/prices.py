@@ -242,10 +242,9 @@ LIST_PRICES: Final = PriceBook()
 def price_words(prices: Iterable[Price]) -> str:
     """Return what prices are, with the oldest date: "reported prices (2026-08-10)" if at least one is only reported."""
     used = [*prices]
-    kinds = {price.kind for price in used}
-    kind = next((kind for kind in ("reported", "list", "own") if kind in kinds), None)
-    if kind is None:
+    if not used:
         return "known prices"
+    kind = next(kind for kind in ("reported", "list", "own") if any(price.kind == kind for price in used))
     return f"{kind} prices ({min(price.as_of for price in used) or UNDATED})"
 
 
