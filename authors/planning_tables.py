@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from authors.tables import csv_text, table
 from gemma_serving.cloud.quotas import tpu_quota
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning import plan
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
 from gemma_serving.planning.data.images import IMAGES
@@ -30,6 +29,7 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.model.support import Support, support_of, support_rows
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.gateway import GATEWAY_RULES

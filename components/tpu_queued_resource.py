@@ -92,7 +92,7 @@ class TpuQueuedResourceArgs:
     collector: pulumi.Input[str] | None = None
     """Metadata with the collector of metrics (contracts.collector). Default: none. A change does not restart the server."""
     prices: PriceBook = LIST_PRICES
-    """Prices that `tpu.max_usd_per_hour` is compared with. Default: the shipped list prices."""
+    """Prices that `tpu.max_usd_per_hour` is compared with. Default: the shipped prices."""
     next_steps: Sequence[str] = ()
     """Next steps, appended to the error if no zone grants capacity."""
     ownership: Ownership = field(default_factory=program_ownership)

@@ -126,6 +126,8 @@ class ServesNow:
     """`deployed`: its server exists. `ended`: its server existed and is gone. `no server`: only other resources are in the state."""
     why: str = ""
     """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
+    cause: str = ""
+    """Answer of each zone to the last request for capacity, if none granted it and the answers are known."""
 
     @property
     def may_be_gone(self) -> bool:
@@ -160,6 +162,8 @@ class StackFacts:
     """True from the moment at which `up` begins with the server until a `destroy` has deleted it."""
     is_without_capacity: bool = False
     """True if an `up` got as far as the request for capacity, but none was granted."""
+    refusal: Sequence[str] = ()
+    """What the last `gemma up` of this folder printed, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
     server: Answer[CloudFacts] | None = None

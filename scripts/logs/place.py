@@ -76,7 +76,7 @@ def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "C
 
     `reason`: what the agent published with its phase `failed`, or empty.
     """
-    from gemma_serving.planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
+    from gemma_serving.planning.planner import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
     from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
     from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - as above
 

@@ -251,7 +251,7 @@ def _model_spec(question: Question) -> ModelSpec | None:
         return from_hub(question.model or "", save=question.save)
     if question.config is None:
         return None
-    return read_model(question.config, name=question.model, index=question.index)
+    return read_model(question.config, name=question.model)
 
 
 def prices_of(question: Question) -> PriceBook | None:

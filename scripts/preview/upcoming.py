@@ -17,8 +17,9 @@ from gemma_serving.engine.deployment import read_deployment, type_in
 from gemma_serving.engine.previewed import steps_in
 from gemma_serving.engine.state import of_deployment
 from gemma_serving.engine.steps import ResourceChange
-from gemma_serving.planning import Plan, plan
 from gemma_serving.planning.cost.capacity_order import order_lines
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
 from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate, planned_rate, recorded_costs

@@ -27,6 +27,7 @@ from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
+from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
 from gemma_serving.scripts.stack.serves import serves_now, unfinished_teardown
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
@@ -128,6 +129,7 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     `known`: messages of the program that were shown before.
     """
     started_s = time.monotonic()
+    forget_refusal(stack)
     explain = partial(_with_cause, stack)
     up = partial(run_engine, stack, "up", *options, name="up", steps=steps, known=known, explain=explain)
     try:
@@ -141,10 +143,11 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
 
 
 def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with their causes.
+    """Return the errors with their causes, and remember for `gemma status` that no zone granted capacity.
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
+    remember_refusal(stack, errors)
     explained = {name["revision"]: error for error in errors if (name := _EXPLAINED.match(error))}
     found = [error for error in errors if all(error is text or name not in error for name, text in explained.items())]
     return [_of_server(stack, error) for error in found]

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, Finding, VllmOptions, plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace

@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from gemma_serving.planning import Deployment, plan
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.planning.rules.findings import detected_findings
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.planning.corpus.measured import Boot, load, subject_of

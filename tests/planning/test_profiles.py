@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gemma_serving.planning import plan
 from gemma_serving.planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
 from gemma_serving.planning.machine.hardware import FLEX_START_MAX_RUN_S
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.profiles import Choice, Profile, Way, choose, ways_of

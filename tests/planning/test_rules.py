@@ -8,18 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules import gateway, registry
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.rules.security import exposure
 from gemma_serving.planning.rules.security.advisories import vulnerabilities
 from gemma_serving.planning.settings.accepted import acceptable_ids, check_accepted
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.planning.corpus.measured import load

@@ -14,17 +14,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning import NO_TPU, Deployment, PlanningError, plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.data.prices import PriceBook, region_of
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules import memory as rules_memory
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
-from gemma_serving.planning.settings.deployment import NO_SERVICE
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.workload import Workload, parse_workload
 from gemma_serving.planning.solve import search
 from gemma_serving.planning.solve.candidates import (

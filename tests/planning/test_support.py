@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gemma_serving.planning import Deployment, Finding, Plan, plan
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.model.catalog import MODELS
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import support_of, version_key
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.solve.wording import remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of
 from gemma_serving.stacks.loading import from_file

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.stack import NAMESPACES, Settings
 from gemma_serving.stacks.loading import (
     SettingsError,

@@ -8,7 +8,7 @@ import pytest
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.server_change import ChangedValue, ServerChange
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.hooks import changed_server
 from gemma_serving.stacks.hooks.changed_server import change_text
 from gemma_serving.stacks.loading import from_file

@@ -14,7 +14,8 @@ from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.plan.question import Question, deployment_from
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file
 from gemma_serving.stacks.planned import to_deployment

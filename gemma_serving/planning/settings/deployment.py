@@ -88,7 +88,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     draft_spec: ModelSpec | None = None
     """Architecture of a draft model outside the catalog."""
     prices: PriceBook | None = None
-    """Prices that replace the list prices."""
+    """Prices that replace the shipped prices."""
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
 

@@ -143,7 +143,7 @@ class Settings:
     `gemma teardown --all --over-limit` tears down stacks that are older.
     """
     max_usd: Annotated[Positive | None, OnChange("update")] = None
-    """Maximum cost of the stack in US dollars, at list prices, for all its TPU VMs.
+    """Maximum cost of the stack in US dollars, at the planner's prices, for all its TPU VMs.
 
     `gemma teardown --all --over-limit` tears down stacks that cost more.
     """
@@ -155,9 +155,9 @@ class Settings:
     metrics: Annotated[MetricsSettings, OnChange("revision")] = field(default_factory=MetricsSettings)
     """OpenTelemetry collector next to the server, which writes metrics to Managed Service for Prometheus."""
     prices: Annotated[FilePath | None, OnChange("nothing")] = None
-    """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the dated list prices.
+    """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the shipped prices.
 
-    `gemma plan prices` refreshes the list prices. `gemma teardown --all --over-limit` uses list prices.
+    `gemma plan prices` refreshes the shipped prices. `gemma teardown --all --over-limit` uses no price file of a stack.
     """
     labels: Annotated[Labels, OnChange("update")] = field(default_factory=dict[str, str])
     """Custom labels for every resource that supports labels."""

@@ -63,6 +63,8 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
   "Insufficient reserved capacity." (skypilot-org/skypilot#4579), "does not have enough resources available to fulfill the request" (Compute Engine);
 - not tried: the provider's sentence.
 """
+_EXPIRED = re.compile(r"could not be fulfilled (by|before) its valid-until time")
+"""A request whose time ended at Google. No public log has the words; Discovery says that such a request fails (QueueingPolicy.validUntilDuration)."""
 _REGION = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
 ADVICE: Mapping[str, str] = {
     QUOTA: "request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project={project}",
@@ -86,12 +88,17 @@ class QuotaEvidence:
 def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
     """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, NOT_TRIED or UNKNOWN.
 
-    Google's words decide. A request that waited has none, so the quota decides: a wait is for stock only if the quota is enough.
+    Google's words decide. A request that waited, or expired, has none, so the quota decides: a wait is for stock only if the quota is enough.
     """
     found = next((name for name, pattern in _PATTERNS.items() if pattern.search(answer)), "")
     if found or quota is None or quota.enough is None:
         return found or UNKNOWN
     return STOCK if quota.enough else QUOTA
+
+
+def has_expired(answer: str) -> bool:
+    """Return whether Google's words say only that the time of a request ended before capacity was granted."""
+    return _EXPIRED.search(answer) is not None
 
 
 def region_without_quota(answer: str) -> str | None:

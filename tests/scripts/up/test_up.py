@@ -15,7 +15,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine.deployment import UNKNOWN, StateUnreadableError, deployment_of, parse_deployment
@@ -27,8 +27,9 @@ from gemma_serving.scripts.doctor import blocking
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import facts, unfinished_teardown
+from gemma_serving.scripts.stack import facts, refused_capacity, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
+from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import starting
@@ -437,6 +438,7 @@ def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_questio
     )
 
 
+CAPACITY_DECLARED = {"urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_COMPONENT}::capacity", "type": CAPACITY_COMPONENT}
 RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
 
 
@@ -683,10 +685,30 @@ NOT_GRANTED = [
 
 class TestAnErrorWithLines:
     @pytest.fixture(autouse=True)
-    def refused(self, engine, monkeypatch):
+    def refused(self, engine, monkeypatch, tmp_path):
+        monkeypatch.setattr(refused_capacity, "FOLDER", tmp_path)
         engine.errors = ["<{%fg 1%}>" + "\n".join(NOT_GRANTED) + "<{%reset%}>\n"] * 2 + ["update failed"]
         engine.result = (255, "Diagnostics:\n error: x\nerror: " + "\n".join(NOT_GRANTED) + "\nerror: update failed\n")
         monkeypatch.setenv("COLUMNS", "80")
+
+    def test_of_capacity_is_what_status_says_until_the_next_up(self, engine):
+        typed("--yes")
+        found = serves_now(
+            facts.facts_of(StackState(stack=STACK, status="read", resources=(RESOURCE, CAPACITY_DECLARED)))
+        )
+        assert found.word == "no server"
+        when, _, rest = found.why.partition(" UTC: ")
+        assert when.startswith("Nothing serves. `gemma up` of 2")
+        assert rest == (
+            "No zone granted v6e-1 (flex-start). All capacity requests were deleted. "
+            f"`gemma capacity {STACK}` shows each zone's capacity. Fix the cause, then run `gemma up {STACK}`."
+        )
+        assert found.cause.startswith("us-east5-a quota: Google says why")
+        assert " us-east5-b stock: FAILED: there is no more capacity. Zones not tried: europe-west4-a." in found.cause
+        assert "request an increase" not in found.cause
+        engine.result = (0, "")
+        typed("--yes")
+        assert refused_capacity.remembered_refusal(STACK) == ()
 
     @pytest.mark.parametrize("is_terminal", [True, False])
     def test_is_printed_whole_and_once(self, engine, monkeypatch, capsys, is_terminal):

@@ -81,6 +81,16 @@ def test_a_wait_is_for_stock_only_if_the_quota_allows_it():
     assert lines[B].endswith(f"{ID} allows 3 chips in {B}, but 4 are needed.")
 
 
+def test_a_request_that_expired_at_google_is_judged_as_a_wait():
+    """Its words name no cause: its time ended, and nothing was granted until then."""
+    expired = ("CREATING", "FAILED:The queued resource could not be fulfilled by its valid-until time")
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 3}))}, scripts={A: expired, B: expired})
+    assert lines[A].startswith("stock: FAILED: The queued resource could not be fulfilled by its valid-until time. ")
+    assert lines[A].endswith("others use 0, and 4 are needed.")
+    assert lines[B].startswith("quota: FAILED: ")
+    assert table({}, scripts={A: expired})[A].startswith("unknown: FAILED: ")
+
+
 def test_a_quota_that_cannot_be_read_is_unknown_not_zero_and_not_enough():
     lines = table({})
     assert {line.partition(":")[0] for line in lines.values()} == {"unknown"}
