@@ -50,9 +50,9 @@ class MountSettings:
     """
     cache_size_mib: MemoryMib | None = None
     """Size of the file cache of fuse-cached. It is part of the container's memory."""
-    uid: int | None = None
+    uid: FromZero | None = None
     """Owner of the files. Default: the image's user. No other user can read them."""
-    gid: int | None = None
+    gid: FromZero | None = None
     """Group of the files. Default: the image's group."""
     options: tuple[MountOption, ...] = ()
     """Additional gcsfuse mount options. The modes streamer and memory mount nothing."""
