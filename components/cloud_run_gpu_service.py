@@ -51,7 +51,7 @@ class MemoryVolume:
 
     name: text.ResourceName
     path: text.MountPath
-    size_limit: text.MemorySize
+    size_limit: str
     """Kubernetes quantity, such as 8Gi. Writes beyond it fail."""
 
 

@@ -55,6 +55,7 @@ OF_A_SERVICE = [
     ({"labels": {"Team": "ml"}}, "`labels['Team']` is invalid; expected 1 to 63 characters of a-z"),
     ({"server": {"arguments": "google/gemma-4-E2B-it"}}, '`server.arguments` is "google/gemma-4-E2B-it"; expected a list'),
     ({"server": {"environment": {"PORT": "80"}}}, "`server.environment['PORT']` is invalid; expected a variable that Cloud Run does not set"),
+    ({"service": {"request_timeout_s": 7200}}, "`service.request_timeout_s` is 7200; Cloud Run allows at most 1h. Lower it"),
     ({"service": {"min_instances": None}}, "`service.min_instances` is None; expected a whole number of 0 or more"),
 ]  # fmt: skip
 OF_CAPACITY = [

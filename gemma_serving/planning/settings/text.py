@@ -155,4 +155,3 @@ DurationS = Annotated[int, DURATION]
 """Seconds, written with a unit in the file."""
 MemoryMib = Annotated[int, MEMORY]
 """MiB, written with a unit in the file."""
-MemorySize = Annotated[str, Matching(_MEMORY_PATTERN, "a size with its binary unit", "8Gi")]
