@@ -52,10 +52,7 @@ def require_names(owner: type[Any]) -> None:
 
 
 def require_valid(component: str, args: object, kind: type[object]) -> None:
-    """Raise InvalidArgumentError for the first invalid argument of a component, whose arguments are of class `kind`.
-
-    The limits of its blocks of settings are those of a settings file.
-    """
+    """Raise InvalidArgumentError for the first invalid argument of a component, whose arguments are of class `kind`, and of its blocks."""
     if not isinstance(args, kind):
         raise InvalidArgumentError(f"{component}: its arguments are a {type(args).__name__}; expected {kind.__name__}.")
     try:

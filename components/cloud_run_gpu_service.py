@@ -96,8 +96,7 @@ class CloudRunGpuServiceArgs:
     server: VllmServer
     """The server. A change is a new revision."""
     bucket: ModelBucket | pulumi.Input[str] | None = None
-    """Bucket with the weights, or the name of an existing one that `service_account` can read. `service.mount` sets how it is mounted; modes
-    `streamer` and `memory` mount nothing. Default: no mount."""
+    """Bucket with the weights, or the name of one that `service_account` can read, mounted as `service.mount` sets. Default: no mount."""
     mount_path: text.MountPath = MODELS_FOLDER
     """Absolute path of the bucket's folder in the container, read-only, owned by `service.mount.uid`, by default `server.uid`."""
     memory_volumes: Sequence[MemoryVolume] = ()

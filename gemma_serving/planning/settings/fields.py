@@ -32,8 +32,7 @@ _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
 """Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
 
 
-_MAY_BE_OUTPUT: Final = "may be an output"
-"""Annotation of a value that is a `pulumi.Input`: it may be known only later, and is then not checked."""
+_MAY_BE_OUTPUT: Final = "may be an output"  # a pulumi.Input, which is checked only if it is known
 _BLOCK: Final = "a block of settings"
 _WORDS: Final[Mapping[object, str]] = {
     str: "text",
