@@ -7,7 +7,6 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import InvalidArgumentError
 from gemma_serving.contracts.labels import Ownership
 
 _DOCKER_HUB: Final = "docker.io"
@@ -34,7 +33,7 @@ class ServingImageArgs:
     upstream: str
     """Repository on Docker Hub, such as vllm/vllm-openai."""
     digest: str
-    """Digest of the image, "sha256:...". A tag is rejected, because a restart could then pull another image."""
+    """Digest of the image, "sha256:..."."""
     ownership: Ownership
     labels: Mapping[str, str]
     readers: Mapping[str, pulumi.Input[str]]
@@ -62,8 +61,6 @@ class ServingImage:
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        if not args.digest.startswith("sha256:"):
-            raise InvalidArgumentError(f'{args.upstream} has digest "{args.digest}". Pin it with "sha256:...".')
         building = args.build_context is not None
         first, *others = args.locations
         account = args.upstream_account

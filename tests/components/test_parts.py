@@ -243,11 +243,6 @@ def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest(
     assert recorder.one("artifactregistry/repository:Repository").inputs["mode"] == "STANDARD_REPOSITORY"
 
 
-def test_an_image_without_a_digest_is_refused(declare, ownership):
-    with pytest.raises(ValueError, match=r'has digest "latest". Pin it'):
-        declare(lambda: ServingImage("image", image_args(ownership, digest="latest")).ref)
-
-
 @pytest.mark.parametrize("kind", ["network", "subnetwork", "firewall", "router:"])
 def test_what_has_no_labels_says_whose_it_is_in_its_description(declare, ownership, kind):
     recorder, _ = declare(lambda: PrivateNetwork("network", network_args(ownership, internet_egress=True)).network)

@@ -152,6 +152,7 @@ EXAMPLES: dict[str, object] = {
     "tpu.zones": ("us-east5-a", "us-east5-b"),
     "tpu.tunnel_members": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
+    "cloud_run.request_timeout_s": 1_800,
     "cloud_run.mount.options": ("file-mode=444", "implicit-dirs"),
     "image.version": "0.28.0",
     "image.digest": f"sha256:{'a' * 64}",

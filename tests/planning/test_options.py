@@ -94,7 +94,7 @@ def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
         ("enforceEager", "maybe", "expected true or false"),
         ("limitMmPerPrompt", '{"smell": 1}', "expected 'image', 'audio' or 'video'"),
         ("blockSize", "7", "expected a multiple of 16"),
-        ("speculativeConfig", "5", "expected a block of settings"),
+        ("speculativeConfig", "5", "expected a map"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_is_allowed(key: str, text: str, expected: str):

@@ -105,6 +105,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     (L4, {"cloudRun.concurrency": 1001}),
     (L4, {"cloudRun.minInstances": 3}),
     (L4, {"cloudRun.maxInstances": 0}),
+    (L4, {"cloudRun.requestTimeout": "2h"}),
     (L4, {"cloudRun.invokers": ["allUsers"]}),
     (L4, {"cloudRun.mount": {"mode": "fuse-cached"}}),
     (L4, {"cloudRun.mount": {"mode": "fuse", "cacheSize": "8Gi"}}),

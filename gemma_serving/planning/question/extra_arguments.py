@@ -1,10 +1,27 @@
 """`extraArgs` as the image's vLLM parses them."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.server_flags import FlagTable, ServerArgument, flag_table, parse_arguments
+
+_SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
+"""Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
+
+
+def is_secret(*words: str) -> bool:
+    """Return whether one of these words is a flag with a secret value, or looks like a secret. A variable counts as a flag: `--HF_TOKEN`."""
+    return any(_SECRET_FLAG.fullmatch(word.lower().replace("_", "-")) or token_form().search(word) for word in words)
+
+
+def token_form() -> re.Pattern[str]:
+    """Return the form of known tokens."""
+    from gemma_serving.contracts.masking import TOKEN_FORM  # noqa: PLC0415 - its patterns take 5 ms, and few plans have arguments
+
+    return TOKEN_FORM
 
 
 def flags_of(resolved: Resolved) -> FlagTable:

@@ -1,11 +1,10 @@
 """Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.question.extra_arguments import extra_arguments, flags_of
+from gemma_serving.planning.question.extra_arguments import extra_arguments, flags_of, is_secret, token_form
 from gemma_serving.planning.question.features import soft_token_arguments
 from gemma_serving.planning.question.server_flags import ServerArgument
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
@@ -24,8 +23,6 @@ from gemma_serving.planning.settings.vllm_args import (
 )
 from gemma_serving.planning.units import number_of
 
-_SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
-"""Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
 _OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag} | {
     option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
 }
@@ -131,7 +128,7 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
     )
     listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
-        f"vllm.extraArgs: {_token_form().sub('...', listed)}. {ending}",
+        f"vllm.extraArgs: {token_form().sub('...', listed)}. {ending}",
         severity="block" if table.is_certain else "warn",
         remedies=(change("vllm.extra_args", kept_arguments(subject, wrong)),),
     )
@@ -190,16 +187,10 @@ def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgum
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
     """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
     words = subject.resolved.deployment.vllm.extra_args
-    secret = [one for one in extra_arguments(subject.resolved) if _is_secret(one, words)]
+    read = extra_arguments(subject.resolved)
+    secret = [one for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]
     gone = {position for argument in (*dropped, *secret) for position in argument.words}
     return tuple(word for position, word in enumerate(words) if position not in gone)
-
-
-def _is_secret(argument: ServerArgument, words: Sequence[str]) -> bool:
-    """Return whether an argument's flag takes a secret, or a word looks like one."""
-    names = (argument.written.replace("_", "-"), argument.name)
-    has_flag = any(_SECRET_FLAG.fullmatch(name) for name in names)
-    return has_flag or any(_token_form().search(words[position]) for position in argument.words)
 
 
 def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> str:
@@ -230,7 +221,7 @@ def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
         option = _OWN_FLAGS.get(argument.name)
         if option is None or option.is_in_block or argument.key or argument.problem:  # the value of a block stays
             continue
-        if any(_token_form().search(text) for text in argument.value):
+        if any(token_form().search(text) for text in argument.value):
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
         try:
@@ -238,9 +229,3 @@ def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
         except ValueError:
             continue
     return found
-
-
-def _token_form() -> re.Pattern[str]:
-    from gemma_serving.contracts.masking import TOKEN_FORM  # noqa: PLC0415 - its patterns take 5 ms, and few plans have arguments
-
-    return TOKEN_FORM

@@ -16,13 +16,13 @@ from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
 from gemma_serving.planning.settings.image import ImageSettings, named_image
-from gemma_serving.planning.settings.labels import Labels
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
 from gemma_serving.planning.settings.secrets import KINDS, SecretKey
 from gemma_serving.planning.settings.text import (
     Commit,
     DurationS,
     FilePath,
+    Labels,
     ModelId,
     Positive,
     PositiveNumber,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.prices import continent_of
@@ -29,7 +30,7 @@ from gemma_serving.planning.settings.google_limits import (
 from gemma_serving.planning.settings.vllm_args import STREAMER
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of
-from gemma_serving.planning.units import HOUR_S, duration, number_of
+from gemma_serving.planning.units import duration, number_of
 
 STREAMS_FROM_GS: Final = "0.11.1"
 """First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
@@ -37,8 +38,6 @@ _IN_BUCKET: Final = (*FUSE_MODES, "memory")
 _CENT = 0.01
 _CLIENT_TIMEOUT_S = 600
 """Time after which OpenAI's client libraries end a request, unless their caller sets another."""
-_LONGEST_REQUEST_S = HOUR_S
-"""Cloud Run's maximum request timeout."""
 _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
 """Weights modes that read from the bucket faster than a plain mount, smallest change first."""
 
@@ -233,7 +232,7 @@ def _cold_start(subject: Subject) -> RuleResult | None:
         "cloudRun.minInstances is 0, so the first request after a pause waits for a start of up to "
         f"{duration(start_s)}. {', and '.join(causes)}.",
         remedies=(
-            change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
+            change("cloud_run.request_timeout_s", LONGEST_REQUEST_S),
             *faster,
             change("cloud_run.compile_cache", "bucket"),
             change("cloud_run.min_instances", 1),
