@@ -65,7 +65,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
         if finding not in notes:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
     if counted := counted_notes(plan):
-        paragraph(console, f"{counted} (--explain lists them)")
+        paragraph(console, f"{counted}; --explain lists them")
 
 
 def _speed_and_price(plan: Plan) -> str:

@@ -98,7 +98,7 @@ def known_causes() -> Mapping[str, Mapping[str, Any]]:
     """Return the known causes by name, in the order in which they are tried: crashes on public record first."""
     table = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
     final = {name: {"pattern": pattern, **table[name]} for name, pattern in FINAL_FAILURES.items()}
-    return {crash.id: _recorded(crash) for crash in CRASHES.values()} | table | final
+    return {crash.id: _recorded(crash) for crash in CRASHES.values() if crash.pattern} | table | final
 
 
 def _recorded(crash: Crash) -> Mapping[str, str]:

@@ -432,10 +432,10 @@ def test_a_mistake_is_one_sentence(command, arguments, said):
 
 
 def fully_doubled(monkeypatch):
-    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
+    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 31B."""
     monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
     workload, places = parse_workload(LONG), rentable_accelerators(())
-    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
+    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("31B"), places=places)
 
 
 def test_a_warning_about_a_choice_ranks_last(monkeypatch):
