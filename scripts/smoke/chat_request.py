@@ -7,6 +7,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, passed, warned
 from loadtest.client.events import ChatMessage, delta_of, joined
@@ -23,6 +24,7 @@ STREAM_HINT: Final = "Without `stream: true`, the same request passes, so the se
 Judge = Callable[[ChatMessage], Outcome]
 """Returns the result for one message."""
 Message = Mapping[str, object]
+Body = Mapping[str, object]
 
 
 class StatusError(ServerError):
@@ -56,14 +58,12 @@ def request(
     }
 
 
-async def send(context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
+async def send(context: CheckContext, body: Body, *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
     """Send a chat request and return the response, regardless of its status."""
     return await context.client.post("/v1/chat/completions", body, limit_s=limit_s)
 
 
-async def answered(
-    context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S
-) -> ServerAnswer:
+async def answered(context: CheckContext, body: Body, *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
     """Send a chat request and return the response. Raises StatusError."""
     return succeeded(await send(context, body, limit_s=limit_s))
 
@@ -75,28 +75,25 @@ def succeeded(answer: ServerAnswer) -> ServerAnswer:
     return answer
 
 
-async def judged(context: CheckContext, body: Mapping[str, object], judge: Judge, hint: str = "") -> Outcome:
+async def judged(context: CheckContext, body: Body, judge: Judge, hint: str = "") -> Outcome:
     """Return the worse of two results: of a chat request's response in one piece, and of its response as a stream.
 
-    Both requests are sent at the same time. Their texts may differ, so what the judge reads is compared, the presence of reasoning, and
-    the finish reason. `hint`: what to check if the response in one piece fails. Raises ServerError.
+    Both requests are sent at the same time. Their texts may differ, so what the judge reads is compared, the presence of reasoning, the
+    number of tool calls, and the finish reason. `hint`: what to check if the response in one piece fails. Raises ServerError.
     """
     stream = context.client.stream({**body, "stream": True}, limit_s=FEATURE_LIMIT_S)
     answer, streamed = await asyncio.gather(answered(context, body), stream)
     whole = joined([delta_of(as_mapping(answer.body))])
     in_stream = _result(streamed, judge)
-    if in_stream.state == "passed" and whole.reasoning and not streamed.reasoning:
-        in_stream = failed("no reasoning")
+    if in_stream.state == "passed" and _parts(whole) != _parts(streamed):
+        in_stream = failed(f"{_parts(streamed)}; not {_parts(whole)}")
     if in_stream.state == "passed" and whole.finish_reason != streamed.finish_reason:
-        differs = f"without `stream: true`, the finish_reason is {whole.finish_reason}."
-        in_stream = warned(f"finish_reason {streamed.finish_reason}", differs)
+        in_stream = warned(f"finish_reason {streamed.finish_reason}", f"it is {whole.finish_reason} without a stream.")
     in_stream = replace(in_stream, measured=f"streamed: {in_stream.measured}")
     return worst(_with_hint(_result(whole, judge), hint), _with_hint(in_stream, STREAM_HINT))
 
 
-async def judged_in_turn(
-    context: CheckContext, bodies: Mapping[str, Mapping[str, object]], judge: Judge, hint: str
-) -> Outcome:
+async def judged_in_turn(context: CheckContext, bodies: Mapping[str, Body], judge: Judge, hint: str) -> Outcome:
     """Judge named requests one after the other, until one does not pass."""
     outcome = passed("")
     for name, body in bodies.items():
@@ -119,6 +116,11 @@ def _result(message: ChatMessage, judge: Judge) -> Outcome:
         if marks:
             return failed(f"markers {', '.join(marks)} in {place}")
     return judge(message)
+
+
+def _parts(message: ChatMessage) -> str:
+    calls = number_of(len(message.tool_calls), "tool call")
+    return f"{calls}, {'with' if message.reasoning else 'without'} reasoning"
 
 
 def _with_hint(outcome: Outcome, hint: str) -> Outcome:

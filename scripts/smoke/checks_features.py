@@ -42,12 +42,11 @@ WEATHER_TOOL: Final[dict[str, object]] = {
     },
 }
 CALLS: Final = 4
-"""Calls one after the other in the check of a tool call: a parser's state can break the third (vllm-project/vllm#39214)."""
+"""Calls one after the other in the check of a tool call: a parser's state can break the third (vllm#39214)."""
 UNFORCED_QUESTION: Final = "Write one sentence about Tokyo."
 """A question that needs no tool."""
 NOT_FORCED: Final = (
-    "the server ignores `tool_choice`, as vLLM 0.26.0 does with the parser gemma4 (vllm-project/vllm#50477). "
-    "Clients must work with `tool_choice: auto`."
+    "the server ignores `tool_choice`, as vLLM 0.26.0 and 0.32.0 do with the parser gemma4 (vllm#50477). Use `auto`."
 )
 TEMPERATURE: Final = "23.7"
 """A temperature that no model guesses."""
@@ -103,9 +102,8 @@ async def forced_tool_call(context: CheckContext) -> Outcome:
         return skipped("no tool-call parser in the settings")
     context.wanted = WEATHER_CALL
     choices = {"required": "required", "by name": {"type": "function", "function": {"name": "get_weather"}}}
-    question = user(UNFORCED_QUESTION)
     bodies = {
-        name: request(context, [question], max_tokens=256, tools=[WEATHER_TOOL], tool_choice=choice)
+        name: request(context, [user(UNFORCED_QUESTION)], max_tokens=256, tools=[WEATHER_TOOL], tool_choice=choice)
         for name, choice in choices.items()
     }
     return await judged_in_turn(context, bodies, _forced, TOOL_HINT)
