@@ -86,7 +86,7 @@ async def judged(context: CheckContext, body: Body, judge: Judge, hint: str = ""
     whole = joined([delta_of(as_mapping(answer.body))])
     in_stream = _result(streamed, judge)
     if in_stream.state == "passed" and _parts(whole) != _parts(streamed):
-        in_stream = failed(f"{_parts(streamed)}; not {_parts(whole)}")
+        in_stream = failed(f"{_parts(streamed)} (plain: {_parts(whole)})")
     if in_stream.state == "passed" and whole.finish_reason != streamed.finish_reason:
         in_stream = warned(f"finish_reason {streamed.finish_reason}", f"it is {whole.finish_reason} without a stream.")
     in_stream = replace(in_stream, measured=f"streamed: {in_stream.measured}")

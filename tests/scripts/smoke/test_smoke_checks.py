@@ -375,7 +375,7 @@ TOKYO = calls(name="get_weather", arguments='{"location": "Tokyo"}')
         (
             ({"tool_calls": [TOKYO["tool_calls"][0], {**TOKYO["tool_calls"][0], "index": 1}]}, "tool_calls"),
             "failed",
-            "call 1: streamed: 2 tool calls, without reasoning; not 1 tool call, without reasoning",
+            "call 1: streamed: 2 tool calls, without reasoning (plain: 1 tool call, without reasoning)",
         ),
         ((TOKYO, "stop"), "warned", "call 1: streamed: finish_reason stop"),
     ],
