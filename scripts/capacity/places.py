@@ -362,8 +362,7 @@ class _PlaceComparison:
         types = self.responses.get("acceleratorTypes", zone)
         versions = self.responses.get("runtimeVersions", zone)
         tpu = self.settings.tpu if self.settings is not None else None
-        is_own = tpu is not None and find_accelerator(tpu.accelerator_type) == accelerator
-        given = tpu.runtime_version if tpu is not None and is_own else None
+        given = tpu.runtime_version if tpu and api_accelerator_type(tpu.accelerator_type) == name else None
         wanted = given or tpu_offer(accelerator).runtime_version
         if types.is_read and name not in _names(types, "type"):
             return LocationCheck("failed", f"the zone does not offer {name}", source=source)

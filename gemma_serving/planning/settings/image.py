@@ -18,10 +18,7 @@ def in_artifact_registry(repository: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSettings:
-    """A custom image, pinned by digest.
-
-    The stack pulls an image of Docker Hub through Artifact Registry, and uses an image of Artifact Registry as it is.
-    """
+    """A custom image by digest. The stack pulls an image of Docker Hub through Artifact Registry, and one of Artifact Registry directly."""
 
     repository: Repository
     """Repository on Docker Hub, or in Artifact Registry: `LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE`."""
