@@ -41,8 +41,16 @@ HUB_DRAFTER = {
     },
 }
 KEY = "projects/p/secrets/key/versions/1"
+BF16 = "google/gemma-4-31B-it"
 CENTRAL = ["us-central1-a", "us-central1-b"]
 CUT = {"cloudRun.requestTimeout": "2m", "workload": {"inputTokens": 2_000, "outputTokens": 6_000, "users": 8}}
+SLOW_AND_STREAMED = {
+    "model": BF16,
+    "modelRevision": None,
+    "bucket": {},
+    "cloudRun.mount": {"mode": "fuse"},
+    "vllm.loadFormat": "runai_streamer",
+}
 FROM_HUB = {
     "model": "google/gemma-4-12B-it",
     "modelRevision": "707f0a3b8a3c7ad586ed01e27eafbad8a27dd0f7",
@@ -55,7 +63,6 @@ FROM_HUB = {
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
 ASSISTANT = {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
-BF16 = "google/gemma-4-31B-it"
 MOE, REPLICAS = "google/gemma-4-26B-A4B-it", {"vllm.dataParallelSize": 4, "vllm.tensorParallelSize": None}
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
 TODAY = "2026-11-20"
@@ -236,6 +243,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SCL07", Incident("l4-12b-qat", {**CUT, "cloudRun.requestTimeout": "5m"}, "warn", r"A slow answer .*requestTimeout: 1h")),
     ("FIT03", Incident("l4-12b-qat", FROM_HUB, "block", r"22\.28 GiB checkpoint needs 26\.28 GiB .* cloudRun\.cpu: 8, cloudRun\.memory: 28Gi")),
     ("HST01", Incident("l4-12b-qat", {**FROM_HUB, "cloudRun.memory": "8Gi"}, "block", r"Set cloudRun\.cpu: 8, cloudRun\.memory: 28Gi")),
+    ("PRB01", Incident("rtx6000-31b", SLOW_AND_STREAMED, "block", r"allows at most 34 min.*Set cloudRun\.mount\.mode: streamer and remove vllm\.loadFormat")),
     ("SCL04", Incident("rtx6000-31b", {}, "warn", r"request 40 vCPU \(cloudRun\.cpuQuota\) and 160 GiB \(cloudRun\.memoryQuota\)")),
     ("SCL04", Incident("l4-qat-002", {"cloudRun.cpuQuota": 6}, "block", r"is 8 vCPU, but the vCPU quota of us-east4 is 6 vCPU.*[sS]et cloudRun\.cpu: 6")),
     ("SCL05", Incident("l4-12b-qat", {"cloudRun.maxInstances": 2}, "warn", r"4 x|64 GiB.*[sS]et cloudRun\.maxInstances: 1")),
