@@ -131,7 +131,6 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "revision": settings.model_revision or "",
         "own_commit": _other_commit(model, settings.model_revision),
         "version": settings.image.version or "unknown version",
-        "runtime_version": (settings.tpu.runtime_version if settings.tpu else None) or "",
         "streams_from": STREAMS_FROM_GS,
         "mount_owner": mount_uid if mount_uid is not None else settings.image.uid or 0,
         "nearest": f" (closest known ids: {', '.join(near)})" if near else "",

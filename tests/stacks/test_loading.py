@@ -79,12 +79,6 @@ MISTAKES = [
         {**OWN, "repository": "us-docker.pkg.dev/me/vllm"},
         "expected LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/",
     ),
-    (
-        "l4-qat",
-        "cloudRun.requestTimeout",
-        "2h",
-        "requestTimeout is 2h; Cloud Run allows 1h; set requestTimeout: 1h or less",
-    ),
     ("tpu-v6e4", "maxUsd", 12.5, "expected a whole number above 0"),
     (
         "tpu-v6e4",

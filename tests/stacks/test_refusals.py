@@ -87,7 +87,6 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     (L4, {"image": {"repository": "us-docker.pkg.dev/p/r/vllm", "digest": DIGEST},
           "dockerHub": {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/1"}}),
     (L4, {"image": {"repository": "ghcr.io/me/vllm", "digest": DIGEST}}),
-    (L4, {"cloudRun.requestTimeout": "2h"}),
     (L4, {"bucket": {"retainOnDestroy": True, "existing": "my-models"}}),
     (L4, {"bucket": {"region": "us-east4"}}),
     (L4, {"bucket": {"prefix": "a//b"}}),

@@ -105,16 +105,6 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
     assert "To read the quotas and request more, run `gemma doctor l4-12b-qat`" in shown[1]
 
 
-def test_a_refused_quota_of_gpus_with_zonal_redundancy_names_the_setting(monkeypatch):
-    shown = []
-    monkeypatch.setattr(pulumi.log, "error", shown.append)
-    start = failed_start(run={"zonal_redundancy": True})
-    report = FailureReport(start=start, service=SERVICE, secrets=[], grants=NewGrants())
-    said = "You do not have quota for using GPUs with zonal redundancy"
-    asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said])))
-    assert "or set cloudRun.zonalRedundancy: false" in shown[0]
-
-
 def test_no_secret_of_the_containers_output_is_shown(project, report):
     write(
         project,

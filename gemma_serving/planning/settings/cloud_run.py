@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
 from gemma_serving.planning.settings.annotations import Limit, OnChange, OneOf
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
-from gemma_serving.planning.units import format_duration
 
 LONGEST_READINESS_PERIOD_S: Final = 300
 """Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""
@@ -132,7 +130,7 @@ class CloudRunSettings:
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
     request_timeout_s: DurationS = 3_600
-    """Timeout of one request. Maximum: 1h. The planner compares it with the requests of `workload` and with a cold start."""
+    """Timeout of one request."""
     mount: MountSettings = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""
     compile_cache: GraphCacheMode = "off"
@@ -166,5 +164,3 @@ class CloudRunSettings:
             yield (
                 f"minInstances {self.min_instances} exceeds maxInstances {self.max_instances}; lower the first or raise the second"
             )
-        if self.request_timeout_s > LONGEST_REQUEST_S:
-            yield f"requestTimeout is {format_duration(self.request_timeout_s)}; Cloud Run allows 1h; set requestTimeout: 1h or less"
