@@ -86,7 +86,7 @@ def _offer(checkup: Checkup, place: JudgedPlace) -> Diagnosis:
     refused = [form for form in forms if form.accepted.state == "failed"]
     is_refused = hardware.state == "passed" and bool(forms) and len(refused) == len(forms)
     check = refused[0].accepted if is_refused else hardware
-    fix = _without(checkup, place.place) if check.state == "failed" else check.fix
+    fix = _without(checkup, place.place) if check.state == "failed" and not check.fix else check.fix
     detail = check.detail or _OFFERED
     if refused and not is_refused and hardware.state == "passed":
         detail = f"{detail}; not as {', '.join(form.model for form in refused)}"

@@ -150,10 +150,10 @@ class _Trial:
                 whole = rest is not None and self._tried(
                     identifier, replace(remedy, changes={**remedy.changes, **rest})
                 )
-                if whole:
-                    found.append(whole)
-                else:
+                if not whole:
                     self.dead_ends.add(identifier)
+                elif all(other.changes != whole.changes for other in found):
+                    found.append(whole)
             if found:
                 self.dead_ends.discard(identifier)
                 return tuple(found)
@@ -206,8 +206,8 @@ class _Trial:
         after, found = outcome
         if identifier in found or _blocking(found) - self._blocking:
             return None
-        warned = {name for name, severity in found.items() if severity == "warn"}
-        candidate = replace(candidate, warns=tuple(sorted(warned - set(self._found) - accepted_by(self._subject))))
+        warned = {name for name, severity in found.items() if severity == "warn" and self._found.get(name) != "warn"}
+        candidate = replace(candidate, warns=tuple(sorted(warned - accepted_by(self._subject))))
         if not after.cost.is_known:
             return candidate
         before = self._subject.cost

@@ -106,7 +106,7 @@ class Settings:
     image: Annotated[ImageSettings, InFile(_image_block, IMAGES)]
     """The server's image: a name from `gemma_serving/planning/data/images.json`, or a block for a custom image. Default: the target's image.
 
-    A custom image is a Docker Hub repository, pinned by digest. The stack pulls it through Artifact Registry.
+    A custom image is a repository of Docker Hub or Artifact Registry, pinned by digest.
     """
     docker_hub: Annotated[DockerHubSettings | None, OnChange("update")] = None
     """Docker Hub account used to pull the image.
@@ -210,6 +210,8 @@ class Settings:
             )
         if self.docker_hub is not None and self.image.build_context is not None:
             yield "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"
+        if self.docker_hub is not None and not self.image.is_stored:
+            yield "dockerHub has no effect with an image of Artifact Registry; remove dockerHub"
         for kind in KINDS:
             if kind.key in self.secrets and self.secret_version(kind.key):
                 yield (

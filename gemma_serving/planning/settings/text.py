@@ -50,7 +50,14 @@ Subnetwork = Annotated[
         "projects/my-project/regions/us-east5/subnetworks/my-subnetwork",
     ),
 ]
-Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
+Repository = Annotated[
+    str,
+    Matching(
+        r"^([a-z0-9-]+-docker\.pkg\.dev(/[a-z0-9._-]+){3,}|[a-z0-9_-]+(/[a-z0-9._-]+)*)$",
+        "LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE in Artifact Registry, or a repository of Docker Hub",
+        "vllm/vllm-openai",
+    ),
+]
 Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
 DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
 TunnelRole = Annotated[

@@ -94,6 +94,7 @@ def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnviron
         mb_per_s=constant("DISK_MB_PER_S"),
         download_s=0.0 if cached else hub.download_s(model, environment),
         downloaded=downloaded,
+        host_gib=(model.disk_bytes / 2**30, constant("SERVER_HELD_GIB")),  # an instance stores files in memory
     )
 
 

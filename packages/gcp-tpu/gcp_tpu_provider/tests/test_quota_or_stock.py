@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, STOCK, UNKNOWN, QuotaEvidence, kind
+from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, RUNTIME, STOCK, UNKNOWN, QuotaEvidence, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.tests.test_forms import DRY, OUT_OF_STOCK, ordered
@@ -24,6 +24,8 @@ WORDS = (
     ("The zone 'Z' does not have enough resources available to fulfill the request.", STOCK),
     ("Insufficient reserved capacity. Contact customer support", STOCK),
     ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
+    ("Runtime version 'v2-alpha-nonsense' not found in zone us-east5-a; available are v2-alpha-tpuv6e.", RUNTIME),
+    ("Invalid value for field 'node.runtime_version'", RUNTIME),
     ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN),
     ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
     ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),

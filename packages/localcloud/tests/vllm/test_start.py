@@ -217,6 +217,18 @@ def test_the_load_of_the_26b_exceeds_16_gib_of_container_memory(tmp_path: Path):
     assert start(environment(tmp_path, STAGED, memory_mib=17408)).capacity is not None
 
 
+def test_files_from_the_hub_stay_in_the_memory_of_an_instance():
+    """22.3 GiB of files and the server; read through a mount, the same files could be evicted and fit."""
+    command = parse(["vllm", "serve", "google/gemma-4-12B-it", "--quantization=fp8", "--max-model-len=8192"])
+
+    def start_in(memory_gib: int) -> Start:
+        given = {"VLLM_SIM_ACCELERATOR": "nvidia-l4", "VLLM_SIM_MEMORY_LIMIT_MIB": str(memory_gib * 1024)}
+        return plan(command, read(given))
+
+    assert isinstance(start_in(24).steps[-1].error, KilledError)
+    assert start_in(28).capacity is not None
+
+
 @pytest.mark.parametrize(
     ("paths", "again"), [({"/mnt": "{folder}", "/": "{folder}/layer"}, False), ({"/": "{folder}"}, True)]
 )
