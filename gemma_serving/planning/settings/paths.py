@@ -16,7 +16,7 @@ from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, 
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
-from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.settings.tpu import ExistingNetworkSettings, TpuSettings
 from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
@@ -71,9 +71,19 @@ def check_values(deployment: Deployment) -> None:
         if problem is not None:
             raise PlanningError(f"{file_key(path)} is {json.dumps(value)}; {problem}.")
     for path in ("vllm", "tpu", "cloud_run", "alerts", "metrics", "workload"):
-        block: HasProblems | None = getattr(deployment, path)
+        block: HasProblems | None = _with_slice(deployment) if path == "tpu" else getattr(deployment, path)
         if block is not None:
             check_block(block, file_key(path))
+
+
+def _with_slice(deployment: Deployment) -> TpuSettings:
+    """Return the block of the TPU, with the slice of a question that names its accelerator outside the block."""
+    found = None if deployment.tpu.accelerator_type else find_accelerator(deployment.accelerator)
+    return (
+        dataclasses.replace(deployment.tpu, accelerator_type=found.name)
+        if found is not None and found.is_tpu
+        else deployment.tpu
+    )
 
 
 def value_at(deployment: Deployment, path: str) -> object:
