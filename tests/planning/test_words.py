@@ -3,15 +3,25 @@
 import dataclasses
 import json
 import typing
+from collections.abc import Mapping
 
 import pytest
 
-from gemma_serving.planning import Deployment, PlanningError, plan
+from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
 from gemma_serving.scripts.plan.question import Question, settings_of
 from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
 from tests.records import replace
 
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
+
+
+def with_options(on: Deployment, **options: object) -> Deployment:
+    return replace(on, vllm=VllmOptions(**options))  # type: ignore[arg-type]
+
+
+def blocked_by(deployment: Deployment) -> Mapping[str, str]:
+    return {one.id: one.message for one in plan(deployment).findings if one.severity == "block"}
+
 
 LISTS = {
     "acceptFindings": ("ARG01", "ARG02"),
@@ -50,6 +60,29 @@ def test_a_stacks_list_takes_the_same_forms_and_an_item_may_have_spaces_and_comm
                     if stack
                     else parse_set([f"vllm.extraArgs={form}"])
                 )
+
+
+@pytest.mark.parametrize("accelerator", ["v6e-1", "v6e-4", "v6e-8"])
+def test_no_recommended_value_makes_its_own_plan_impossible(accelerator: str, subtests: pytest.Subtests):
+    proposed = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    for model in ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-31B-it"):
+        plain = Deployment(model=model, accelerator=accelerator)
+        if blocked_by(plain):
+            continue
+        with subtests.test(model):
+            assert not blocked_by(with_options(plain, speculative_config=proposed))
+
+
+def test_given_sequences_stay_and_the_way_out_names_fewer():
+    proposed = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    e4b = Deployment(model="google/gemma-4-E4B-it", accelerator="v6e-1")
+    blocked = plan(with_options(e4b, max_num_seqs=256, speculative_config=proposed))
+    assert blocked.vllm.gpu_memory_utilization == 0.9
+    [finding] = [one for one in blocked.findings if one.severity == "block"]
+    assert {"vllm.max_num_seqs": 64} in [one.changes for one in finding.remedies]
+    low = plan(with_options(e4b, max_num_seqs=256, gpu_memory_utilization=0.05, speculative_config=proposed))
+    first = next(one for one in low.findings if one.id == "FIT01")
+    assert any("vllm.max_num_seqs" in one.changes for one in first.remedies)
 
 
 def test_the_slice_of_a_question_is_that_of_its_accelerator():
