@@ -4,15 +4,48 @@ import dataclasses
 import json
 import typing
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 
-from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
+from gemma_serving.planning import Deployment, Plan, PlanningError, VllmOptions, plan
+from gemma_serving.planning.question.server_flags import TABLES, ServerFlag, flag_table, parse_arguments, removed_flags
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption
 from gemma_serving.scripts.plan.question import Question, settings_of
 from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
 from tests.records import replace
 
+GPU = Deployment(model="google/gemma-4-E2B-it", accelerator="L4")
+
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
+
+WORD = "no-such-word"
+
+FREE = {"served_model_name": "a name for clients", "lora_adapters": "places, whose form the settings check"}
+
+OF_REQUESTS = {"", "Frontend", "LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig"}
+
+SMALL = {
+    "--allowed-local-media-path": "SEC10",
+    "--code-revision": "code",
+    "--generation-config": "defaults of requests",
+    "--hf-token": "SEC01",
+    "--interleave-mm-strings": "prompts",
+    "--max-lora-rank": "read with --enable-lora",
+    "--max-loras": "read with --enable-lora",
+    "--mm-processor-kwargs": "read for max_soft_tokens",
+    "--logprobs-mode": "contents of a response",
+    "--max-logprobs": "contents of a response",
+    "--override-generation-config": "defaults of requests",
+    "--pt-load-map-location": "pickled files",
+    "--reasoning-config": "marks of the parser",
+    "--structured-outputs-config": "requests with a schema",
+    "--tokenizer": "SEC07",
+    "--tokenizer-mode": "the tokenizer's code",
+    "--tokenizer-revision": "SEC07",
+    "--use-tqdm-on-load": "a progress bar",
+}
 
 
 def with_options(on: Deployment, **options: object) -> Deployment:
@@ -21,6 +54,148 @@ def with_options(on: Deployment, **options: object) -> Deployment:
 
 def blocked_by(deployment: Deployment) -> Mapping[str, str]:
     return {one.id: one.message for one in plan(deployment).findings if one.severity == "block"}
+
+
+def made_up(option: VllmOption) -> object:
+    if option.name == "speculative_config":
+        return {"method": WORD, "num_speculative_tokens": 3}
+    return {WORD: 1} if option.kind is Mapping else WORD
+
+
+@pytest.mark.parametrize("on", [GPU, TPU], ids=["GPU", "TPU"])
+@pytest.mark.parametrize("name", [one.name for one in OPTIONS.values() if one.kind in (str, Mapping)])
+def test_a_made_up_word_of_a_key_is_refused(name: str, on: Deployment):
+    option = next(one for one in OPTIONS.values() if one.name == name)
+    try:
+        blocking = blocked_by(with_options(on, **{name: made_up(option)}))
+    except PlanningError as error:
+        assert WORD in str(error) or option.key in str(error)
+        return
+    if name in FREE:
+        return
+    assert f"vllm.{option.key}" in blocking["ARG02"]
+
+
+@pytest.mark.parametrize("on", [GPU, TPU], ids=["GPU", "TPU"])
+def test_each_word_of_vllms_own_tables_is_accepted_or_refused_with_its_reason(
+    on: Deployment, subtests: pytest.Subtests
+):
+    table = flag_table("0.30.0")
+    for name, rule in (("load_format", "LDR04"), ("tool_call_parser", ""), ("reasoning_parser", "")):
+        for word in table.flags[f"--{name.replace('_', '-')}"].choices:
+            with subtests.test(word):
+                assert set(blocked_by(with_options(on, **{name: word}))) <= {rule, "LDR01"}
+    assert "random weights" in blocked_by(with_options(on, load_format="dummy"))["LDR04"]
+
+
+@pytest.mark.parametrize(
+    ("on", "template", "said"),
+    [
+        (GPU, "examples/tool_chat_template_gemma4.jinja", ""),
+        (GPU, "/vllm-workspace/examples/tool_chat_template_gemma4.jinja", ""),
+        (GPU, "template_chatml.jinja", ""),
+        (GPU, "{{ messages }}", ""),
+        (GPU, "/own/folder/template.jinja", ""),
+        (
+            TPU,
+            "/vllm-workspace/examples/tool_chat_template_gemma4.jinja",
+            "did you mean /workspace/vllm/examples/tool_chat_template_gemma4.jinja?",
+        ),
+        (
+            GPU,
+            "examples/tool_chat_template_gemma.jinja",
+            "did you mean /vllm-workspace/examples/tool_chat_template_gemma4.jinja?",
+        ),
+        (GPU, "/vllm-workspace/examples/no_such.jinja", "is not a file of vLLM 0.31.0's image."),
+        (TPU, "/workspace/vllm/examples/tool_chat_template_gemma4.jinja", ""),
+        (TPU, "template_chatml.jinja", ""),
+        (
+            TPU,
+            "examples/tool_chat_template_gemma4.jinja",
+            "did you mean /workspace/vllm/examples/tool_chat_template_gemma4.jinja?",
+        ),
+    ],
+)
+def test_a_template_is_a_file_of_the_image_or_one_that_only_its_maker_knows(on: Deployment, template: str, said: str):
+    blocking = blocked_by(with_options(on, chat_template=template))
+    assert ("ARG02" in blocking) == bool(said)
+    assert said in blocking.get("ARG02", "")
+
+
+def figures(found: Plan) -> tuple[object, ...]:
+    return found.memory, found.startup, found.throughput
+
+
+def spelled(flag: ServerFlag) -> tuple[str, ...]:
+    if flag.kind in {"switch", "toggle", "optional"}:
+        return (flag.name,)
+    return (flag.name, next(iter(one for one in flag.choices if one != "None"), "1"))
+
+
+@pytest.mark.parametrize("version", TABLES)
+def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: str, subtests: pytest.Subtests):
+    newer = [flag_table(one).flags for one in TABLES[TABLES.index(version) + 1 :]]
+    on = replace(GPU, image=image_of_version(version))
+    plain = figures(plan(on))
+    for flag in {one.name: one for one in flag_table(version).flags.values() if "." not in one.name}.values():
+        if any(flag.name in known for known in newer):
+            continue  # judged with the newest release that has it
+        with subtests.test(flag.name):
+            found = plan(with_options(on, extra_args=spelled(flag)))
+            is_named = any(flag.name in one.message for one in found.findings)
+            is_read = figures(found) != plain
+            assert is_named or is_read or flag.group in OF_REQUESTS or flag.name in SMALL
+
+
+@pytest.mark.parametrize(
+    "ignoring",
+    [
+        with_options(TPU, enforce_eager=True),
+        with_options(TPU, extra_args=('--additional-config={"quantization":{"qwix":{}}}',)),
+        with_options(GPU, extra_args=("--attention-backend=FLASHINFER",)),
+    ],
+)
+def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nobody_measured(ignoring: Deployment):
+    plain, found = plan(replace(ignoring, vllm=VllmOptions())), plan(ignoring)
+    finding = next(one for one in found.findings if one.id == "ARG05")
+    assert finding.severity == "warn"
+    assert any(name in finding.message for name in ("enforceEager", "--additional-config", "--attention-backend"))
+    assert found.startup.total_low_s < plain.startup.total_low_s
+    assert found.startup.total_high_s > plain.startup.total_high_s
+    assert found.throughput.decode_sources == 0
+    assert found.throughput.saturated_low_tok_per_s < plain.throughput.saturated_low_tok_per_s
+    assert found.throughput.saturated_high_tok_per_s > plain.throughput.saturated_high_tok_per_s
+
+
+def test_eager_on_a_gpu_is_planned():
+    assert not any(one.id == "ARG05" for one in plan(with_options(GPU, enforce_eager=True)).findings)
+
+
+def test_each_flag_that_a_release_lost_has_a_row_and_each_replacement_is_a_flag():
+    names = [{flag.name for flag in flag_table(version).flags.values()} for version in TABLES]
+    for older, newer in pairwise(names):
+        assert older - newer <= removed_flags().keys()
+    newest = flag_table(TABLES[-1])
+    assert not removed_flags().keys() & newest.flags.keys()
+    for name, removed in removed_flags().items():
+        assert removed.source
+        [problem] = [one.problem for one in parse_arguments((name,), newest)]
+        assert "did you mean" not in problem
+        instead = removed.replacement.split()
+        assert (instead[0] if instead else "leave it out") in problem
+        flag = instead[0].partition(".")[0] if instead else "--seed"
+        later = [version for version in TABLES if removed.last not in TABLES or version > removed.last]
+        assert all(flag in flag_table(version).flags for version in later)
+
+
+def test_a_flag_of_a_newer_release_names_that_release():
+    [read] = parse_arguments(("--enable-trace-replay",), flag_table("0.28.0"))
+    assert "(its first release is 0." in read.problem
+
+
+def test_the_opposite_of_a_switch_is_never_suggested():
+    [read] = parse_arguments(("--disable-log-deltas",), flag_table("0.31.0"))
+    assert "--enable" not in read.problem
 
 
 LISTS = {
@@ -90,3 +265,10 @@ def test_the_slice_of_a_question_is_that_of_its_accelerator():
     assert plan(replace(TPU, tpu=own)).verdict == "fits"
     with pytest.raises(PlanningError, match="api compute-engine does not support v5e-1; set"):
         plan(replace(TPU, accelerator="v5e-1", tpu=own))
+
+
+def test_a_template_outside_vllms_folder_is_noted():
+    [noted] = [one for one in plan(with_options(GPU, chat_template="/own/t.jinja")).findings if one.id == "ARG02"]
+    assert noted.severity == "warn"
+    assert "/own/t.jinja, outside /vllm-workspace/" in noted.message
+    assert noted.remedies[0].changes == {"vllm.chat_template": None}
