@@ -5,6 +5,7 @@ import json
 import typing
 from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 import pytest
 
@@ -14,18 +15,18 @@ from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption
 from gemma_serving.scripts.plan.question import Question, settings_of
 from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
+from localcloud.vllm import startup
+from localcloud.vllm.arguments import ArgumentError, known_words, parse
+from localcloud.vllm.memory import EngineStartError
+from localcloud.vllm.settings import read
 from tests.records import replace
 
 GPU = Deployment(model="google/gemma-4-E2B-it", accelerator="L4")
-
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
-
 WORD = "no-such-word"
-
 FREE = {"served_model_name": "a name for clients", "lora_adapters": "places, whose form the settings check"}
-
+"""Options whose text is no word of vLLM's."""
 OF_REQUESTS = {"", "Frontend", "LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig"}
-
 SMALL = {
     "--allowed-local-media-path": "SEC10",
     "--code-revision": "code",
@@ -46,6 +47,7 @@ SMALL = {
     "--tokenizer-revision": "SEC07",
     "--use-tqdm-on-load": "a progress bar",
 }
+"""Flags of the engine that no finding has to name, with what they change."""
 
 
 def with_options(on: Deployment, **options: object) -> Deployment:
@@ -196,6 +198,39 @@ def test_a_flag_of_a_newer_release_names_that_release():
 def test_the_opposite_of_a_switch_is_never_suggested():
     [read] = parse_arguments(("--disable-log-deltas",), flag_table("0.31.0"))
     assert "--enable" not in read.problem
+
+
+def test_the_simulated_server_has_the_same_words():
+    def union(flag: str) -> set[str]:
+        return {word for version in TABLES for word in flag_table(version).flags[flag].choices}
+
+    assert set(known_words("load_formats")) == union("--load-format")
+    assert set(known_words("tool_parsers")) == union("--tool-call-parser")
+    assert set(known_words("reasoning_parsers")) == union("--reasoning-parser")
+    assert set(known_words("chat_templates")) == {one for one in union("--chat-template") if "/pooling/" not in one}
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia-l4", "v6e-1"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--load-format=banana",), "Load format `banana` is not supported"),
+        (
+            ("--chat-template=examples/no_such.jinja",),
+            "appears path-like, but doesn't exist! Tried: examples/no_such.jinja and ",
+        ),
+        (("--enable-auto-tool-choice", "--tool-call-parser=banana"), "invalid tool call parser: banana"),
+        (("--reasoning-parser=banana",), "invalid reasoning parser: banana"),
+        (("--load-format=safetensors", "--chat-template=template_chatml.jinja", "--tool-call-parser=banana"), ""),
+    ],
+)
+def test_the_simulated_server_refuses_what_vllm_refuses(accelerator: str, arguments: tuple[str, ...], said: str):
+    around = read(MappingProxyType({"VLLM_SIM_ACCELERATOR": accelerator}))
+    try:
+        error = startup.plan(parse(["vllm", "serve", "google/gemma-4-E2B-it", *arguments]), around).steps[-1].error
+    except ArgumentError as refused:
+        error = refused
+    assert said in str(error) if said else not isinstance(error, EngineStartError)
 
 
 LISTS = {
