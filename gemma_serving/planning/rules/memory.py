@@ -19,7 +19,7 @@ from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.model.spec import VisionTower
 from gemma_serving.planning.model.support import Feature, feature_gap, support_of
 from gemma_serving.planning.question.lora import lora_of
-from gemma_serving.planning.question.recommendation import UTILIZATION
+from gemma_serving.planning.question.recommendation import FEWER_SEQUENCES, UTILIZATION
 from gemma_serving.planning.question.releases import KEEPS_WARM_UP_INPUTS, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.alternatives import (
@@ -39,8 +39,6 @@ from gemma_serving.planning.units import from_gib, number_of, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
-_FEWER_SEQUENCES = (128, 64, 32, 16)
-"""Sequences that a remedy for the start-up of speculative decoding on a TPU names, most first."""
 _WORTH_KEEPING = 1.25
 """Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
@@ -78,7 +76,9 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
             f"{memory.weights_gib + rest:.1f} GiB, but vllm.gpuMemoryUtilization {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
-    remedies = chain(_more_memory(subject), fewer_replicas(resolved), alternatives_for(subject))
+    remedies = chain(
+        _more_memory(subject), _smaller_batches(resolved), fewer_replicas(resolved), alternatives_for(subject)
+    )
     return RuleResult(message, remedies=remedies)
 
 
@@ -216,7 +216,7 @@ def _smaller_batches(resolved: Resolved) -> Iterator[Remedy]:
     if not warm_up_of(resolved).all_gib:
         return
     yield change("vllm.speculative_config", None)
-    fewer = (sequences for sequences in _FEWER_SEQUENCES if sequences < resolved.max_num_seqs)
+    fewer = (sequences for sequences in FEWER_SEQUENCES if sequences < resolved.max_num_seqs)
     yield from (change("vllm.max_num_seqs", sequences) for sequences in fewer)
 
 
