@@ -745,18 +745,35 @@ def test_a_quota_that_google_does_not_name_cannot_be_told(world):
     assert world.state("quota of chips in us-east5-b", "tpu-v6e4") == "unknown"
 
 
+def test_the_quota_of_one_zone_is_enough(world):
+    one = {
+        name: zone.model_copy(update={"preemptible_quota_chips": 4 * (name == "us-east5-a")})
+        for name, zone in Tpu().zones.items()
+    }
+    world.scenario(tpu=Tpu(zones=one))
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["status"], line["fix"]) == ("ok", "")
+    assert line["detail"] == "0 chips, 4 needed, but us-east5-a has enough"
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    assert world.state("quota of chips in us-east5-b", "tpu-v6e4") == "missing"
+
+
 def test_the_quota_of_instances_is_that_of_compute_engine(world):
     world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    api: compute-engine\n"))
     line = world.line("quota of chips in us-east5", "tpu-v6e4")
     assert (line["status"], line["values"]) == ("ok", {"limit": 1536.0, "needed": 4.0})
-    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0})))
+    regions = stack_settings("tpu-v6e4", project=PROJECT).tpu.regions
+    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides=dict.fromkeys(regions, 0))))
     line = world.line("quota of chips in us-east5", "tpu-v6e4")
     assert (line["status"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
     assert (
         "--quota-id=PREEMPTIBLE-TPU-V6E-per-project-region --dimensions=region=us-east5 --preferred-value=4"
         in line["fix"]
     )
-    assert world.state("quota of chips in europe-west4", "tpu-v6e4") == "ok"
+    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0})))
+    line = world.line("quota of chips in us-east5", "tpu-v6e4")
+    assert (line["status"], line["fix"]) == ("ok", "")
+    assert re.search("0 chips, 4 needed, but [a-z0-9-]+ has enough", line["detail"])
     world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0}, family_quota_chips=4)))
     assert world.state("quota of chips in us-east5", "tpu-v6e4") == "ok"
     world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 403}])
