@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -39,35 +40,8 @@ REASONING = {
 """Where each library has the reasoning of a whole and of a streamed response."""
 SIMULATED_REASONING = "I work it out"
 THINK = 'question, model = [{"role": "user", "content": "Say hello."}], os.environ["OPENAI_MODEL"]'
-URL_AND_KEY = '=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"]'
-ASKED = {
-    "OpenAI SDK": """
-from openai import OpenAI
-asked = {"model": model, "messages": question, "max_tokens": 300, "extra_body": thinking}
-answer = OpenAI().chat.completions.create(**asked)
-chunks = OpenAI().chat.completions.create(**asked, stream=True)
-""",
-    "LangChain": f"""
-from langchain_openai import ChatOpenAI
-client = ChatOpenAI(model=model, base_url{URL_AND_KEY}, extra_body=thinking)
-answer, chunks = client.invoke("Say hello."), client.stream("Say hello.")
-""",
-    "LiteLLM": f"""
-import litellm
-asked = {{"model": f"hosted_vllm/{{model}}", "messages": question, "extra_body": thinking}}
-answer = litellm.completion(**asked, api_base{URL_AND_KEY})
-chunks = litellm.completion(**asked, api_base{URL_AND_KEY}, stream=True)
-""",
-    "LlamaIndex": f"""
-from llama_index.core.llms import ChatMessage
-from llama_index.llms.openai_like import OpenAILike
-asked = {{"context_window": 4096, "is_chat_model": True, "additional_kwargs": {{"extra_body": thinking}}}}
-client = OpenAILike(model=model, api_base{URL_AND_KEY}, **asked)
-question = [ChatMessage(role="user", content="Say hello.")]
-answer, chunks = client.chat(question), client.stream_chat(question)
-""",
-}
-"""A whole and a streamed request for a response with reasoning."""
+ASKED = tomllib.loads(Path(__file__).with_name("reasoning.toml").read_text())
+"""A whole and a streamed request for a response with reasoning, by library."""
 FOUND = """
 def value(expression, **names):
     try:
