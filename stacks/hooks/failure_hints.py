@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from gemma_serving.contracts.final_failures import FINAL_FAILURES
 from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.server_errors import FINAL_FAILURES
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
