@@ -158,7 +158,7 @@ def _of_server(stack: str, error: str) -> str:
         return error
     reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
     cause = known_cause(server_log(read(stack)), [*lines[:-1], reason], reason=reason)
-    if cause is None or cause.hint == reason:
+    if cause is None or not cause.hint:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 

@@ -10,24 +10,39 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemma_serving.contracts.naming import Names
-from gemma_serving.contracts.server_errors import FINAL_FAILURES
+from gemma_serving.contracts.server_errors import EXCEPTION, FINAL_FAILURES, HUB, LOGGER, PASSING, server_error
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
-from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import (
+    CLOUD_RUN_GIB_PER_VCPU,
+    CLOUD_RUN_VCPU,
+    find_accelerator,
+    host_of,
+    image_of,
+)
 from gemma_serving.planning.memory.budget import utilization_leaving
-from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.types import MemoryPlan, Plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from gemma_serving.planning.settings.secrets import HF_TOKEN, set_command
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.tpu import TpuSettings
+from gemma_serving.planning.settings.vllm_args import LORA_RANKS
 from gemma_serving.planning.speed.startup import LONGEST_PROBE
 from gemma_serving.planning.units import align_to
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
-_ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception): \S.*")
-"""Last line of a Python traceback."""
+_SIZE: Final = re.compile(r"(?P<number>-?[\d.]+) ?(?P<unit>[KMGT]?)")
+_UNITS_GIB: Final = {"K": 2**-20, "M": 2**-10, "G": 1.0, "": 1.0, "T": 2.0**10}
+_STEP: Final = 0.01
+_ROUNDING: Final = 1e-6
+_MESSAGE_LINES: Final = 3
+"""Lines of a log that a pattern can span. JAX writes the figures below the name of the failure."""
+_HUB_BUSY: Final = rf"(?i)(?=.*(?:{HUB.pattern})).*(?-i:{EXCEPTION.pattern}).*(?:{PASSING.pattern})"
+"""An exception with the hub's address and a transient cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +79,8 @@ class Cause:
     """The cause of a failure, and the log line that shows it."""
 
     line: str
-    hint: str
+    hint: str = ""
+    """Cause and fix. Empty if the line is the error of a server and its cause is unknown."""
     finding: str = ""
     """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
 
@@ -72,33 +88,38 @@ class Cause:
 def cause_of(lines: Sequence[str], start: FailedStart, *, reason: str = "") -> Cause | None:
     """Return the cause shown by the newest matching line. Of several, the one that explains the others.
 
-    `reason`: what the agent published with its phase `failed`. It, or the last error in the lines, replaces a generic cause.
+    `reason`: the error of a server that failed, which is returned if no cause is known. Without one, if the engine did not start, the error
+    in the lines.
     """
+    texts = [_with_next(lines, number) for number in range(len(lines))]
     for known in known_causes().values():
         if known.get("target") not in {None, start.settings.target}:
             continue
-        for line in reversed(lines):
-            found = re.search(known["pattern"], line)
-            named = _named_reason(known["pattern"], lines, reason) if found is not None and known.get("generic") else ""
-            if named:
-                return Cause(line=named, hint=named)
-            if found is not None:
-                return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
-    return None
+        for line, text in zip(reversed(lines), reversed(texts), strict=True):
+            found = re.search(known["pattern"], text)
+            if found is None or found.start() > len(line):
+                continue
+            if known.get("generic"):
+                is_named = reason and not re.search(known["pattern"], reason)
+                error = reason if is_named else server_error(lines)[0]
+                if error:
+                    return Cause(line=error)
+            return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
+    return Cause(line=reason) if reason else None
 
 
-def _named_reason(generic: str, lines: Sequence[str], reason: str) -> str:
-    """Return the agent's reason if it is not generic, or the newest such error in the log; otherwise an empty string."""
-    errors = [found[0] for line in reversed(lines) if (found := _ERROR.search(line))]
-    return next((error for error in (reason, *errors) if error and not re.search(generic, error)), "")
+def _with_next(lines: Sequence[str], number: int) -> str:
+    """Return a line and those that can continue its message, these without the logger's prefix."""
+    return "\n".join([lines[number], *(LOGGER.sub("", line) for line in lines[number + 1 : number + _MESSAGE_LINES])])
 
 
 @cache
 def known_causes() -> Mapping[str, Mapping[str, Any]]:
     """Return the known causes by name, in the order in which they are tried: crashes on public record first."""
     table = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
-    final = {name: {"pattern": pattern, **table[name]} for name, pattern in FINAL_FAILURES.items()}
-    return {crash.id: _recorded(crash) for crash in CRASHES.values()} | table | final
+    shared = {**FINAL_FAILURES, "hub-busy": _HUB_BUSY}
+    read = {name: {"pattern": pattern, **table[name]} for name, pattern in shared.items()}
+    return {crash.id: _recorded(crash) for crash in CRASHES.values()} | table | read
 
 
 def _recorded(crash: Crash) -> Mapping[str, str]:
@@ -139,16 +160,20 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "other_precision": f"Set gemma-serving:model to {original}"
         if original != model
         else "Choose a checkpoint in bf16",
+        "is_converted": original != model,
+        "on_tpu": settings.target == "tpu",
+        "is_privileged": settings.tpu is not None and settings.tpu.container == "privileged",
+        "other_runtime": _other_runtime(settings.tpu),
+        "least_rank": next((rank for rank in LORA_RANKS if rank >= int(groups.get("rank") or 0)), LORA_RANKS[-1]),
         "in_bucket": settings.weights == "bucket",
         "weights": folder_uri(start.bucket, settings.weights_prefix),
         "source": "the image" if settings.weights == "prefetched-image" else "the hub",
         "loads_libraries": dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
-        "enough_utilization": utilization_leaving(memory.outside_enough_gib, memory.usable_gib),
         "on_chip": "VMEM of a chip" if settings.target == "tpu" else "shared memory of the GPU",
-        "none_fits": groups.get("longest") == 0,
         "may_wait_longer": start.probe is not None and start.probe.budget_s < LONGEST_PROBE.budget_s,
         "longest": LONGEST_PROBE,
         **groups,
+        **_other_utilization(groups, start.plan.memory),
         **_more_memory(groups, start),
     }
 
@@ -159,9 +184,50 @@ def _other_commit(model: str, revision: str | None) -> str:
     return found.commit if found is not None and found.commit != revision else ""
 
 
+def _other_runtime(tpu: TpuSettings | None) -> str:
+    """Return the runtime version in the settings, unless it is Google's default for the accelerator or there is none."""
+    try:
+        default = image_of(tpu.accelerator_type, tpu.api) if tpu is not None else ""
+    except PlanningError:
+        return ""
+    version = tpu.runtime_version if tpu is not None else None
+    return version if version and version != default else ""
+
+
 def _value(text: str | None) -> int | str:
     digits = (text or "").replace(",", "")
     return int(digits) if digits.isdecimal() else text or ""
+
+
+def _other_utilization(groups: Mapping[str, Any], memory: MemoryPlan) -> Mapping[str, object]:
+    """Return the utilization that failed, a lower one that frees what the line lacks, and a higher one with that much more KV cache.
+
+    What the line shows goes before the plan, which the failure disproved. Utilizations are in hundredths.
+    """
+    failed = float(groups.get("share") or round(memory.budget_gib / memory.usable_gib, 4))
+    most = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
+    lacking_gib = max(_gib(groups.get("needs")) - _gib(groups.get("free")), 0) if groups.get("free") else 0
+    lower = min(most, failed - lacking_gib / memory.usable_gib, failed - _STEP)
+    in_use_gib = memory.budget_gib - memory.kv_gib + memory.kv_request_gib
+    more_gib = max(_gib(groups.get("needed")) or memory.kv_request_gib, 0) - _gib(groups.get("available"))
+    higher = max(math.ceil((failed + more_gib / memory.usable_gib) * 100 - _ROUNDING) / 100, failed + _STEP)
+    return {
+        "failed": failed,
+        "most": most,
+        "recommends": memory.headroom_gib < memory.outside_enough_gib,
+        "lower": math.floor(lower * 100 + _ROUNDING) / 100,
+        "too_low": lower * memory.usable_gib < in_use_gib,
+        "higher": higher,
+        "can_raise": higher <= most,
+        "only_raise": higher <= most and groups.get("longest") == 0,
+        "none_fits": groups.get("longest") == 0,
+    }
+
+
+def _gib(size: int | str | None) -> float:
+    """Return a size of a log line in GiB; 0 without one."""
+    found = _SIZE.search(str(size or ""))
+    return float(found["number"]) * _UNITS_GIB[found["unit"]] if found else 0.0
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:

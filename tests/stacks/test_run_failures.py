@@ -76,7 +76,7 @@ def test_a_known_cause_is_shown_with_its_line_and_without_the_others(project, re
     write(project, *printed(error, *TRACEBACK), *run_messages.exited(1, TEMPLATE, service=SERVICE))
     write(project, *printed("a line of another revision"), revision=REVISION.replace("00002", "00001"))
     text = explained(report)
-    assert text.startswith(f"Revision {SERVICE}-00002-abc did not start. No GPU memory is left for the KV cache")
+    assert text.startswith(f"Revision {SERVICE}-00002-abc did not start. No memory is left for the KV cache")
     assert text.endswith(f" To read its log, run `gemma logs l4-12b-qat`.\n  {error}")
 
 
@@ -90,6 +90,18 @@ def test_without_a_known_cause_the_last_lines_are_shown(project, report):
     )
     assert "  frame 20\n" not in text
     assert "another revision" not in text
+
+
+def test_an_error_without_a_known_cause_is_shown_instead_of_the_traceback_that_follows_it(project, report):
+    """vllm-project/vllm#42005: the API server's traceback is longer than the lines that are shown."""
+    error = "NotImplementedError: Speculative Decoding with draft models does not support multimodal models yet"
+    last = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    texts = [f"(EngineCore pid=7) ERROR 05-08 10:00:00 [core.py:1136] {error}", *TRACEBACK, f"(APIServer pid=1) {last}"]
+    write(project, *printed(*texts), *run_messages.exited(1, TEMPLATE, service=SERVICE))
+    text = explained(report)
+    assert text.endswith(
+        f"did not start. Its error has no known cause. To read its log, run `gemma logs l4-12b-qat`.\n  {error}"
+    )
 
 
 def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(report, monkeypatch):
