@@ -19,7 +19,14 @@ from gemma_serving.engine.state import of_deployment
 from gemma_serving.engine.steps import ResourceChange
 from gemma_serving.planning import Plan, plan
 from gemma_serving.planning.cost.capacity_order import order_lines
-from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
+from gemma_serving.scripts.preview.effects import (
+    HEADINGS,
+    NEW_CAPACITY,
+    NOT_READY,
+    StackEffect,
+    consequences,
+    permission,
+)
 from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
 from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate, planned_rate, recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
@@ -49,8 +56,10 @@ class Upcoming:
     """Forms of capacity in use, or that may be requested, and that Google does not end after a time."""
 
 
-def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
-    """Return the effect of a preview in JSON, and its cost.
+def upcoming(
+    stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange], *, is_ready: bool = True
+) -> Upcoming:
+    """Return the effect of a preview in JSON, and its cost. `is_ready`: a server serves, as far as Google reports.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
@@ -66,7 +75,10 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
         keeps_capacity = not costs.is_service and run is None and not requests
         rate = changed_rate(costs, rate, stays=keeps_capacity)
     return Upcoming(
-        sentences=[f"{headline(stack, changes)}.", *_sentences(after, changes, compiles=_compiles(preview))],
+        sentences=[
+            f"{headline(stack, changes, is_ready=is_ready)}.",
+            *_sentences(after, changes, compiles=_compiles(preview), is_ready=is_ready),
+        ],
         cost=_cost(planned, rate),
         order=tuple(order_lines(planned.cost.order)) if requests else (),
         endless_forms=planned.cost.endless_forms if requests or now is None else _endless_in_use(now, planned),
@@ -104,8 +116,8 @@ def _cost(planned: Plan, price: str) -> str:
     return f"{', '.join(parts[:-1])}{',' if len(parts) > 2 else ''} and {parts[-1]}."  # noqa: PLR2004 - a list of three
 
 
-def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
-    """Return the effect in the words of the pull request comment."""
+def headline(stack: str, changes: Sequence[ResourceChange], *, is_ready: bool = True) -> str:
+    """Return the effect in the words of the pull request comment. `is_ready` as in `upcoming`."""
     made, effect = _makes_server(changes), effect_of_changes(changes)
     if made:
         return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
@@ -114,6 +126,8 @@ def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
         return f"{stack}: nothing serves until its capacity is ACTIVE"
     if awaited and effect == "update":
         return f"{stack}: waits until its server is ready"
+    if effect == "update" and not is_ready:
+        return f"{stack}: {NOT_READY}"
     forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
@@ -181,7 +195,9 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, ServerCosts | None]
     return state.outputs, next(iter(costs), None)
 
 
-def _sentences(after: StackDescription, changes: Sequence[ResourceChange], *, compiles: bool | None) -> Iterator[str]:
+def _sentences(
+    after: StackDescription, changes: Sequence[ResourceChange], *, compiles: bool | None, is_ready: bool
+) -> Iterator[str]:
     if not after.figures:
         return
     made, effect = _makes_server(changes), effect_of_changes(changes)
@@ -194,7 +210,7 @@ def _sentences(after: StackDescription, changes: Sequence[ResourceChange], *, co
     if effect == "update" and _awaited(changes):
         return  # no server answers, or an earlier one
     of_server: StackEffect = "capacity" if made else effect
-    yield from consequences(of_server, after, compiles=compiles)
+    yield from consequences(of_server, after, compiles=compiles, is_ready=is_ready)
 
 
 def _compiles(preview: Mapping[str, object]) -> bool | None:

@@ -55,7 +55,8 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         changes, unchanged, warnings = changes_of(document)
         starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
         # A gateway has no plan, and so no effect on a server and no price.
-        coming = upcoming(stack, document, changes) if changes and settings is not None else None
+        is_ready = facts.cloud is None or not facts.cloud.serves_nothing
+        coming = upcoming(stack, document, changes, is_ready=is_ready) if changes and settings is not None else None
     # The checks of a stack without a server had the weights.
     if settings is not None and starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
