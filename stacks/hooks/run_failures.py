@@ -117,10 +117,11 @@ class FailureReport:
         if run is None:
             return ""
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
+        zonal = "set cloudRun.zonalRedundancy: false, which uses another GPU quota, or " if run.zonal_redundancy else ""
         return (
             f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}. During an "
             "update, instances of the old revision count too. "
-            f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or lower cloudRun.maxInstances, "
+            f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or {zonal}lower cloudRun.maxInstances, "
             "cloudRun.cpu or cloudRun.memory."
         )
 

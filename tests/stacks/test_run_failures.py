@@ -114,7 +114,13 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
         assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
     assert len(shown) == 2
     assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
-    assert "To read the quotas and request more, run `gemma doctor l4-12b-qat`" in shown[1]
+    assert "run `gemma doctor l4-12b-qat`; or lower cloudRun.maxInstances" in shown[1]
+    redundant = FailureReport(
+        start=failed_start(run={"zonal_redundancy": True}), service=SERVICE, secrets=[], grants=NewGrants()
+    )
+    said = "You do not have quota for using GPUs with zonal redundancy."
+    asyncio.run(redundant.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said])))
+    assert "or set cloudRun.zonalRedundancy: false, which uses another GPU quota, or lower" in shown[2]
 
 
 def test_no_secret_of_the_containers_output_is_shown(project, report):
