@@ -46,6 +46,11 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
             for name, document in cloud.store.under("storage.objects", bucket + "/")
         }
 
+    def read_object(bucket: str, name: str) -> str:
+        """Return the text of a bucket's object."""
+        document = cloud.store.get("storage.objects", f"{bucket}/{name}") or {}
+        return (cloud.state / "objects" / str(document.get("_file"))).read_text(encoding="utf-8", errors="replace")
+
     def write_log(revision: str, line: LogLine) -> None:
         cloud.logs.write(run_messages.entry(line, revision))
 
@@ -75,6 +80,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         state=cloud.state,
         read_secret=read_secret,
         list_objects=list_objects,
+        read_object=read_object,
         write_log=write_log,
         may=may,
         version_of=version_of,

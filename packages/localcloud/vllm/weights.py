@@ -12,11 +12,12 @@ from typing import Final
 from localcloud.vllm import hub
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.memory import EngineStartError
-from localcloud.vllm.recorded import GIB, Model, constant, find_model
+from localcloud.vllm.recorded import GIB, Model, constant, find_model, in_stored_form
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
 _FIRST_STREAMER: Final = (0, 11, 1)
 """First release that authenticates at Cloud Storage (Google's GKE page on the streamer). Before it, `gs://` is not a valid model name."""
+_CONFIG: Final = "config.json"
 _STREAMED_FORMATS: Final = ("runai_streamer", "runai_streamer_sharded")
 
 
@@ -61,17 +62,20 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
     if model is None:
         raise EngineStartError(_not_a_model(name))
     if name.startswith("gs://") and environment.buckets is not None:
-        return _streamed_weights(arguments, environment, model)
+        return _streamed_weights(arguments, environment)
     if name.startswith("gs://"):
         rate = min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s)
         return Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
     return _hub_weights(arguments, model, environment)
 
 
-def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> Weights:
+def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
     below = _streamed_files(arguments, environment)
-    weights = _folder_weights(arguments.model, below, min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s))
-    buffer = _buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
+    bucket, _, prefix = arguments.model.removeprefix("gs://").partition("/")
+    config = (environment.buckets or {})[bucket].configs.get(f"{prefix.strip('/')}/{_CONFIG}")
+    rate = min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s)
+    weights = _folder_weights(arguments.model, below, rate, config)
+    buffer = _buffer_bytes(weights.model, weights.size_bytes, environment.streamer_limit)
     return replace(weights, streamed=True, host_gib=(constant("SERVER_HELD_GIB"), buffer / 2**30))
 
 
@@ -122,7 +126,8 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
     rate = constant("FUSE_BUFFERED_MB_PER_S" if buffered else plain)
     fetched = constant("PREFETCH_READS") if prefetch and "cache-dir" not in mount.options else 1.0
     network = network_mb_per_s / fetched
-    return _folder_weights(arguments.model, below, min(rate, network))
+    config = mount.configs.get(f"{prefix}/{_CONFIG}" if prefix else _CONFIG)
+    return _folder_weights(arguments.model, below, min(rate, network), config)
 
 
 def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
@@ -132,9 +137,9 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
     volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
-    weights = _folder_weights(
-        arguments.model, files, constant("MEMORY_MB_PER_S") if in_memory or volume else constant("DISK_MB_PER_S")
-    )
+    rate = constant("MEMORY_MB_PER_S") if in_memory or volume else constant("DISK_MB_PER_S")
+    config = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace") if folder and _CONFIG in files else None
+    weights = _folder_weights(arguments.model, files, rate, config)
     if volume is None:
         return weights
     size_gib = weights.size_bytes / 2**30
@@ -144,12 +149,12 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
     return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, constant("SERVER_HELD_GIB")))
 
 
-def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Weights:
-    """Check a folder as vLLM does: first the configuration, then the weights.
+def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float, config: str | None) -> Weights:
+    """Check a folder as vLLM does: first the configuration, then the weights. `config`: the text of its config.json, if it was read.
 
     A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
     """
-    if "config.json" not in files and "params.json" not in files:
+    if _CONFIG not in files and "params.json" not in files:
         raise EngineStartError(_not_a_model(name))
     weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
     if not weights:
@@ -160,6 +165,7 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Wei
             f"ValueError: the simulated server does not support the checkpoint in '{name}': "
             "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
         )
+    model = in_stored_form(model, config or "")
     known = model.disk_bytes
     total = sum(weights.values())
     return Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
