@@ -17,6 +17,7 @@ from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of, known_causes
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
+from localcloud.vllm.hub import Refusal
 from tests.laws import examples
 from tests.records import replace
 from tests.stacks.conftest import ROOT
@@ -51,6 +52,25 @@ def test_each_line_is_recognized_on_its_targets_between_the_lines_of_vllm(line):
         assert all(word in cause.hint for word in words if "{" not in word), cause
         assert cause.line in texts
         assert cause.finding == known.get("rule", "")
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503, 504])
+def test_the_simulated_hub_that_is_busy_is_recognized_and_one_that_refuses_is_not(status):
+    said = Refusal(model="google/gemma-4-E2B-it", status=status).of_server().splitlines()
+    for stack, then in (
+        ("l4-12b-qat", "To try again, run `gemma up l4-12b-qat`."),
+        ("tpu-v6e1", "The TPU VM tries again by itself."),
+    ):
+        assert cause_of([*said, LAST], start_of(stack)).hint.endswith(f"`gemma save_token {stack} hfToken`. {then}")
+    refused = Refusal(model="google/gemma-4-E2B-it", status=403, code="GatedRepo").of_server().splitlines()
+    assert "denied access" in cause_of(refused, start_of("l4-12b-qat")).hint
+    assert (
+        cause_of(
+            ["HTTP Error 429 thrown while requesting HEAD https://huggingface.co/x/resolve/main/config.json"],
+            start_of("tpu-v6e1"),
+        )
+        is None
+    )
 
 
 def test_each_cause_has_a_line_for_each_of_its_targets():
