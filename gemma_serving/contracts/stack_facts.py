@@ -96,11 +96,6 @@ class CloudFacts:
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
 
-    @property
-    def serves_nothing(self) -> bool:
-        """True if Google reports that no document and no revision is served. False if it does not tell."""
-        return self.running is None and not self.unknown
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedResource:

@@ -30,8 +30,6 @@ HEADINGS: Final[Mapping[StackEffect, str]] = {
     "at risk": "may release its TPU capacity",
     "kept": "keeps its capacity; at most restarts the server",
 }
-NOT_READY: Final = "updates other resources; no server is ready"
-"""`update` of a stack that serves nothing, for example after a failed first start."""
 """A change of settings has one of the first seven, from mildest to strongest."""
 _ORDER: Final = list(HEADINGS)
 
@@ -124,17 +122,10 @@ def _pause(after: StackDescription, compiles: bool | None) -> str:
     return f"{after.figures[RESTART]} (planned){longer}"
 
 
-def consequences(
-    effect: StackEffect, after: StackDescription, *, compiles: bool | None, is_ready: bool = True
-) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes.
-
-    `compiles`: the compiled programs change; None if that is unknown. `is_ready`: a server serves, as far as Google reports.
-    """
+def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool | None) -> Iterator[str]:
+    """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change; None if that is unknown."""
     start = after.figures[START]
-    if not is_ready and effect in {"restart", "revision"}:
-        yield f"No server is ready now. The new one starts in about {start} (planned)."
-    elif effect == "restart":
+    if effect == "restart":
         pause = _pause(after, compiles)
         yield f"Requests fail while the server restarts: about {pause}. Queued resource, node and address stay the same."
         yield (
@@ -150,5 +141,5 @@ def consequences(
         yield f"If the capacity must be requested again, the first start takes {start} (planned)."
     elif effect in {"capacity", "target", "service"}:
         yield f"The first start takes {start} (planned)."
-    elif effect == "update" and is_ready:
+    elif effect == "update":
         yield "No requests are lost."

@@ -19,15 +19,8 @@ from gemma_serving.engine.state import of_deployment
 from gemma_serving.engine.steps import ResourceChange
 from gemma_serving.planning import Plan, plan
 from gemma_serving.planning.cost.capacity_order import order_lines
-from gemma_serving.scripts.preview.effects import (
-    HEADINGS,
-    NEW_CAPACITY,
-    NOT_READY,
-    StackEffect,
-    consequences,
-    permission,
-)
-from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
+from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
+from gemma_serving.scripts.preview.plans import START, UNKNOWN_PROJECT, StackDescription, describe_stack
 from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate, planned_rate, recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.planned import to_deployment, today
@@ -57,9 +50,9 @@ class Upcoming:
 
 
 def upcoming(
-    stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange], *, is_ready: bool = True
+    stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange], *, serves_nothing: bool = False
 ) -> Upcoming:
-    """Return the effect of a preview in JSON, and its cost. `is_ready`: a server serves, as far as Google reports.
+    """Return the effect of a preview in JSON, and its cost. `serves_nothing`: Google reports that no server is ready.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
@@ -74,11 +67,12 @@ def upcoming(
     if costs is not None and not _makes_server(changes):
         keeps_capacity = not costs.is_service and run is None and not requests
         rate = changed_rate(costs, rate, stays=keeps_capacity)
+    sentences = [f"{headline(stack, changes)}.", *_sentences(after, changes, compiles=_compiles(preview))]
+    is_kept = not _makes_server(changes) and effect_of_changes(changes) in {"update", "restart", "revision"}
+    if serves_nothing and is_kept and after.figures and not _awaited(changes):
+        sentences = [f"{stack}: changes a stack that serves nothing. A start takes {after.figures[START]} (planned)."]
     return Upcoming(
-        sentences=[
-            f"{headline(stack, changes, is_ready=is_ready)}.",
-            *_sentences(after, changes, compiles=_compiles(preview), is_ready=is_ready),
-        ],
+        sentences=sentences,
         cost=_cost(planned, rate),
         order=tuple(order_lines(planned.cost.order)) if requests else (),
         endless_forms=planned.cost.endless_forms if requests or now is None else _endless_in_use(now, planned),
@@ -116,8 +110,8 @@ def _cost(planned: Plan, price: str) -> str:
     return f"{', '.join(parts[:-1])}{',' if len(parts) > 2 else ''} and {parts[-1]}."  # noqa: PLR2004 - a list of three
 
 
-def headline(stack: str, changes: Sequence[ResourceChange], *, is_ready: bool = True) -> str:
-    """Return the effect in the words of the pull request comment. `is_ready` as in `upcoming`."""
+def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
+    """Return the effect in the words of the pull request comment."""
     made, effect = _makes_server(changes), effect_of_changes(changes)
     if made:
         return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
@@ -126,8 +120,6 @@ def headline(stack: str, changes: Sequence[ResourceChange], *, is_ready: bool = 
         return f"{stack}: nothing serves until its capacity is ACTIVE"
     if awaited and effect == "update":
         return f"{stack}: waits until its server is ready"
-    if effect == "update" and not is_ready:
-        return f"{stack}: {NOT_READY}"
     forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
@@ -195,9 +187,7 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, ServerCosts | None]
     return state.outputs, next(iter(costs), None)
 
 
-def _sentences(
-    after: StackDescription, changes: Sequence[ResourceChange], *, compiles: bool | None, is_ready: bool
-) -> Iterator[str]:
+def _sentences(after: StackDescription, changes: Sequence[ResourceChange], *, compiles: bool | None) -> Iterator[str]:
     if not after.figures:
         return
     made, effect = _makes_server(changes), effect_of_changes(changes)
@@ -210,7 +200,7 @@ def _sentences(
     if effect == "update" and _awaited(changes):
         return  # no server answers, or an earlier one
     of_server: StackEffect = "capacity" if made else effect
-    yield from consequences(of_server, after, compiles=compiles, is_ready=is_ready)
+    yield from consequences(of_server, after, compiles=compiles)
 
 
 def _compiles(preview: Mapping[str, object]) -> bool | None:

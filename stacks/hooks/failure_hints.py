@@ -13,14 +13,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.server_errors import EXCEPTION, FINAL_FAILURES, HUB, LOGGER, PASSING, server_error
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
-from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.machine.hardware import (
-    CLOUD_RUN_GIB_PER_VCPU,
-    CLOUD_RUN_VCPU,
-    find_accelerator,
-    host_of,
-    image_of,
-)
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from gemma_serving.planning.memory.budget import utilization_leaving
 from gemma_serving.planning.question.types import MemoryPlan, Plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
@@ -28,20 +21,16 @@ from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from gemma_serving.planning.settings.secrets import HF_TOKEN, set_command
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import LORA_RANKS
 from gemma_serving.planning.speed.startup import LONGEST_PROBE
 from gemma_serving.planning.units import align_to
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
-_SIZE: Final = re.compile(r"(?P<number>-?[\d.]+) ?(?P<unit>[KMGT]?)")
-_UNITS_GIB: Final = {"K": 2**-20, "M": 2**-10, "G": 1.0, "": 1.0, "T": 2.0**10}
+_UNITS_GIB: Final = {"K": 2**-20, "M": 2**-10, "T": 2**10}
 _STEP: Final = 0.01
 _ROUNDING: Final = 1e-6
-_MESSAGE_LINES: Final = 3
-"""Lines of a log that a pattern can span. JAX writes the figures below the name of the failure."""
-_HUB_BUSY: Final = rf"(?i)(?=.*(?:{HUB.pattern})).*(?-i:{EXCEPTION.pattern}).*(?:{PASSING.pattern})"
+_HUB_BUSY: Final = rf"(?im)^(?=.*(?:{HUB.pattern})).*(?-i:{EXCEPTION.pattern}).*(?:{PASSING.pattern})"
 """An exception with the hub's address and a transient cause."""
 
 
@@ -91,26 +80,19 @@ def cause_of(lines: Sequence[str], start: FailedStart, *, reason: str = "") -> C
     `reason`: the error of a server that failed, which is returned if no cause is known. Without one, if the engine did not start, the error
     in the lines.
     """
-    texts = [_with_next(lines, number) for number in range(len(lines))]
+    text = "\n".join(LOGGER.sub("", line) for line in lines)  # a message can continue on the next line
     for known in known_causes().values():
-        if known.get("target") not in {None, start.settings.target}:
+        found = next(reversed([*re.finditer(known["pattern"], text)]), None)
+        if found is None or known.get("target") not in {None, start.settings.target}:
             continue
-        for line, text in zip(reversed(lines), reversed(texts), strict=True):
-            found = re.search(known["pattern"], text)
-            if found is None or found.start() > len(line):
-                continue
-            if known.get("generic"):
-                is_named = reason and not re.search(known["pattern"], reason)
-                error = reason if is_named else server_error(lines)[0]
-                if error:
-                    return Cause(line=error)
-            return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
+        if known.get("generic"):
+            is_named = reason and not re.search(known["pattern"], reason)
+            error = reason if is_named else server_error(lines)[0]
+            if error:
+                return Cause(line=error)
+        line = lines[text.count("\n", 0, found.start())]
+        return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
     return Cause(line=reason) if reason else None
-
-
-def _with_next(lines: Sequence[str], number: int) -> str:
-    """Return a line and those that can continue its message, these without the logger's prefix."""
-    return "\n".join([lines[number], *(LOGGER.sub("", line) for line in lines[number + 1 : number + _MESSAGE_LINES])])
 
 
 @cache
@@ -163,7 +145,7 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "is_converted": original != model,
         "on_tpu": settings.target == "tpu",
         "is_privileged": settings.tpu is not None and settings.tpu.container == "privileged",
-        "other_runtime": _other_runtime(settings.tpu),
+        "runtime_version": settings.tpu.runtime_version if settings.tpu is not None else None,
         "least_rank": next((rank for rank in LORA_RANKS if rank >= int(groups.get("rank") or 0)), LORA_RANKS[-1]),
         "in_bucket": settings.weights == "bucket",
         "weights": folder_uri(start.bucket, settings.weights_prefix),
@@ -184,16 +166,6 @@ def _other_commit(model: str, revision: str | None) -> str:
     return found.commit if found is not None and found.commit != revision else ""
 
 
-def _other_runtime(tpu: TpuSettings | None) -> str:
-    """Return the runtime version in the settings, unless it is Google's default for the accelerator or there is none."""
-    try:
-        default = image_of(tpu.accelerator_type, tpu.api) if tpu is not None else ""
-    except PlanningError:
-        return ""
-    version = tpu.runtime_version if tpu is not None else None
-    return version if version and version != default else ""
-
-
 def _value(text: str | None) -> int | str:
     digits = (text or "").replace(",", "")
     return int(digits) if digits.isdecimal() else text or ""
@@ -202,32 +174,30 @@ def _value(text: str | None) -> int | str:
 def _other_utilization(groups: Mapping[str, Any], memory: MemoryPlan) -> Mapping[str, object]:
     """Return the utilization that failed, a lower one that frees what the line lacks, and a higher one with that much more KV cache.
 
-    What the line shows goes before the plan, which the failure disproved. Utilizations are in hundredths.
+    The line's figures go before the plan's, which the failure disproved.
     """
     failed = float(groups.get("share") or round(memory.budget_gib / memory.usable_gib, 4))
     most = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
-    lacking_gib = max(_gib(groups.get("needs")) - _gib(groups.get("free")), 0) if groups.get("free") else 0
-    lower = min(most, failed - lacking_gib / memory.usable_gib, failed - _STEP)
-    in_use_gib = memory.budget_gib - memory.kv_gib + memory.kv_request_gib
-    more_gib = max(_gib(groups.get("needed")) or memory.kv_request_gib, 0) - _gib(groups.get("available"))
-    higher = max(math.ceil((failed + more_gib / memory.usable_gib) * 100 - _ROUNDING) / 100, failed + _STEP)
+    lacking_gib = _gib(groups.get("needs")) - _gib(groups.get("free")) if groups.get("free") else 0.0
+    lower = min(most, failed - max(lacking_gib / memory.usable_gib, _STEP))
+    more_gib = (_gib(groups.get("needed")) or memory.kv_request_gib) - _gib(groups.get("available"))
+    higher = math.ceil((failed + max(more_gib / memory.usable_gib, _STEP)) * 100 - _ROUNDING) / 100
     return {
         "failed": failed,
         "most": most,
         "recommends": memory.headroom_gib < memory.outside_enough_gib,
         "lower": math.floor(lower * 100 + _ROUNDING) / 100,
-        "too_low": lower * memory.usable_gib < in_use_gib,
+        "too_low": lower * memory.usable_gib < memory.budget_gib - memory.kv_gib + memory.kv_request_gib,
         "higher": higher,
         "can_raise": higher <= most,
-        "only_raise": higher <= most and groups.get("longest") == 0,
         "none_fits": groups.get("longest") == 0,
     }
 
 
-def _gib(size: int | str | None) -> float:
-    """Return a size of a log line in GiB; 0 without one."""
-    found = _SIZE.search(str(size or ""))
-    return float(found["number"]) * _UNITS_GIB[found["unit"]] if found else 0.0
+def _gib(size: object) -> float:
+    """Return a size of a log line in GiB, of which it has no unit or its first letter last; 0 without one."""
+    text = str(size or 0)
+    return float(text.rstrip(" KMGT")) * _UNITS_GIB.get(text[-1], 1.0)
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:

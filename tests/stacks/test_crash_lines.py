@@ -174,8 +174,11 @@ def test_the_log_goes_before_the_plan_that_it_disproves(stack, most):
     ("version", "container", "says"),
     [
         (None, "confined", "Set gemma-serving:tpu.container: privileged."),
-        ("v2-alpha-tpuv6e", "confined", "Set gemma-serving:tpu.container: privileged."),
-        ("tpu-ubuntu2204-base", "confined", "gemma-serving:tpu.runtimeVersion is tpu-ubuntu2204-base: remove it"),
+        (
+            "tpu-ubuntu2204-base",
+            "confined",
+            "Remove gemma-serving:tpu.runtimeVersion (tpu-ubuntu2204-base) unless it is Google's default",
+        ),
         (None, "privileged", "`gemma teardown tpu-v6e1`, then `gemma up tpu-v6e1` for another TPU VM"),
     ],
 )

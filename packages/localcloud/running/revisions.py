@@ -31,8 +31,7 @@ from localcloud.world.timeline import Clock
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
 """Returns the payload of `projects/P/secrets/S/versions/V` for a service account's email. Raises RevisionFailedError if access is denied."""
-ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
-ReadObject: TypeAlias = Callable[[str, str], str]
+ListObjects: TypeAlias = Callable[[str], Mapping[str, int | str] | None]
 """Returns names and sizes in bytes of a bucket's objects, or None if the bucket does not exist."""
 WriteLog: TypeAlias = Callable[[str, LogLine], None]
 """Writes a line to Cloud Logging, for a revision's full name."""
@@ -95,7 +94,6 @@ class SimulatedRevisions:
         read_secret: ReadSecret,
         list_objects: ListObjects,
         write_log: WriteLog,
-        read_object: ReadObject = lambda _bucket, _name: "",
         user_of: UserOf = lambda _: 0,
         may: May = lambda _bucket, _account, _permission: True,
         version_of: VersionOf = lambda _: "",
@@ -108,7 +106,6 @@ class SimulatedRevisions:
         self._state = state
         self._read_secret = read_secret
         self._list_objects = list_objects
-        self._read_object = read_object
         self._write_log = write_log
         self._user_of = user_of
         self._may = may
@@ -265,16 +262,13 @@ class SimulatedRevisions:
                 )
                 raise self._not_started(revision, lines)
             only = options.get("only-dir", "").strip("/")
-            configs = self._configs(bucket, files)
             if only:
                 files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
-                configs = {key[len(only) + 1 :]: text for key, text in configs.items() if key.startswith(only + "/")}
             # The mount is owned by the uid in its options, by default root. Root can read every mount. gcsfuse mounts a bucket that the account
             # can list; each file is then "Permission denied" without storage.objects.get.
             readable = uid == 0 or options.get("uid", "0") == str(uid)
             readable = readable and self._may(bucket, template.service_account, "storage.objects.get")
-            mount = {"path": path, "files": dict(files), "configs": configs, "options": options, "readable": readable}
-            out.append(mount)
+            out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
 
     def _named_buckets(self, template: "_TemplateReader") -> dict[str, dict[str, Any]]:
@@ -292,13 +286,8 @@ class SimulatedRevisions:
                 )
             else:
                 problem = ""
-            known = {} if problem else dict(files or {})
-            out[name] = {"files": known, "configs": self._configs(name, known), "problem": problem}
+            out[name] = {"files": {} if problem else dict(files or {}), "problem": problem}
         return out
-
-    def _configs(self, bucket: str, files: Mapping[str, int]) -> dict[str, str]:
-        """Return the text of each config.json in a bucket."""
-        return {name: self._read_object(bucket, name) for name in files if name.rpartition("/")[2] == "config.json"}
 
     async def _bring_up(self, instance: _Instance, template: "_TemplateReader") -> None:
         """Start the server and run the probe. Raises RevisionFailedError."""

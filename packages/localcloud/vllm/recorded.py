@@ -179,12 +179,8 @@ def find_model(name: str) -> Model | None:
 def in_stored_form(model: Model, config: str) -> Model:
     """Return a checkpoint in the precision that its config.json states; unchanged if the text states none that is known, as that of a placeholder."""
     form = _stored_form(config)
-    if form is None or form == model.form or model.size not in _tables()["checkpoints"]:
-        return model
-    if form in _LINEAR_BYTES:
-        made = converted(_checkpoint(model.size), form)
-        return replace(made, disk_bytes=int(_unrecorded_gib(made) * GIB))
-    return _checkpoint(f"{model.size}-w4a16" if form == "w4a16" else model.size)
+    other = None if form in {None, model.form} else find_model(f"gemma-4-{model.size}-{form}")
+    return model if other is None else other
 
 
 def _stored_form(config: str) -> str | None:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,20 @@ class VariableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes.
-
-    `configs`: the text of each config.json, by the same names.
-    """
+    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes, and a config.json to its text."""
 
     path: str
-    files: Mapping[str, int]
+    files: Mapping[str, int | str]
     options: Mapping[str, str]
     readable: bool
-    configs: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A bucket that the server can name as `gs://`: `files` maps the objects' names to their sizes in bytes; `problem` is why it cannot be listed.
+    """A bucket that the server can name as `gs://`: `files` maps the objects' names as for a mount; `problem` is why it cannot be listed."""
 
-    `configs` as for a mount.
-    """
-
-    files: Mapping[str, int]
+    files: Mapping[str, int | str]
     problem: str
-    configs: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,7 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
 
 def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
     below = _streamed_files(arguments, environment)
-    bucket, _, prefix = arguments.model.removeprefix("gs://").partition("/")
-    config = (environment.buckets or {})[bucket].configs.get(f"{prefix.strip('/')}/{_CONFIG}")
-    rate = min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s)
-    weights = _folder_weights(arguments.model, below, rate, config)
+    weights = _folder_weights(arguments.model, below, min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s))
     buffer = _buffer_bytes(weights.model, weights.size_bytes, environment.streamer_limit)
     return replace(weights, streamed=True, host_gib=(constant("SERVER_HELD_GIB"), buffer / 2**30))
 
@@ -126,20 +123,21 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
     rate = constant("FUSE_BUFFERED_MB_PER_S" if buffered else plain)
     fetched = constant("PREFETCH_READS") if prefetch and "cache-dir" not in mount.options else 1.0
     network = network_mb_per_s / fetched
-    config = mount.configs.get(f"{prefix}/{_CONFIG}" if prefix else _CONFIG)
-    return _folder_weights(arguments.model, below, min(rate, network), config)
+    return _folder_weights(arguments.model, below, min(rate, network))
 
 
 def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
     folder = environment.folder(arguments.model)
-    files: dict[str, int] = {}
+    files: dict[str, int | str] = {}
     if folder is not None and folder.is_dir():
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
+    if folder is not None and _CONFIG in files:
+        files[_CONFIG] = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
     volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
-    rate = constant("MEMORY_MB_PER_S") if in_memory or volume else constant("DISK_MB_PER_S")
-    config = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace") if folder and _CONFIG in files else None
-    weights = _folder_weights(arguments.model, files, rate, config)
+    weights = _folder_weights(
+        arguments.model, files, constant("MEMORY_MB_PER_S") if in_memory or volume else constant("DISK_MB_PER_S")
+    )
     if volume is None:
         return weights
     size_gib = weights.size_bytes / 2**30
@@ -149,14 +147,14 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
     return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, constant("SERVER_HELD_GIB")))
 
 
-def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float, config: str | None) -> Weights:
-    """Check a folder as vLLM does: first the configuration, then the weights. `config`: the text of its config.json, if it was read.
+def _folder_weights(name: str, files: Mapping[str, int | str], mb_per_s: float) -> Weights:
+    """Check a folder as vLLM does: first the configuration, then the weights.
 
     A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
     """
     if _CONFIG not in files and "params.json" not in files:
         raise EngineStartError(_not_a_model(name))
-    weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
+    weights = {file: int(size) for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
     if not weights:
         raise LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
     model = find_model(name)
@@ -165,13 +163,13 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float, config
             f"ValueError: the simulated server does not support the checkpoint in '{name}': "
             "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
         )
-    model = in_stored_form(model, config or "")
+    model = in_stored_form(model, str(files.get(_CONFIG)))
     known = model.disk_bytes
     total = sum(weights.values())
     return Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
 
 
-def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int]:
+def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int | str]:
     """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
     name = arguments.model
     if environment.release < _FIRST_STREAMER:

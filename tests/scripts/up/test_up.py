@@ -877,13 +877,17 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
             CloudFacts(state="ACTIVE", unknown=("No answer.",)),
             ["the server keeps running", "No requests are lost."],
         ),
-        (LABELS, CloudFacts(state="ACTIVE", phase="failed"), ["updates other resources; no server is ready."]),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
         (
             RESTART,
             CloudFacts(state="ACTIVE", phase="failed"),
-            ["No server is ready now. The new one starts in about 12 min"],
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
         ),
-        (REVISION, CloudFacts(state="FAILED"), ["No server is ready now. The new one starts in about 12 min"]),
+        (REVISION, CloudFacts(state="FAILED"), ["tpu-v6e1: changes a stack that serves nothing. A start takes "]),
         (
             REVISION,
             CloudFacts(state="FAILED", running="gemma-x-00001-abc"),

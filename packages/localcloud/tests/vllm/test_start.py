@@ -1,6 +1,7 @@
 """Memory and start: the measured figures of the deployments that these models ran on."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def test_the_estimated_length_of_a_refusal_fits_and_one_block_more_does_not():
 
 def environment(
     tmp_path: Path,
-    files: dict[str, int],
+    files: Mapping[str, int | str],
     *,
     memory_mib: int = 32768,
     readable: bool = True,
@@ -190,12 +191,11 @@ FORMS = {
 def test_the_precision_is_that_of_the_configuration_whatever_the_folder_is_named(
     tmp_path: Path, config: str, model: str
 ):
-    around = environment(tmp_path, PLAIN)
-    mount = replace(around.mounts[0], configs={"gemma-4-12b/config.json": config})
-    on_mount = find_weights(parse(["vllm", "serve", "/mnt/models/gemma-4-12b"]), replace(around, mounts=(mount,)))
-    bucket = Bucket(files=PLAIN, problem="", configs=mount.configs)
+    files = {**PLAIN, "gemma-4-12b/config.json": config}
+    around = environment(tmp_path, files)
+    on_mount = find_weights(parse(["vllm", "serve", "/mnt/models/gemma-4-12b"]), around)
     streamed = parse(["vllm", "serve", "gs://b/gemma-4-12b", "--load-format=runai_streamer"])
-    in_bucket = find_weights(streamed, replace(around, buckets={"b": bucket}))
+    in_bucket = find_weights(streamed, replace(around, buckets={"b": Bucket(files=files, problem="")}))
     folder = tmp_path / "gemma-4-12b"
     folder.mkdir()
     (folder / "config.json").write_text(config)
@@ -206,12 +206,11 @@ def test_the_precision_is_that_of_the_configuration_whatever_the_folder_is_named
 
 def test_a_quantized_checkpoint_in_a_folder_of_another_name_serves(tmp_path: Path):
     """In bf16, 12B does not fit on an L4."""
-    around = environment(tmp_path, PLAIN)
-    w4a16 = '{"model_type": "m", "quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}}}'
     words = ["vllm", "serve", "/mnt/models/gemma-4-12b", "--max-model-len=8192"]
-    mount = replace(around.mounts[0], configs={"gemma-4-12b/config.json": w4a16})
-    assert plan(parse(words), replace(around, mounts=(mount,))).capacity is not None
-    assert plan(parse(words), around).capacity is None
+    w4a16 = next(config for config, name in FORMS.items() if name == "12B-w4a16")
+    around = environment(tmp_path, {**PLAIN, "gemma-4-12b/config.json": w4a16})
+    assert plan(parse(words), around).capacity is not None
+    assert plan(parse(words), environment(tmp_path, PLAIN)).capacity is None
 
 
 def error_of(planned: Start) -> str:
