@@ -179,9 +179,7 @@ def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Comma
     options = read_options(chosen.options, parsed)
     stack = getattr(options, "stack", None)
     if isinstance(stack, str) and "/" in stack:
-        raise UsageError(
-            f"--stack is {stack!r}; it must be the name alone, {stack.rpartition('/')[2]}, without organization and project."
-        )
+        raise UsageError(f"--stack is {stack!r}; it must be the name alone: {stack.rpartition('/')[2]}.")
     return chosen, options
 
 

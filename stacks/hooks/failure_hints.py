@@ -18,10 +18,9 @@ from gemma_serving.planning.memory.budget import utilization_leaving
 from gemma_serving.planning.question.types import MemoryPlan, Plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
-from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.secrets import HF_TOKEN, set_command
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.settings.vllm_args import LORA_RANKS
 from gemma_serving.planning.speed.startup import LONGEST_PROBE
 from gemma_serving.planning.units import align_to
 
@@ -46,11 +45,6 @@ class FailedStart:
     def run(self) -> CloudRunSettings | None:
         """Settings of the service. None on a TPU."""
         return self.settings.cloud_run
-
-    @property
-    def probe(self) -> ProbeSettings | None:
-        """Startup probe in effect. None on a TPU."""
-        return self.plan.startup.probe
 
     @property
     def bucket(self) -> str:
@@ -119,7 +113,7 @@ def _hint(known: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
     """Return the values that a text can name: the groups of the line, and facts of the settings and the plan."""
-    settings, memory = start.settings, start.plan.memory
+    settings, memory, probe = start.settings, start.plan.memory, start.plan.startup.probe
     model = settings.model
     original = original_of(settings.model)
     near = other_ids(settings.model)
@@ -146,13 +140,13 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "on_tpu": settings.target == "tpu",
         "is_privileged": settings.tpu is not None and settings.tpu.container == "privileged",
         "runtime_version": settings.tpu.runtime_version if settings.tpu is not None else None,
-        "least_rank": next((rank for rank in LORA_RANKS if rank >= int(groups.get("rank") or 0)), LORA_RANKS[-1]),
         "in_bucket": settings.weights == "bucket",
         "weights": folder_uri(start.bucket, settings.weights_prefix),
         "source": "the image" if settings.weights == "prefetched-image" else "the hub",
         "loads_libraries": dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
         "on_chip": "VMEM of a chip" if settings.target == "tpu" else "shared memory of the GPU",
-        "may_wait_longer": start.probe is not None and start.probe.budget_s < LONGEST_PROBE.budget_s,
+        "probe": probe,
+        "may_wait_longer": probe is not None and probe.budget_s < LONGEST_PROBE.budget_s,
         "longest": LONGEST_PROBE,
         **groups,
         **_other_utilization(groups, start.plan.memory),

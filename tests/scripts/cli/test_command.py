@@ -77,9 +77,7 @@ class OfStack:
 def test_a_stack_with_organization_and_project_is_refused_with_its_name(capsys):
     command = Command(name="x", help="Do x.", options=OfStack, run=lambda _options: ExitCode.DONE)
     assert run_command(command, ["--stack", "acme/gemma-serving/l4-qat"]) == 2
-    said = (
-        "--stack is 'acme/gemma-serving/l4-qat'; it must be the name alone, l4-qat, without organization and project."
-    )
+    said = "--stack is 'acme/gemma-serving/l4-qat'; it must be the name alone: l4-qat."
     assert capsys.readouterr().err == f"x: {said}\n"
 
 
