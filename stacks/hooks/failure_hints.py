@@ -171,19 +171,19 @@ def _other_utilization(groups: Mapping[str, Any], memory: MemoryPlan) -> Mapping
     The line's figures go before the plan's, which the failure disproved.
     """
     failed = float(groups.get("share") or round(memory.budget_gib / memory.usable_gib, 4))
-    most = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
+    highest = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
     lacking_gib = _gib(groups.get("needs")) - _gib(groups.get("free")) if groups.get("free") else 0.0
-    lower = min(most, failed - max(lacking_gib / memory.usable_gib, _STEP))
+    lower = min(highest, failed - max(lacking_gib / memory.usable_gib, _STEP))
     more_gib = (_gib(groups.get("needed")) or memory.kv_request_gib) - _gib(groups.get("available"))
     higher = math.ceil((failed + max(more_gib / memory.usable_gib, _STEP)) * 100 - _ROUNDING) / 100
     return {
         "failed": failed,
-        "most": most,
+        "highest": highest,
         "recommends": memory.headroom_gib < memory.outside_enough_gib,
         "lower": math.floor(lower * 100 + _ROUNDING) / 100,
         "too_low": lower * memory.usable_gib < memory.budget_gib - memory.kv_gib + memory.kv_request_gib,
         "higher": higher,
-        "can_raise": higher <= most,
+        "can_raise": higher <= highest,
         "none_fits": groups.get("longest") == 0,
     }
 

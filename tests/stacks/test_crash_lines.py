@@ -50,6 +50,7 @@ def test_each_line_is_recognized_on_its_targets_between_the_lines_of_vllm(line):
         texts += [EXIT] if line["cause"] == "too-slow" else [LAST]
         cause = cause_of(texts, start_of(STACKS[target]))
         assert all(word in cause.hint for word in words if "{" not in word), cause
+        assert all(figure in cause.hint for figure in line.get("figures", [])), cause
         assert cause.line in texts
         assert cause.finding == known.get("rule", "")
 
