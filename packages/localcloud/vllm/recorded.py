@@ -178,24 +178,15 @@ def find_model(name: str) -> Model | None:
 
 def in_stored_form(model: Model, config: str) -> Model:
     """Return a checkpoint in the precision that its config.json states; unchanged if the text states none that is known, as that of a placeholder."""
-    form = _stored_form(config)
-    other = None if form in {None, model.form} else find_model(f"gemma-4-{model.size}-{form}")
-    return model if other is None else other
-
-
-def _stored_form(config: str) -> str | None:
-    """Return the form of the weights in a config.json; None if it is no model's, or of another method than compressed-tensors."""
     try:
         document = as_object(json.loads(config))
     except ValueError:
-        return None
-    if "model_type" not in document:
-        return None
-    if "quantization_config" not in document:
-        return "bf16"
+        return model
     groups = part(part(document, "quantization_config"), "config_groups").values()
-    weights = [part(as_object(group), "weights") for group in groups]
-    return next((_STORED_FORMS.get(f"{one.get('type')}{one.get('num_bits')}") for one in weights), None)
+    weights = part(as_object(next(iter(groups), None)), "weights")
+    is_plain = "model_type" in document and "quantization_config" not in document
+    form = "bf16" if is_plain else _STORED_FORMS.get(f"{weights.get('type')}{weights.get('num_bits')}", model.form)
+    return (find_model(f"gemma-4-{model.size}-{form}") if form != model.form else None) or model
 
 
 def _checkpoint(key: str) -> Model:
