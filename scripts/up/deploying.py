@@ -55,9 +55,9 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         changes, unchanged, warnings = changes_of(document)
         starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
         # A gateway has no plan, and so no effect on a server and no price.
-        serves_nothing = facts.cloud is not None and facts.cloud.running is None and not facts.cloud.unknown
+        is_dead = facts.cloud is not None and facts.cloud.serves_nothing
         has_plan = changes and settings is not None
-        coming = upcoming(stack, document, changes, serves_nothing=serves_nothing) if has_plan else None
+        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if has_plan else None
     # The checks of a stack without a server had the weights.
     if settings is not None and starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
