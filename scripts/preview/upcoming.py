@@ -11,7 +11,7 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.server_change import server_change
-from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY
+from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY, SCRIPT_METADATA_KEY
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import read_deployment, type_in
 from gemma_serving.engine.previewed import steps_in
@@ -25,8 +25,8 @@ from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.planned import to_deployment, today
 
-_WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)
-"""Metadata keys of a machine that the agent follows without its server, or reads at the next pull."""
+_WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY, SCRIPT_METADATA_KEY)
+"""Metadata keys of a machine that the agent follows without its server, or reads at the next pull or boot."""
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
 _RENEWAL: Final = "renewalName"
