@@ -34,7 +34,7 @@ class StoredSecretArgs:
 class StoredSecret(pulumi.ComponentResource):
     """One secret, one version of it, and one grant per reader. Use one of its kinds.
 
-    A new value creates a new version, and the old one stays. Nothing reads "latest", which can change under a running server.
+    A new value creates a new version, and older ones stay. Nothing reads "latest", which can change under a running server.
     """
 
     _kind: ClassVar[str]

@@ -27,7 +27,7 @@ from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
-from gemma_serving.scripts.stack.serves import differs, serves_now, unfinished_teardown
+from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
 
@@ -62,6 +62,7 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         *(dropped_settings(stack) if facts.recorded is not None else ()),
         *program_messages(stack, messages, warnings),
         *differences,
+        *filter(None, [moved_traffic(facts)]),
     ]
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [f"Warning: {deletion}", *shown]
