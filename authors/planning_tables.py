@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from authors.tables import csv_text, table
 from gemma_serving.cloud.quotas import tpu_quota
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning import plan
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
 from gemma_serving.planning.data.images import IMAGES
@@ -30,6 +29,7 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.model.support import Support, support_of, support_rows
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.gateway import GATEWAY_RULES
@@ -59,11 +59,13 @@ def tables() -> Mapping[str, str]:
             "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
         ),
-        "crashes": table("needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())),
+        "crashes": table(
+            "what | needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())
+        ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "gpu-constants": "".join(map(_constant, [row_of(Constant, row) for row in data_file("gpu_speed.json")])),
-        "support": table("precision | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
+        "support": table("about | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
@@ -97,7 +99,7 @@ def _crash_row(crash: Crash) -> Sequence[str]:
     stopped = ", ".join(crash.models) or (f"images by digest ({len(crash.images)})" if crash.images else "")
     warned = ", ".join(crash.sisters) or ("other images" if crash.images else "" if crash.dies else "all")
     record = f"[{crash.id}]({crash.source.removeprefix('docs/')})"
-    return crash.needs, crash.releases, stopped or "none", warned or "none", record, crash.way_out
+    return crash.kind, crash.needs, crash.releases, stopped or "none", warned or "none", record, crash.way_out
 
 
 def checkpoints_file() -> str:
@@ -146,7 +148,8 @@ def _absent_row(one: Checkpoint) -> Sequence[str]:
 
 def _support_row(row: Support) -> Sequence[str]:
     converted = " (converted while loading)" if row.loading == "on-load" else ""
-    versions = f"{f'from {row.first}' if row.first else ''}{f'up to {row.last}' if row.last else ''}" or "all"
+    bounds = f"from {row.first}" if row.first else "", f"up to {row.last}" if row.last else ""
+    versions = ", ".join(filter(None, bounds)) or "all"
     answer = f"{'no' if row.answer == 'no' else 'unknown'}: {row.note}"
     if row.answer == "yes":
         answer = "yes, computed in bf16" if row.is_weight_only else "yes"

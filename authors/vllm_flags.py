@@ -1,7 +1,11 @@
-"""`python -m authors.vllm_flags FILE...`: write a table of `vllm serve` flags from a source archive of vllm.
+"""`python -m authors.vllm_flags FILE...`: put the `vllm serve` flags of a source archive of vllm into the planner's table.
 
-The archive, vllm-X.Y.Z.tar.gz of the Python package index, is read but never run. The flags follow from the syntax of arg_utils.py, cli_args.py
+With `--removed`, print instead each flag that a newer one of the archives lacks, with the newest that has it: rows for `removed` in the table.
+
+An archive, vllm-X.Y.Z.tar.gz of the Python package index, is read but never run. The flags follow from the syntax of arg_utils.py, cli_args.py
 and the dataclasses in config/. Kinds: switch, toggle (also `--no-`), value, values (one or more words), optional (none or one word).
+A flag's line ends with vllm's group of it, as `@ParallelConfig`. The words of a flag that vllm looks up in a registry of its own are its choices.
+The table has each line once, with the releases that have it.
 """
 
 import ast
@@ -15,15 +19,31 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 
-FOLDER: Final = Path(__file__).resolve().parents[1] / "gemma_serving" / "planning" / "data" / "flags"
-_READ: Final = re.compile(r"/(vllm/(?:engine|config|entrypoints)/.*\.py)$")
+TABLE: Final = Path(__file__).resolve().parents[1] / "gemma_serving" / "planning" / "data" / "flags.json"
+_READ: Final = re.compile(
+    r"^[^/]+/(vllm/(?:engine|config|entrypoints)/.*\.py|vllm/.*/(?:__init__|registry)\.py|(?:examples|vllm)/.*\.jinja)$"
+)
+_REGISTRIES: Final[Mapping[str, str]] = {
+    "attention-backend": "AttentionBackendEnum",
+    "attention-config.backend": "AttentionBackendEnum",
+    "load-format": "LoadFormats",
+    "mm-encoder-attn-backend": "AttentionBackendEnum",
+    "reasoning-parser": "_REASONING_PARSERS_TO_REGISTER",
+    "speculative-config.method": "SpeculativeMethod",
+    "structured-outputs-config.backend": "StructuredOutputsBackend",
+    "tool-call-parser": "_TOOL_PARSERS_TO_REGISTER",
+}
+"""Flag without hyphens in front, or key of a flag with a JSON value, and vllm's name of the type, enumeration or dictionary with its words."""
+_BUILT_IN_TEMPLATES: Final = "vllm/transformers_utils/chat_templates/"
+"""Folder where vllm looks for a template by its file name."""
 
 
 class _VllmSource:
     """Classes and type aliases of the archive; of two with one name, the first."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
-        self.trees = {name: ast.parse(text) for name, text in modules.items()}
+        self.trees = {name: ast.parse(text) for name, text in modules.items() if name.endswith(".py")}
+        self.groups: dict[str, str] = {}
         self.classes: dict[str, ast.ClassDef] = {}
         self.aliases: dict[str, ast.expr] = {}
         self.sizes = {"max_model_len"}  # fields that vllm reads as numbers with a suffix
@@ -44,6 +64,8 @@ class _VllmSource:
         """Note a variable: the result of `get_kwargs`, a field of it, or a separate parser, to which no number type applies."""
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "get_kwargs":
             self._owners[name] = ast.unparse(value.args[0])
+        elif isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".add_argument_group"):
+            self.groups[name] = "".join(_texts([item.value for item in value.keywords if item.arg == "title"]))
         elif found := self.field(value) if isinstance(value, ast.Subscript) else None:
             self._fields[name] = found
         elif (variable := name.removesuffix("['type']")) in self._fields:
@@ -93,6 +115,15 @@ class _VllmSource:
             is_value = name == "Literal" and isinstance(part, ast.Constant)
             yield from [f"={ast.literal_eval(part)}"] if is_value else self.types(part, depth)
 
+    def words(self, name: str) -> list[str]:
+        """Return the members of a type, an enumeration or a dictionary of vllm."""
+        node, members = self.aliases.get(name), self.classes.get(name)
+        if members is not None:
+            return sorted(ast.unparse(item.targets[0]) for item in members.body if isinstance(item, ast.Assign))
+        if isinstance(node, ast.Dict):
+            return sorted(_texts([key for key in node.keys if key is not None]))
+        return sorted(word[1:] for word in self.types(node) if word.startswith("=")) if node is not None else []
+
     def kind(self, types: set[str]) -> tuple[str, Sequence[str]]:
         """Return vllm's argument kind for a field's types, and its values (`_compute_kwargs` of arg_utils.py)."""
         literals = sorted(name[1:] for name in types if name.startswith("="))
@@ -115,10 +146,10 @@ def _texts(nodes: Sequence[ast.expr]) -> list[str]:
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
-def _line(names: Sequence[str], kind: str, choices: Sequence[str], number: str) -> str:
-    """Return a flag as a line: spellings, kind, and closed values or the type of a number, with `?` if vllm also accepts `None`."""
+def _line(names: Sequence[str], kind: str, choices: Sequence[str], number: str, group: str) -> str:
+    """Return a flag as a line: spellings, kind, closed values or the type of a number, with `?` if vllm also accepts `None`, and its group."""
     values = "|".join(choices) or (f"<{number}>" if number and kind == "value" else "")
-    return " ".join((*names, kind, values)).rstrip()
+    return " ".join(filter(None, (*names, kind, values, f"@{group}" if group else "")))
 
 
 def flags_of(modules: Mapping[str, str]) -> list[str]:
@@ -129,6 +160,14 @@ def flags_of(modules: Mapping[str, str]) -> list[str]:
     by_name = {line.split()[0]: line for line in (*_declared(source, nodes), *_frontend(source, nodes))}
     if not by_name:
         raise CommandRefusedError("The archive declares no flags. Pass a source archive of vllm.")
+    templates = [name.removeprefix(_BUILT_IN_TEMPLATES) for name in sorted(modules) if name.endswith(".jinja")]
+    registered = {name: source.words(registry) for name, registry in _REGISTRIES.items()} | {"chat-template": templates}
+    for name, words in registered.items():
+        flag, dot, _ = f"--{name}".partition(".")
+        if words and flag in by_name:
+            spellings = [f"--{name}"] if dot else by_name[flag].split(" value")[0].split()
+            more = ["AUTO"] if flag.startswith("--attention") else []  # None, and no member (AttentionConfig)
+            by_name[f"--{name}"] = _line(spellings, "value", [*words, *more], "", by_name[flag].partition("@")[2])
     return [by_name[name] for name in sorted(by_name)]
 
 
@@ -141,10 +180,11 @@ def _declared(source: _VllmSource, nodes: Sequence[ast.AST]) -> Iterator[str]:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
             names = sorted(_texts(node.args), key=lambda name: not name.startswith("--"))
             if names[:1] and names[0].startswith("-"):
-                yield _flag(source, names, {item.arg: item.value for item in node.keywords})
+                group = source.groups.get(ast.unparse(node.func).removesuffix(".add_argument"), "")
+                yield _flag(source, names, {item.arg: item.value for item in node.keywords}, group)
 
 
-def _flag(source: _VllmSource, names: Sequence[str], given: Mapping[str | None, ast.expr]) -> str:
+def _flag(source: _VllmSource, names: Sequence[str], given: Mapping[str | None, ast.expr], group: str) -> str:
     field = source.field(given.get(None))
     kind, choices = source.kind(field[0]) if field else ("value", ())
     text = {name: ast.unparse(value) for name, value in given.items() if name}
@@ -158,7 +198,7 @@ def _flag(source: _VllmSource, names: Sequence[str], given: Mapping[str | None, 
     if isinstance(values := given.get("choices"), ast.List):
         choices = _texts(values.elts)
     plain = text.get("type", "") if text.get("type") in {"int", "float"} else ""
-    return _line(names, kind, choices, source.number(*field) if field else plain)
+    return _line(names, kind, choices, source.number(*field) if field else plain, group)
 
 
 def _frontend(source: _VllmSource, nodes: Sequence[ast.AST]) -> Iterator[str]:
@@ -168,7 +208,7 @@ def _frontend(source: _VllmSource, nodes: Sequence[ast.AST]) -> Iterator[str]:
         types = {*source.types(annotation)}
         kind, choices = source.kind(types)
         kind = "value" if f"['{name}'][" in deleted else kind
-        yield _line([f"--{name.replace('_', '-')}"], kind, choices, source.number(types, name))
+        yield _line([f"--{name.replace('_', '-')}"], kind, choices, source.number(types, name), "Frontend")
 
 
 def read(archive: Path) -> tuple[str, Mapping[str, str]]:
@@ -185,17 +225,40 @@ def read(archive: Path) -> tuple[str, Mapping[str, str]]:
         raise CommandRefusedError(f"Cannot read {archive}: {str(error).splitlines()[0]}.") from None
 
 
-def main(arguments: Sequence[str], out: Path = FOLDER) -> int:
-    """Return 0 if each table was written, 2 if an archive is rejected."""
-    for name in arguments:
-        try:
-            version, modules = read(Path(name))
-            source = f"vllm {version}, source archive on the Python package index"
-            table = {"version": version, "source": source, "flags": flags_of(modules)}
-            (out / f"{version}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-        except CommandRefusedError as error:
-            print(f"vllm_flags: {error}", file=sys.stderr)
-            return 2
+def with_release(rows: Mapping[str, str], version: str, lines: Sequence[str]) -> dict[str, str]:
+    """Return the rows of the table, each a flag's line with its releases, with those of one release replaced."""
+    found = {line: set(releases.split()) - {version} for line, releases in rows.items()}
+    for line in lines:
+        found.setdefault(line, set()).add(version)
+    return {line: " ".join(sorted(releases)) for line, releases in sorted(found.items()) if releases}
+
+
+def removed(names: Mapping[str, set[str]]) -> dict[str, str]:
+    """Return the flags that a newer release lacks, with the newest release that has them. `names`: the flags of each release."""
+    in_order = sorted(names, key=lambda version: [int(part) for part in version.split(".")])
+    last = {name: version for version in in_order for name in names[version]}
+    return {name: version for name, version in sorted(last.items()) if version != in_order[-1]}
+
+
+def main(arguments: Sequence[str], out: Path = TABLE) -> int:
+    """Return 0 if the table was written or the removed flags were printed, 2 if an archive is rejected."""
+    found: dict[str, list[str]] = {}
+    try:
+        for name in arguments:
+            if name != "--removed":
+                version, modules = read(Path(name))
+                found[version] = flags_of(modules)
+    except CommandRefusedError as error:
+        print(f"vllm_flags: {error}", file=sys.stderr)
+        return 2
+    if "--removed" in arguments:
+        names = {version: {line.split()[0] for line in lines} for version, lines in found.items()}
+        print("\n".join(f"{name} | {version}" for name, version in removed(names).items()))
+        return 0
+    table = json.loads(out.read_text(encoding="utf-8"))
+    for version, lines in found.items():
+        table["flags"] = with_release(table["flags"], version, lines)
+    out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -1,13 +1,20 @@
-"""Check of a component's arguments, before it declares a resource."""
+"""Arguments of components: their classes, their default owner, and their check before a resource is declared."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
 
 import pulumi
 
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.masking import masked
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.settings.annotations import HasProblems
-from gemma_serving.planning.settings.fields import check_block
+from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.annotations import Checked
+from gemma_serving.planning.settings.fields import check_block, own_field
+
+T = TypeVar("T")
 
 
 def argument(path: str) -> str:
@@ -22,26 +29,50 @@ class InvalidArgumentError(PlanningError, pulumi.RunError):
     """
 
 
-def require_valid(component: str, args: HasProblems, blocks: Mapping[str, HasProblems]) -> None:
-    """Raise InvalidArgumentError for the first invalid argument of a component.
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def arguments(owner: type[T]) -> type[T]:
+    """Return a class of arguments: frozen data with keywords only, whose call without a required one raises InvalidArgumentError."""
+    made = dataclass(frozen=True, slots=True, kw_only=True)(owner)
+    require_names(made)
+    return made
 
-    `blocks` are its arguments that are blocks of settings, by name. Their limits are those of a settings file.
-    """
+
+def require_names(owner: type[Any]) -> None:
+    """Let a call of a dataclass raise InvalidArgumentError, not Python's TypeError, for a missing or an unknown argument."""
+    construct: Callable[..., None] = owner.__init__
+
+    @wraps(construct)
+    def checked(*given: object, **named: object) -> None:
+        try:
+            construct(*given, **named)
+        except TypeError as error:
+            raise InvalidArgumentError(f"{owner.__name__} {str(error).partition('() ')[2]}.") from None
+
+    owner.__init__ = checked
+
+
+def require_valid(component: str, args: object, kind: type[object]) -> None:
+    """Raise InvalidArgumentError for the first invalid argument of a component, whose arguments are of class `kind`, and of its blocks."""
+    if not isinstance(args, kind):
+        raise InvalidArgumentError(f"{component}: its arguments are a {type(args).__name__}; expected {kind.__name__}.")
     try:
-        for name, block in blocks.items():
-            _require_complete(block, name)
-            check_block(block, name, in_python=True)
-        problem = next(args.problems(), None)
+        check_block(args, "", in_python=True)
     except PlanningError as error:
-        raise InvalidArgumentError(f"{component}: {error}") from None
-    if problem is not None:
-        raise InvalidArgumentError(f"{component}: {problem}.")
+        raise InvalidArgumentError(masked(f"{component}: {error}")) from None
 
 
-def _require_complete(block: HasProblems, name: str) -> None:
-    """Raise PlanningError for a required field without a value. A question of the planner may leave it empty; a component may not."""
-    for field in fields(block) if is_dataclass(block) else ():
-        value: object = getattr(block, field.name)
-        is_required = field.default is MISSING and field.default_factory is MISSING
-        if is_required and not value:
-            raise PlanningError(f"`{name}.{field.name}` is {value!r}, but it is required. Set it.")
+def program_ownership() -> Ownership:
+    """Return the Pulumi project and stack of the running program."""
+    return Ownership(project=pulumi.get_project(), stack=pulumi.get_stack())
+
+
+def _problem(owner: Ownership) -> str | None:
+    for name in (owner.project, owner.stack):
+        problem = own_field("", text.LabelValue).problem(name)
+        if problem is not None:
+            return f'"{name}" cannot be the value of a label: {problem}. Pass `ownership=Ownership(project=..., stack=...)` of contracts.labels'
+    return None
+
+
+Owner: TypeAlias = Annotated[Ownership, Checked(_problem)]
+"""Owner whose names can be the values of labels."""

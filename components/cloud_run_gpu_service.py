@@ -1,24 +1,23 @@
 """A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and grants for callers."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import argument, require_valid
-from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.checks import Owner, argument, arguments, program_ownership, require_names, require_valid
 from gemma_serving.components.model_bucket import ModelBucket
 from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
-from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.resource_types import SERVICE_COMPONENT
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
+from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
+from gemma_serving.planning.settings.fields import own_field
 from gemma_serving.planning.settings.google_limits import (
     PROMPT_PROBE,
     instance_problems,
@@ -36,7 +35,6 @@ INGRESS: Mapping[str, str] = {
 """API values by the names that gcloud uses."""
 _SERVER = "vllm"
 _CACHE_VOLUME: Final = "file-cache"
-_MOUNT_PATH: Final = re.compile(r"(/[\w.-]+)+")
 _PLANNERS_NAME: Final = {name: planners for planners, name in CLOUD_RUN_GPUS.items()}
 _MIB_PER_GIB = 1024
 _LIVENESS_PERIOD_S = 60
@@ -44,61 +42,62 @@ _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
 _IMAGE_PULL_S = 15 * 60
 """Time to import an image of 8.6 GB and for Cloud Run's work around the start. Assumed, on the safe side."""
+require_names(CloudRunSettings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class MemoryVolume:
     """A folder of the container in memory. Its content is part of the container's memory."""
 
-    name: str
-    path: str
+    name: text.ResourceName
+    path: text.MountPath
     size_limit: str
     """Kubernetes quantity, such as 8Gi. Writes beyond it fail."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class DirectVpc:
     """A subnet for all egress of the service. Without Cloud NAT the service then reaches only Google's APIs."""
 
-    network: pulumi.Input[str]
+    network: pulumi.Input[text.Network]
     """projects/P/global/networks/N."""
-    subnetwork: str
+    subnetwork: text.Subnetwork
     """Name of the subnet in the service's region. Each instance takes an address, so a full subnet stops scaling."""
-    tag: str
+    tag: text.ResourceName
     """Network tag that firewall rules refer to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class Collector:
     """Collector of metrics in a container next to the server's."""
 
-    image: str
+    image: text.ImageByDigest
     """Reference by digest."""
     config: str
-    secrets: Mapping[str, StoredSecret | ExistingSecret]
+    secrets: Mapping[text.Variable, StoredSecret | ExistingSecret]
     """The server's API key by its variable, if it has one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class CloudRunGpuServiceArgs:
     """A service, its server, and its settings.
 
     Of `service`, a component has no use for quotas and for `compile_cache`, whose parts a stack adds to `server` and `memory_volumes`.
     """
 
-    project: str
+    project: text.ProjectId
     """Id of the Google Cloud project. A change replaces the service."""
-    service_name: str
+    service_name: text.ServiceName
     """Name of the service, part of its URL. A change replaces the service."""
-    service_account: pulumi.Input[str]
+    service_account: pulumi.Input[text.AccountEmail]
     """E-mail address of the account that pulls the image and reads secrets and bucket. A change is a new revision."""
     service: CloudRunSettings
     """Region, GPU, size, instances, probes, mount and callers. Another region replaces the service; most changes are a new revision."""
     server: VllmServer
     """The server. A change is a new revision."""
-    bucket: ModelBucket | None = None
-    """Bucket with the weights. `service.mount` sets how it is mounted; modes `streamer` and `memory` mount nothing. Default: no mount."""
-    mount_path: str = MODELS_FOLDER
+    bucket: ModelBucket | pulumi.Input[str] | None = None
+    """Bucket with the weights, or the name of one that `service_account` can read, mounted as `service.mount` sets. Default: no mount."""
+    mount_path: text.MountPath = MODELS_FOLDER
     """Absolute path of the bucket's folder in the container, read-only, owned by `service.mount.uid`, by default `server.uid`."""
     memory_volumes: Sequence[MemoryVolume] = ()
     """More folders in memory. One for the file cache of mode `fuse-cached` is added."""
@@ -106,9 +105,9 @@ class CloudRunGpuServiceArgs:
     """Subnet for all egress. Required with `service.direct_vpc`, otherwise rejected."""
     collector: Collector | None = None
     """Collector, which takes its share of the instance from the server (contracts.collector). Default: no metrics are stored."""
-    ownership: Ownership = field(default_factory=program_ownership)
+    ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the service. Default: the project and stack of the running program."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: text.Labels = field(default_factory=dict[str, str])
     """Additional labels of the service. A change updates it in place."""
     accepts_limits: bool = False
     """Skip the checks of Google's limits, for a limit that Google has raised."""
@@ -119,15 +118,15 @@ class CloudRunGpuServiceArgs:
         return self.service.startup_probe or PROMPT_PROBE
 
     @property
-    def mounted(self) -> ModelBucket | None:
-        """The bucket if it is mounted, or None."""
-        return self.bucket if self.service.mount.mounts else None
+    def mounted(self) -> pulumi.Input[str] | None:
+        """Name of the bucket if it is mounted, or None."""
+        name = self.bucket.bucket if isinstance(self.bucket, ModelBucket) else self.bucket
+        return name if self.service.mount.mounts else None
 
     def problems(self) -> Iterator[str]:
         """Yield each invalid argument: argument, value, what is allowed, and what to do."""
-        yield from self.server.problems()
-        if not _MOUNT_PATH.fullmatch(self.mount_path):
-            yield f'`mount_path` is "{self.mount_path}"; expected an absolute path below / such as {MODELS_FOLDER}'
+        if isinstance(self.bucket, str) and (problem := own_field("", text.BucketName).problem(self.bucket)):
+            yield f'`bucket` is "{self.bucket}"; {problem}'
         if self.service.direct_vpc != (self.direct_vpc is not None):
             yield "`direct_vpc` and `service.direct_vpc` require each other. Set both or neither"
         if not self.accepts_limits:
@@ -161,7 +160,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
     """URL of the service. Callers send an ID token with it as the audience, unless the service is public."""
 
     def __init__(self, name: str, args: CloudRunGpuServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        require_valid(f'CloudRunGpuService "{name}"', args, {"service": args.service})
+        require_valid(f'CloudRunGpuService "{name}"', args, CloudRunGpuServiceArgs)
         super().__init__(SERVICE_COMPONENT, name, None, opts)
         run = args.service
         service = gcp.cloudrunv2.Service(
@@ -184,7 +183,10 @@ class CloudRunGpuService(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 custom_timeouts=_timeouts(args.startup_probe),
-                depends_on=[*args.server.secrets.values(), *([args.mounted] if args.mounted else [])],
+                depends_on=[
+                    *args.server.secrets.values(),
+                    *([args.bucket] if args.mounted and isinstance(args.bucket, ModelBucket) else []),
+                ],
             ),
         )
         members = ("allUsers",) if run.public else run.invokers
@@ -388,7 +390,7 @@ def _volumes(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplat
             gcp.cloudrunv2.ServiceTemplateVolumeArgs(
                 name="models",
                 gcs=gcp.cloudrunv2.ServiceTemplateVolumeGcsArgs(
-                    bucket=args.mounted.bucket, read_only=True, mount_options=list(options)
+                    bucket=args.mounted, read_only=True, mount_options=list(options)
                 ),
             )
         )

@@ -1,39 +1,40 @@
 """Bucket for weights and compiled programs: private, uniform access, readable only by the server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
-from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL, Ownership
+from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
+from gemma_serving.planning.settings import text
 
 _ABORT_UPLOAD_AFTER_DAYS = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class ModelBucketArgs:
     """A bucket of the stack, or an existing one."""
 
-    project: str
+    project: text.ProjectId
     """Id of the Google Cloud project. A change replaces the bucket."""
-    name: str
+    name: text.BucketName
     """Name of the bucket: globally unique, 3 to 63 lower-case letters, digits, hyphens and dots. A change replaces the bucket."""
-    location: str
+    location: text.BucketLocation
     """Region. Weights from another region than the server's cost money and time at every start. A change replaces the bucket."""
-    readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    readers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the objects, by a short name. Each gets one grant."""
-    ownership: Ownership = field(default_factory=program_ownership)
+    ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the bucket. Default: the project and stack of the running program."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: text.Labels = field(default_factory=dict[str, str])
     """Additional labels of the bucket. A change updates it in place."""
-    existing: str | None = None
+    existing: text.BucketName | None = None
     """Name of an existing bucket. The component then only grants access to it and creates none."""
-    archivers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    archivers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can also write, list and delete objects below `ARCHIVE_PREFIX`, by a short name."""
-    archive_days: int | None = None
+    archive_days: text.Positive | None = None
     """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""
     force_destroy: bool = True
     """Delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
@@ -55,6 +56,7 @@ class ModelBucket(pulumi.ComponentResource):
     """All grants. A server must not start before those of its account."""
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        require_valid(f'ModelBucket "{name}"', args, ModelBucketArgs)
         super().__init__("gemma-serving:index:ModelBucket", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, child).name

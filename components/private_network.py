@@ -1,17 +1,17 @@
 """A network without external addresses: Private Google Access, SSH through a tunnel, and egress only if needed."""
 
-# An annotation such as gcp.compute.Network otherwise loads the module, which is 4.8 MB, in stacks without a network too.
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.annotations import Items
 
 IAP_RANGE = "35.235.240.0/20"
 """Source addresses of Identity-Aware Proxy's TCP forwarding (Google Cloud, IAP documentation)."""
@@ -74,27 +74,27 @@ class MachineRules(pulumi.ComponentResource):
         self.register_outputs({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class PrivateNetworkArgs:
     """A network and its subnets."""
 
-    project: str
-    name: str
+    project: text.ProjectId
+    name: text.NetworkName
     """Name of the network, and of each of its subnets, routers and NATs."""
-    regions: Sequence[str]
+    regions: Annotated[Sequence[text.Region], Items("region", "regions")]
     """Regions with a subnet. Their order is irrelevant, because a subnet's range depends only on its region."""
-    target_tag: str
+    target_tag: text.ResourceName
     """Network tag of the TPU VMs that allow SSH."""
-    ownership: Ownership = field(default_factory=program_ownership)
+    ownership: Owner = field(default_factory=program_ownership)
     """Owner in the descriptions. Default: the project and stack of the running program."""
     internet_egress: bool = True
     """Add Cloud NAT, which TPU VMs need for the Hugging Face hub, but not for Google's APIs and Artifact Registry."""
     allow_iap: bool = True
     """Allow SSH from Identity-Aware Proxy. The tunnel needs it."""
-    egress_ports: Sequence[str] | None = None
+    egress_ports: Annotated[Sequence[text.PortText], Items("port", "egress_ports")] | None = None
     """TCP ports that TPU VMs may connect to. None: all. The metadata server, DNS and NTP are always reachable."""
     # Google Cloud, "VPC firewall rules": always allowed traffic.
-    gateway_region: str | None = None
+    gateway_region: text.Region | None = None
     """Region of a gateway, which gets its own subnet there for a firewall rule. None: no gateway."""
 
 
@@ -113,6 +113,7 @@ class PrivateNetwork(pulumi.ComponentResource):
     """Resources that must exist before a machine boots."""
 
     def __init__(self, name: str, args: PrivateNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        require_valid(f'PrivateNetwork "{name}"', args, PrivateNetworkArgs)
         super().__init__("gemma-serving:index:PrivateNetwork", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         network = gcp.compute.Network(
@@ -143,7 +144,7 @@ class PrivateNetwork(pulumi.ComponentResource):
         self,
         name: str,
         args: PrivateNetworkArgs,
-        network: gcp.compute.Network,
+        network: "gcp.compute.Network",
         region: str,
         child: pulumi.ResourceOptions,
         *,
@@ -163,7 +164,7 @@ class PrivateNetwork(pulumi.ComponentResource):
 
     @staticmethod
     def _nat(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: "gcp.compute.Network", region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
         described = gcp.compute.RouterArgs(
             name=args.name,
@@ -218,7 +219,8 @@ class _Rules:
         allowed.source_ranges = [source]
         return gcp.compute.Firewall(f"{self.name}-{suffix}", allowed, self.options)
 
-    def _rule(self, suffix: str, direction: str, priority: int) -> gcp.compute.FirewallArgs:
+    def _rule(self, suffix: str, direction: str, priority: int) -> "gcp.compute.FirewallArgs":
+        # In quotes, as every annotation of gcp.compute here: it loads the module, which is 4.8 MB, in stacks without a network too.
         return gcp.compute.FirewallArgs(
             name=f"{self.args.name}-{suffix}",
             project=self.args.project,

@@ -1,4 +1,4 @@
-"""The server's image by digest: pulled through an Artifact Registry remote repository, or built on the upstream image."""
+"""The server's image by digest: pulled through an Artifact Registry remote repository, used as it is in Artifact Registry, or built on another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import InvalidArgumentError
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.planning.settings.image import in_artifact_registry
 
 _DOCKER_HUB: Final = "docker.io"
+_DELETE_FIRST: Final = pulumi.ResourceOptions(delete_before_replace=True)
+"""A replacement has the same name and the same grants: deleted afterwards, the old ones refuse it or are deleted with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class UpstreamAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingImageArgs:
-    """A Docker Hub image, used directly or as the base of an image that is built here."""
+    """An image of Docker Hub or Artifact Registry, used directly or as the base of an image that is built here."""
 
     project: str
     locations: Sequence[str]
@@ -32,9 +34,9 @@ class ServingImageArgs:
     only, as is one that other regions pull from Docker Hub. Changing the first region replaces its repository."""
     repository_id: str
     upstream: str
-    """Repository on Docker Hub, such as vllm/vllm-openai."""
+    """Repository on Docker Hub, such as vllm/vllm-openai, or LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE, which gets no repository here."""
     digest: str
-    """Digest of the image, "sha256:...". A tag is rejected, because a restart could then pull another image."""
+    """Digest of the image, "sha256:..."."""
     ownership: Ownership
     labels: Mapping[str, str]
     readers: Mapping[str, pulumi.Input[str]]
@@ -62,14 +64,20 @@ class ServingImage:
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        if not args.digest.startswith("sha256:"):
-            raise InvalidArgumentError(f'{args.upstream} has digest "{args.digest}". Pin it with "sha256:...".')
         building = args.build_context is not None
+        self.grants, self.repositories = [], {}
+        if in_artifact_registry(args.upstream) and not building:
+            host, project, repository, _ = args.upstream.split("/", 3)
+            if project == args.project:  # only its owner can grant access to a repository of another project
+                location = host.removesuffix("-docker.pkg.dev")
+                self.grants += _reader_grants(name, args, location, repository, opts)
+            self.ref = pulumi.Output.from_input(f"{args.upstream}@{args.digest}")
+            return
         first, *others = args.locations
         account = args.upstream_account
         access = [] if account is None else [_upstream_grant(account, args.project, opts)]
         self._options = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=access))
-        self.grants, repositories = [], dict[str, pulumi.Output[str]]()
+        repositories = dict[str, pulumi.Output[str]]()
         upstream = args.others_pull_upstream and account is None and not building
         for location in (first,) if building or upstream else args.locations:
             # The first region is not part of its names. The others are, so another order creates no duplicate names.
@@ -90,8 +98,6 @@ class ServingImage:
     ) -> pulumi.Output[str]:
         """Declare one repository and its readers, and return HOST/PROJECT/REPOSITORY."""
         building = args.build_context is not None
-        # A replacement has the same name and the same grants: deleted afterwards, the old ones refuse it or are deleted with it.
-        delete_first = pulumi.ResourceOptions(delete_before_replace=True)
         repository = gcp.artifactregistry.Repository(
             f"{name}{suffix}",
             gcp.artifactregistry.RepositoryArgs(
@@ -104,22 +110,9 @@ class ServingImage:
                 description=args.ownership.description,
                 labels={**args.labels, **args.ownership.labels},
             ),
-            opts=pulumi.ResourceOptions.merge(self._options, delete_first),
+            opts=pulumi.ResourceOptions.merge(self._options, _DELETE_FIRST),
         )
-        self.grants += [
-            gcp.artifactregistry.RepositoryIamMember(
-                f"{name}{suffix}-{reader}",
-                gcp.artifactregistry.RepositoryIamMemberArgs(
-                    project=args.project,
-                    location=location,
-                    repository=repository.name,
-                    role="roles/artifactregistry.reader",
-                    member=member,
-                ),
-                opts=pulumi.ResourceOptions.merge(opts, delete_first),
-            )
-            for reader, member in args.readers.items()
-        ]
+        self.grants += _reader_grants(f"{name}{suffix}", args, location, repository.name, opts)
         host = f"{location}-docker.pkg.dev/{args.project}"
         return repository.repository_id.apply(lambda repository_id: f"{host}/{repository_id}")
 
@@ -142,6 +135,26 @@ class ServingImage:
             opts=opts,
         )
         return image.repo_digest
+
+
+def _reader_grants(
+    name: str, args: ServingImageArgs, location: str, repository: pulumi.Input[str], opts: pulumi.ResourceOptions | None
+) -> list[gcp.artifactregistry.RepositoryIamMember]:
+    """Allow the readers to pull from a repository of the project."""
+    return [
+        gcp.artifactregistry.RepositoryIamMember(
+            f"{name}-{reader}",
+            gcp.artifactregistry.RepositoryIamMemberArgs(
+                project=args.project,
+                location=location,
+                repository=repository,
+                role="roles/artifactregistry.reader",
+                member=member,
+            ),
+            opts=pulumi.ResourceOptions.merge(opts, _DELETE_FIRST),
+        )
+        for reader, member in args.readers.items()
+    ]
 
 
 def _upstream_grant(account: UpstreamAccount, project: str, opts: pulumi.ResourceOptions | None) -> pulumi.Resource:

@@ -1,33 +1,33 @@
 """Secret values of a server in Secret Manager: a Hugging Face token, an API key, a signing key. Only their readers can read them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Final
 
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.defaults import program_ownership
-from gemma_serving.contracts.labels import Ownership
+from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
+from gemma_serving.planning.settings import text
 
 _ACCESSOR: Final = "roles/secretmanager.secretAccessor"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class StoredSecretArgs:
     """A secret and its readers."""
 
-    project: str
+    project: text.ProjectId
     """Id of the Google Cloud project. A change replaces the secret."""
-    secret_id: str
+    secret_id: text.SecretId
     """Id of the secret in the project, up to 255 letters, digits, hyphens and underscores. A change replaces the secret."""
     value: pulumi.Input[str] = field(repr=False)
     """The value, such as `pulumi.Config().require_secret("hfToken")`. A change creates another version and restarts the servers that use it."""
-    readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    readers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the value, by a short name, such as `{"server": "serviceAccount:..."}`. Each gets one grant."""
-    ownership: Ownership = field(default_factory=program_ownership)
+    ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the secret. Default: the project and stack of the running program."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: text.Labels = field(default_factory=dict[str, str])
     """Additional labels of the secret. A change updates it in place."""
 
 
@@ -52,6 +52,7 @@ class StoredSecret(pulumi.ComponentResource):
     """One grant per reader. A server must not start before them."""
 
     def __init__(self, name: str, args: StoredSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        require_valid(f'{type(self).__name__} "{name}"', args, StoredSecretArgs)
         super().__init__(f"gemma-serving:index:{self._kind}", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         secret = gcp.secretmanager.Secret(
@@ -106,13 +107,13 @@ class ArchiveKeySecret(StoredSecret):
     _keeps_value = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class ExistingSecretArgs:
     """An existing version and its readers."""
 
-    version_name: str
+    version_name: text.SecretVersion
     """projects/P/secrets/S/versions/N. P may be another project. A change restarts the servers that use it."""
-    readers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    readers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the value, by a short name."""
 
 
@@ -126,6 +127,7 @@ class ExistingSecret(pulumi.ComponentResource):
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ExistingSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        require_valid(f'ExistingSecret "{name}"', args, ExistingSecretArgs)
         super().__init__("gemma-serving:index:ExistingSecret", name, None, opts)
         _, project, _, secret, _, version = args.version_name.split("/")
         self.secret_id = pulumi.Output.from_input(f"projects/{project}/secrets/{secret}")

@@ -1,13 +1,12 @@
 """TPU capacity as a queued resource, and its server: a document in the node's metadata, which the provider patches in place."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pulumi
 
-from gemma_serving.components.checks import argument, require_valid
-from gemma_serving.components.defaults import program_ownership
+from gemma_serving.components.checks import Owner, argument, arguments, program_ownership, require_names, require_valid
 from gemma_serving.components.gcp_tpu import (
     CapacityFormArgs,
     QueuedResource,
@@ -20,7 +19,6 @@ from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.collector import COLLECTOR_METADATA_KEY
 from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY
 from gemma_serving.contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
-from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
 from gemma_serving.contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
 from gemma_serving.contracts.serving_document import (
@@ -33,6 +31,7 @@ from gemma_serving.contracts.serving_document import (
 from gemma_serving.planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
+from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.google_limits import accelerator_problem, run_limit_problem
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, vllm_environment
@@ -49,9 +48,10 @@ _NOTICE_S = 60
 """Seconds by which the TPU VM rejects a document before `pulumi up` times out."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
+require_names(TpuSettings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@arguments
 class TpuQueuedResourceArgs:
     """The requested capacity, and its server.
 
@@ -59,31 +59,31 @@ class TpuQueuedResourceArgs:
     networks, labels and grants. `compile_cache: bucket` needs `compile_archive`.
     """
 
-    project: str
+    project: text.ProjectId
     """Id of the Google Cloud project. A change replaces the capacity."""
-    queued_resource_id: str
+    queued_resource_id: text.QueuedResourceId
     """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""
     tpu: TpuSettings
     """Slice, zones, provisioning, run limit, waits, disk and image."""
     server: VllmServer
     """The server. A change restarts it in place."""
-    network: pulumi.Input[str]
+    network: pulumi.Input[text.Network]
     """projects/P/global/networks/N. A change replaces the capacity."""
-    subnetwork: str
+    subnetwork: text.Subnetwork
     """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
-    service_account: pulumi.Input[str]
+    service_account: pulumi.Input[text.AccountEmail]
     """E-mail address of the account that pulls the image, reads secrets and weights, and writes logs and metrics."""
     weights: pulumi.Input[BucketWeights] | None = None
     """Bucket folder to copy first, and its path in the container, the server's first argument. Default: vLLM downloads the model."""
     parts: Sequence[BucketWeights] = ()
     """Drafters and adapters to copy in addition to the weights."""
-    shm_size_gib: float = _SHM_SIZE_GIB
+    shm_size_gib: text.PositiveNumber = _SHM_SIZE_GIB
     """Shared memory of the container in GiB, in which vLLM's workers exchange tensors."""
     image_repositories: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
     """HOST/PROJECT/REPOSITORY of each region that has the server's image. A TPU VM pulls from its own region if possible."""
-    tags: Sequence[str] = ()
+    tags: Sequence[text.ResourceName] = ()
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
-    drain_s: float = DRAIN_S
+    drain_s: text.NumberFromZero = DRAIN_S
     """Seconds for running requests to finish before a server is stopped."""
     shutdown_flag: bool = False
     """True if the image's vLLM has `--shutdown-timeout`, with which the server drains its requests itself."""
@@ -92,21 +92,19 @@ class TpuQueuedResourceArgs:
     collector: pulumi.Input[str] | None = None
     """Metadata with the collector of metrics (contracts.collector). Default: none. A change does not restart the server."""
     prices: PriceBook = LIST_PRICES
-    """Prices that `tpu.max_usd_per_hour` is compared with. Default: the shipped list prices."""
+    """Prices that `tpu.max_usd_per_hour` is compared with. Default: the shipped prices."""
     next_steps: Sequence[str] = ()
     """Next steps, appended to the error if no zone grants capacity."""
-    ownership: Ownership = field(default_factory=program_ownership)
+    ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the TPU VM. Default: the project and stack of the running program."""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: text.Labels = field(default_factory=dict[str, str])
     """Additional labels of the TPU VM. A change updates it in place."""
     accepts_limits: bool = False
     """Skip the check of the run limit, for a limit that Google has raised."""
 
     def problems(self) -> Iterator[str]:
         """Yield each invalid argument: argument, value, what is allowed, and what to do."""
-        yield from self.server.problems()
-        unknown = accelerator_problem(self.tpu.accelerator_type, argument)
-        if unknown is not None:
+        if unknown := accelerator_problem(self.tpu.accelerator_type, argument):
             yield unknown
         if self.tpu.max_usd_per_hour is not None and (problem := ceiling_problem(self.tpu, self.prices)):
             yield f"{problem.message}. Raise it, or remove it"
@@ -143,7 +141,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Address of the TPU VM in its network, or None without one. Another TPU VM has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        require_valid(f'TpuQueuedResource "{name}"', args, {"tpu": args.tpu})
+        require_valid(f'TpuQueuedResource "{name}"', args, TpuQueuedResourceArgs)
         tpu = args.tpu
         accelerator_type = api_accelerator_type(tpu.accelerator_type)
         runtime_version = tpu.runtime_version or image_of(tpu.accelerator_type, tpu.api)

@@ -52,6 +52,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         workload=settings.workload,
         measured_tok_per_s=settings.measured_tok_per_s,
         max_usd=settings.max_usd,
+        max_age_s=settings.max_age_s,
         accept_findings=settings.accept_findings,
         staged_parts=tuple(extra.source for extra in extra_checkpoints(settings) if extra.digest is not None),
         vllm_in_blocks=settings.vllm_in_blocks,

@@ -13,8 +13,8 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
-from gemma_serving.planning import PlanningError
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.stacks import loading
 from gemma_serving.stacks.apis import apis_of

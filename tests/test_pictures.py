@@ -7,7 +7,7 @@ from xml.dom import minidom
 import pytest
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.stacks.loading import from_file, read_yaml
 from gemma_serving.stacks.planned import to_deployment

@@ -14,20 +14,15 @@ import hashlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _LIMIT_S: Final = 1800
-_READY_S: Final = 120
 _LINES: Final = 25
 """Lines of a failed command's output that are shown."""
 _HIDDEN: Final = (
@@ -120,43 +115,6 @@ def checksums(at: Workplace) -> None:
             raise FailedError(f"{name} is not the file that SHA256SUMS lists")
 
 
-def load_test(at: Workplace, cloud: Path) -> None:
-    """Measure the simulated model server of one environment with the load tester of another."""
-    tester = at.environment("loadtest", at.one("loadtest_openai-*.whl"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    server = [cloud / "python", "-m", "localcloud.vllm", "serve", "google/gemma-4-E2B-it", "--host", "127.0.0.1"]
-    with (at.folder / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [*map(str, server), "--port", str(port)],
-            cwd=at.folder,
-            env=at.variables,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/health", process)
-        out = at.folder / "results"
-        load = ("--concurrency", "1,2", "--requests", "8", "--input-tokens", "64", "--output-tokens", "16")
-        # The release is not at fault for a point that a busy machine makes invalid.
-        at.run(tester / "loadtest", "--url", f"http://127.0.0.1:{port}", *load, "--allow-invalid", "--out", out)
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-    if not (out / "report.html").is_file():
-        raise FailedError(f"the load tester wrote no report.html: {sorted(path.name for path in out.iterdir())}")
-
-
-def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
-    end = time.monotonic() + _READY_S
-    while time.monotonic() < end and process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310 - a loopback address
-            return
-        time.sleep(0.1)
-    raise FailedError(f"the simulated server did not become ready within {_READY_S} s")
-
-
 _PROJECT: Final = """name: rehearsal
 runtime:
   name: python
@@ -216,12 +174,16 @@ gemma up first --yes
 pulumi preview --stack first --expect-no-changes --non-interactive
 gemma chat first "Say hello."
 gemma smoke first
+gemma bench first --concurrency 1,2 --requests 8 --input-tokens 64 --output-tokens 16 --allow-invalid --out results
 gemma teardown first --yes
 """
 
 
 def project(at: Workplace) -> None:
-    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and run a stack in it."""
+    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and run a stack in it.
+
+    The release is not at fault for a point of the load test that a busy machine makes invalid.
+    """
     command = at.environment("command", at.one("gemma_serving-*.whl"))
     folder = at.folder / "project"
     folder.mkdir()
@@ -233,6 +195,8 @@ def project(at: Workplace) -> None:
     for words in ("first deployed in", "smoke passed", "No leaked resources"):
         if words not in shown:
             raise FailedError(f"the stack's output lacks {words!r}:\n{shown}")
+    if not (folder / "results" / "report.html").is_file():
+        raise FailedError(f"the load test wrote no report.html:\n{shown}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -243,13 +207,12 @@ def main(arguments: Sequence[str]) -> int:
         try:
             checksums(at)
             cloud = at.environment("cloud", at.one("localcloud_google-*.whl"), "pulumi", "pulumi-gcp")
-            load_test(at, cloud)
             provider(at, cloud)
             project(at)
         except FailedError as error:
             print(f"rehearse: FAILED: {error}", flush=True)
             return 1
-    print("rehearse: the checksums, the load test, the provider and a project's folder work.")
+    print("rehearse: the checksums, the provider, and a project's folder with its load test work.")
     return 0
 
 

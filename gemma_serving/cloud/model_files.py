@@ -27,20 +27,19 @@ class NotSafetensorsError(ValueError):
     """The bytes are not a complete safetensors file. The message is a clause."""
 
 
-def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
+def read_model(path: Path, *, name: str | None = None) -> ModelSpec:
     """Return the architecture of a config.json, or of a folder with one.
 
-    The size of the weights comes from `index`, or else from the index or the safetensors files next to the config; otherwise the planner
-    computes it. Without `name`, the model has the name of its folder. Raises PlanningError for a file that cannot be read, is not a
-    JSON object, or describes a model that cannot be planned.
+    The size of the weights comes from the index or the safetensors files next to the config; otherwise the planner computes it. Without
+    `name`, the model has the name of its folder. Raises PlanningError for a file that cannot be read, is not a JSON object, or describes a
+    model that cannot be planned.
     """
     from gemma_serving.planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
     config = path / CONFIG if path.is_dir() else path
     folder = config.parent
-    if index is None and (folder / INDEX).exists():
-        index = folder / INDEX
-    found = read_object(index) if index is not None else _index_of(folder)
+    index = folder / INDEX
+    found = read_object(index) if index.exists() else _index_of(folder)
     return model_from_config(read_object(config), name=name or folder.resolve().name, index=found)
 
 

@@ -1,6 +1,6 @@
 """Price files: the price file of a stack's settings, and `prices.json` in the project's folder, which `gemma plan prices` writes.
 
-Both are JSON in the format of `planning.data.prices`. A price of the stack's file precedes a refreshed one, which precedes the list price.
+Both are JSON in the format of `planning.data.prices`. A price of the stack's file precedes a refreshed one, which precedes the shipped price.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def stored_book(folder: Path = PROJECT) -> PriceBook | None:
 
 
 def list_prices(folder: Path = PROJECT) -> PriceBook:
-    """Return the prices for resources that exist, without a stack's own: the refreshed ones, then the list prices.
+    """Return the prices for resources that exist, without a stack's own: the refreshed ones, then the shipped ones.
 
     A file that cannot be used is ignored, because a teardown and the guard must not depend on it; every plan reports it.
     """

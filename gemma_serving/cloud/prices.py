@@ -1,11 +1,11 @@
-"""Cost of resources at list prices in their location, and their machines for the record of a stack's runs.
+"""Cost of resources at known prices in their location, and their machines for the record of a stack's runs.
 
 The cost follows from Google's responses and from the age: an upper bound, not a bill, because contracts and credits change it.
 The plan prices slices and instances with the same functions (`planning.data.prices`).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +16,7 @@ from gemma_serving.contracts.capacity_states import BILLED, BILLED_STATUSES, GRA
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.run_record import MICROS, Seen
 from gemma_serving.contracts.search_results import FoundResource
-from gemma_serving.planning.data.prices import instance_parts, slice_parts
+from gemma_serving.planning.data.prices import HourlyPart, Price, instance_parts, slice_parts
 from gemma_serving.planning.machine.hardware import accelerator_of_machine, family_of_type, find_accelerator
 
 SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
@@ -51,51 +51,68 @@ def total(rates: Iterable[float | None]) -> float | None:
 
 def running_usd_per_hour(found: FoundResource) -> float | None:
     """Return the cost per hour of a slice, or of one instance of a service, while it runs; None as above."""
+    return total(map(_usd, _machines(found))) if has_price(found) else None
+
+
+def prices_of(found: FoundResource) -> tuple[Price, ...]:
+    """Return the prices from which the cost of a resource per hour follows; empty if one is unknown, or it has none."""
+    machines = [*_machines(found)] if has_price(found) else []
+    return tuple(part.price for parts in machines for part in parts) if all(machines) else ()
+
+
+def _machines(found: FoundResource) -> Iterator[tuple[HourlyPart, ...]]:
+    """Yield the price of each TPU VM of a resource, or of one instance of a service; empty if the price list has none."""
     document, place = found.document, found.location
-    if not has_price(found):
-        return None
     if found.kind == QUEUED:
-        return _queued_usd(ListedQueuedResource(document), place)
-    if found.kind == NODE:
-        return node_usd_per_hour(document, "standard", place)
-    return _instance_usd(document, place) if found.kind == INSTANCE else container_usd_per_hour(document, place)
+        queued = ListedQueuedResource(document)
+        yield from (_node_parts(node, queued.provisioning, place) for node in queued.nodes)
+    elif found.kind == NODE:
+        yield _node_parts(document, "standard", place)
+    else:
+        yield _instance_parts(document, place) if found.kind == INSTANCE else _container_parts(document, place)
 
 
-def _queued_usd(queued: ListedQueuedResource, zone: str) -> float | None:
-    return total(node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes)
+def _usd(parts: Iterable[HourlyPart]) -> float | None:
+    known = [part.usd_per_hour for part in parts]
+    return sum(known) if known else None
 
 
-def _instance_usd(document: Item, zone: str) -> float | None:
+def _instance_parts(document: Item, zone: str) -> tuple[HourlyPart, ...]:
     """Return the price of a running Compute Engine instance: its chips cost the same as a TPU VM's (Cloud TPU pricing)."""
     kind = accelerator_of_machine(str(document.get("machineType") or ""))
     model = PROVISIONING.get(str(as_mapping(document.get("scheduling")).get("provisioningModel") or ""), "standard")
-    return node_usd_per_hour({"acceleratorType": kind}, model, zone) if kind else None
+    return _node_parts({"acceleratorType": kind}, model, zone) if kind else ()
 
 
 def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | None:
     """Return the price of a TPU VM; None if the price list has none."""
+    return _usd(_node_parts(document, provisioning, zone))
+
+
+def _node_parts(document: Item, provisioning: str, zone: str) -> tuple[HourlyPart, ...]:
     accelerator_type = str(document.get("acceleratorType") or "")
     family, size = family_of_type(accelerator_type), accelerator_type.partition("-")[2]
     accelerator = find_accelerator(accelerator_type)
     if family is None or family.usable_gib is None or not size.isdigit():
-        return None
+        return ()
     scheduling = as_mapping(document.get("schedulingConfig"))
     is_spot = provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
     kind = "spot" if is_spot else provisioning
     chips = accelerator.chips if accelerator is not None else int(size)
-    parts = slice_parts(list_prices(), generation=family.name, chips=chips, provisioning=kind, place=zone)
-    return sum(part.usd_per_hour for part in parts) if parts else None
+    return slice_parts(list_prices(), generation=family.name, chips=chips, provisioning=kind, place=zone)
 
 
 def container_usd_per_hour(document: Item, region: str) -> float | None:
-    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; 0 without a container, None without a known price."""
+    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; None without a known price."""
+    return _usd(_container_parts(document, region))
+
+
+def _container_parts(document: Item, region: str) -> tuple[HourlyPart, ...]:
     template = as_mapping(document.get("template"))
     containers = as_sequence(template.get("containers"))
-    if not containers:
-        return 0.0
     limits = [as_mapping(as_mapping(as_mapping(one).get("resources")).get("limits")) for one in containers]
     gpu = find_accelerator(str(as_mapping(template.get("nodeSelector")).get("accelerator") or ""))
-    parts = instance_parts(
+    return instance_parts(
         list_prices(),
         gpu=gpu.name if gpu else None,
         vcpu=sum(_cpu(one.get("cpu")) for one in limits),
@@ -103,7 +120,6 @@ def container_usd_per_hour(document: Item, region: str) -> float | None:
         zonal_redundancy=not template.get("gpuZonalRedundancyDisabled"),
         place=region,
     )
-    return sum(part.usd_per_hour for part in parts) if parts else None
 
 
 def least_instances(service: Item) -> int:
@@ -132,7 +148,9 @@ def seen_queued(document: Item, node: Item | None) -> Seen | None:
         name=queued.name,
         requested_s=_seconds(document.get("createTime")),
         started_s=_seconds(node.get("createTime")) if node is not None and ListedNode(node).is_up else None,
-        micros_per_hour=_micros(_queued_usd(queued, queued.zone)),
+        micros_per_hour=_micros(
+            total(node_usd_per_hour(one, queued.provisioning, queued.zone) for one in queued.nodes)
+        ),
         longest_s=queued.longest_s,
     )
 
@@ -162,7 +180,7 @@ def seen_instance(document: Item, zone: str) -> Seen | None:
         requested_s=requested_s,
         started_s=None if is_stopped and stopped_s is None else started_s,
         stopped_s=stopped_s if is_stopped else None,
-        micros_per_hour=_micros(_instance_usd(document, zone)),
+        micros_per_hour=_micros(_usd(_instance_parts(document, zone))),
         longest_s=instance.longest_s,
     )
 

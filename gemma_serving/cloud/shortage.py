@@ -1,6 +1,6 @@
 """Why a TPU request waits or failed: for quota, for stock, or unknown if nothing that was read tells.
 
-Google gives no reason while a request waits, and a request without quota can wait like one without stock. So a wait is for stock only if the
+Google gives no reason while a request waits or when it expires, and a request without quota can wait like one without stock. So a wait is for stock only if the
 quota that the request draws on was read, with its use by all others, and is enough. A quota that was not read is unknown, not 0.
 """
 
@@ -88,13 +88,13 @@ def shortage(
     `reads`: the quotas that it can draw on, any of which suffices. `others`: answers in other zones, to requests of the same form.
     """
     enough = _any_enough([read.is_enough for read in reads])
-    is_wait = not words and state in IN_QUEUE
+    is_wait = refusals.has_expired(words) if words else state in IN_QUEUE
     named = refusals.kind(words, refusals.QuotaEvidence(enough, "") if is_wait else None)
     cause: Cause = _CAUSES.get(named, "unknown")
     if words and cause == "stock" and enough is False:
         cause = "unknown"  # words about stock and a quota that is too low contradict each other
     region = zone.rpartition("-")[0]
-    if cause == "stock" and not words and any(refusals.region_without_quota(other.words) == region for other in others):
+    if cause == "stock" and is_wait and any(refusals.region_without_quota(other.words) == region for other in others):
         cause = "unknown"
     said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
     quota = [read.sentence for read in reads] or ["no quota of this request is known"]

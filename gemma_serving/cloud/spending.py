@@ -1,6 +1,6 @@
 """Age, cost and idle time of stacks against their limits. Limits, ages and states come from Google, not from settings.
 
-Past TPU VMs count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are list prices times
+Past TPU VMs count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are known prices times
 lifetime: an upper bound if contracts grant discounts or the end of a machine is unknown. Usage of Cloud
 Run instances is read from Cloud Monitoring; if that is denied, only the instances that always run are counted, and the report states so.
 """
@@ -18,6 +18,7 @@ from gemma_serving.cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
 from gemma_serving.cloud.prices import (
     SERVING,
     has_price,
+    prices_of,
     running_usd_per_hour,
     seen_instance,
     seen_node,
@@ -34,6 +35,7 @@ from gemma_serving.contracts.labels import Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
 from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.units import duration
 
 RecordWord = Literal["present", "absent", "unknown"]
@@ -63,6 +65,8 @@ class StackSpending:
     """True if a part of the cost could not be read, so `usd` is a lower bound."""
     usd_by_name: Mapping[str, float] = field(default_factory=dict[str, float])
     """Parts of `usd` by the resource's full name; of the account, the cost of past TPU VMs. A part that is unknown is absent."""
+    prices: Sequence[Price] = ()
+    """Prices of its current TPU VMs, or of its service."""
     idle: Literal["idle", "busy", "unknown"] | None = None
     """Report of its TPU VMs; None without `tpu.idleAfter` or without a machine."""
     idle_s: float | None = None
@@ -209,6 +213,7 @@ def _spending(read: _StackFigures) -> StackSpending:
         running_usd_per_hour=total(map(running_usd_per_hour, priced)),
         is_least=read.is_least or bool(unpriced),
         usd_by_name={name: usd for name, usd in usd_by_name.items() if name not in unpriced},
+        prices=tuple(price for item in priced for price in prices_of(item)),
         idle=idle,
         idle_s=idle_s,
         unknown=tuple(read.unknown),

@@ -36,7 +36,7 @@ class StackLimits:
     max_age_s: int | None = None
     """Seconds from the first start of a machine or the service (contracts.run_record)."""
     max_usd: int | None = None
-    """US dollars at list prices."""
+    """US dollars at the planner's prices."""
     idle_after_s: int | None = None
     """Seconds without a request on a TPU VM, by the server's own counters."""
 

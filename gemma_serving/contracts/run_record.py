@@ -30,7 +30,7 @@ class RecordedRun:
 
     start_s: int
     micros_per_hour: int
-    """List price of the TPU VM, or of one instance of the service."""
+    """Price of the TPU VM, or of one instance of the service, when it was recorded."""
     longest_s: int | None = None
     """Seconds after which Google deletes the TPU VM, or None."""
     is_service: bool = False

@@ -4,24 +4,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gemma_serving.contracts.installation import PACKAGE
+from gemma_serving.contracts.installation import CHECKOUT, PACKAGE
 from gemma_serving.contracts.spelling import did_you_mean
 
-EXAMPLES: Final = "examples/stacks"
+EXAMPLES: Final = PACKAGE / "examples"
 """Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
 
 
 def shipped_files(folder: Path) -> Sequence[Path]:
-    """Return the settings files in a project's folder and those of its examples, sorted by file name."""
-    found = {path.name: path for place in (folder / EXAMPLES, folder) for path in place.glob("Pulumi.*.yaml")}
+    """Return the settings files in a project's folder, of a checkout with the examples, sorted by file name."""
+    places = (EXAMPLES, folder) if folder == CHECKOUT else (folder,)
+    found = {path.name: path for place in places for path in place.glob("Pulumi.*.yaml")}
     return [found[name] for name in sorted(found)]
 
 
 def settings_file(stack: str, folder: Path) -> Path:
     """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
     name = f"Pulumi.{stack}.yaml"
-    places = (folder, folder / EXAMPLES, PACKAGE / "examples")
-    return next((place / name for place in places if (place / name).is_file()), folder / name)
+    return next((place / name for place in (folder, EXAMPLES) if (place / name).is_file()), folder / name)
 
 
 def stacks_in(folder: Path) -> Sequence[str]:
@@ -45,11 +45,8 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
     name = f"Pulumi.{stack}.yaml"
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
-    if (example := settings_file(stack, folder)).is_file():
-        if not example.is_relative_to(folder):
-            return f"{name} not found. {stack} is an example. Copy it with `gemma new NAME --like {stack}`."
-        place = example.relative_to(folder).as_posix()
-        return f"{name} not found. {place} is an example. To deploy it, run `cp {place} .`, or copy it with `gemma new NAME --like {stack}`."
+    if settings_file(stack, folder).is_file():
+        return f"{name} not found. {stack} is an example. Copy it with `gemma new NAME --like {stack}`."
     if is_deployed:
         return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
     known = stacks_in(folder)

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
@@ -98,6 +99,11 @@ class CloudFacts:
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
 
+    @property
+    def serves_nothing(self) -> bool:
+        """True if the server failed and Google reports nothing that it serves."""
+        return FAILED in {self.state.lower(), self.phase} and self.running is None and not self.unknown
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedResource:
@@ -130,6 +136,8 @@ class ServesNow:
     """`deployed`: its server exists. `ended`: its server existed and is gone. `no server`: only other resources are in the state."""
     why: str = ""
     """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
+    cause: str = ""
+    """Answer of each zone to the last request for capacity, if none granted it and the answers are known."""
 
     @property
     def shown(self) -> str:
@@ -159,6 +167,8 @@ class StackFacts:
     """True from the moment at which `up` begins with the server until a `destroy` has deleted it."""
     is_without_capacity: bool = False
     """True if an `up` got as far as the request for capacity, but none was granted."""
+    refusal: Sequence[str] = ()
+    """What the last `gemma up` of this folder printed, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
     server: Answer[CloudFacts] | None = None

@@ -29,7 +29,7 @@ Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
 
 STACK_TYPE: Final = "pulumi:pulumi:Stack"
-NO_CAPACITY: Final = "the last request for capacity failed, or the last `up` stopped before it."
+NO_CAPACITY: Final = "The last request for capacity failed, or the last `up` stopped before it."
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.smoke import checks_server
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.failure_hints import known_causes

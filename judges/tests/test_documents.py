@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from gemma_serving.planning import plan
-from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.planner import plan, plan_of
 from gemma_serving.planning.settings.image import image_of_version
 from judges.accuracy import documents
 from tests.planning.corpus.measured import load, subject_of

@@ -21,7 +21,7 @@ from judges.real_vllm.bench import (
 )
 from judges.real_vllm.environment import MODEL, RealVllmError, RealVllmHome
 from judges.real_vllm.judge import RealVllmPart, RealVllmRun, compare_point, count_faults
-from judges.real_vllm.smoke import FEATURES, RANK, arguments, smoke_faults, write_adapter
+from judges.real_vllm.smoke import ADAPTERS, FEATURES, RANK, arguments, responses_faults, smoke_faults, write_adapter
 from localcloud.vllm.adapters import load
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
@@ -60,14 +60,14 @@ def test_a_result_of_vllm_bench_serve_is_read_with_the_surplus_that_its_log_decl
 @pytest.mark.parametrize("part", ["smoke", "features"])
 def test_the_recorded_report_is_what_random_weights_must_get(part):
     assert smoke_faults(recorded(f"{part}.json"), part) == []
-    assert from_json(ServedFeatures, FEATURES).adapters == ("sql",)
+    assert from_json(ServedFeatures, FEATURES).adapters == ("sql", "poems")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda checks: checks[3].update(verdict="passed"), "'chat' must be failed, but is passed"),
-        (lambda checks: checks[9].update(verdict="failed"), "'max-model-len' must be passed, but is failed"),
+        (lambda checks: checks[10].update(verdict="failed"), "'max-model-len' must be passed, but is failed"),
         (lambda checks: checks.pop(4), "the check 'streaming' is missing"),
         (lambda checks: checks.append({**checks[0], "name": "new"}), "the check 'new' is new"),
     ],
@@ -79,12 +79,33 @@ def test_a_smoke_check_that_comes_out_otherwise_is_a_fault(change, said):
     assert said in found
 
 
-def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
-    def refused(adapter):
-        return load(parse(["vllm", "serve", *arguments("simulated/tiny", adapter)]), read({}))
+def test_a_stream_of_responses_must_have_the_text_of_the_response_in_one_piece():
+    """Events as vLLM 0.32.0 sends them, without the fields that are not read."""
+    whole = {
+        "output": [{"type": "reasoning"}, {"type": "message", "content": [{"type": "output_text", "text": "Hi."}]}]
+    }
+    events = [{"type": "response.created"}, *({"type": "response.output_text.delta", "delta": part} for part in "Hi.")]
+    ended = [*events, {"type": "response.completed", "response": whole}]
 
-    assert refused(write_adapter(tmp_path / "a", rank=RANK)) is None
-    problem = refused(write_adapter(tmp_path / "b", rank=RANK * 2))
+    def faults(events, whole=whole):
+        return responses_faults(
+            whole, "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events)
+        )
+
+    assert faults(ended) == []
+    assert faults(events) == ["features: /v1/responses ends with response.output_text.delta"]
+    assert faults([*events[:-1], ended[-1]]) == ["features: the stream of /v1/responses has 'Hi' instead of 'Hi.'"]
+    assert "returned no text" in faults(ended, {"output": []})[0]
+
+
+def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
+    def refused(rank):
+        for name, weight in ADAPTERS.items():
+            write_adapter(tmp_path / name, rank=rank, weight=weight)
+        return load(parse(["vllm", "serve", *arguments("simulated/tiny", tmp_path)]), read({}))
+
+    assert refused(RANK) is None
+    problem = refused(RANK * 2)
     assert f"LoRA rank {RANK * 2} is greater than max_lora_rank {RANK}." in str(problem)
 
 

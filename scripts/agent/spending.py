@@ -24,7 +24,7 @@ _NOT_STARTED: Final = "No paid resource was started, because the cost of"
 
 @dataclass(slots=True, kw_only=True)
 class SpendingLimit:
-    """Combined price of everything deployed, at most. List prices and maximum instance counts: upper bounds."""
+    """Combined price of everything deployed, at most. Known prices and maximum instance counts: upper bounds."""
 
     states: Callable[[], Mapping[str, float]]
     """Reads the price of each deployed stack in USD per hour. Raises CommandRefusedError if one is unknown."""

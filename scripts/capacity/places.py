@@ -361,14 +361,18 @@ class _PlaceComparison:
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types = self.responses.get("acceleratorTypes", zone)
         versions = self.responses.get("runtimeVersions", zone)
-        wanted = tpu_offer(accelerator).runtime_version
+        tpu = self.settings.tpu if self.settings is not None else None
+        given = tpu.runtime_version if tpu and api_accelerator_type(tpu.accelerator_type) == name else None
+        wanted = given or tpu_offer(accelerator).runtime_version
         if types.is_read and name not in _names(types, "type"):
             return LocationCheck("failed", f"the zone does not offer {name}", source=source)
         for response in (types, versions):
             if not response.is_read:
                 return LocationCheck("unknown", response.unread, response.fix, source=source, is_read=False)
-        if wanted not in _names(versions, "version"):
-            return LocationCheck("failed", f"the zone does not offer runtime version {wanted}", source=source)
+        offered = _names(versions, "version")
+        if wanted not in offered:
+            fix = f"remove tpu.runtimeVersion, or set one of {', '.join(sorted(offered))}" if given else ""
+            return LocationCheck("failed", f"the zone does not offer runtime version {wanted}", fix, source=source)
         return LocationCheck("passed", source=source)
 
     def _accepted(

@@ -32,7 +32,7 @@ MAX_BODY_BYTES: Final = 256 * 2**20
 REOPEN_LIMIT_S: Final = 120.0
 """Time that a request waits for a lost tunnel, in seconds."""
 CONNECT_LIMIT_S: Final = 30.0
-_LOCAL_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOCAL_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1", "host.docker.internal", "host.containers.internal"})
 _HOP_BY_HOP: Final = frozenset(
     [
         "connection",
@@ -140,7 +140,10 @@ class ConnectProxy:
             return _error(HTTPStatus.BAD_REQUEST, "the header Host is not a host and a port")
         is_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none").lower() != "none"
         if address.hostname not in _LOCAL_NAMES or "@" in address.netloc or is_page:
-            only = f"this port accepts only local programs that use {HOST} or localhost, not web pages"
+            only = (
+                f"this port accepts only local programs that use {HOST} or localhost, or host.docker.internal from a"
+                " container, not web pages"
+            )
             return _error(HTTPStatus.FORBIDDEN, only)
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._key is not None and not secrets.compare_digest(given.encode(), self._key.encode()):

@@ -71,7 +71,7 @@ def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
     is_new = state.status == "missing"
     file = (DoctorCheck(name="settings file", run=partial(_writable, checkup.stack)),) if is_new else ()
     used = (DoctorCheck(name="limits", run=partial(_used, settings, checkup.stack)),) if state.has_server else ()
-    from_internet = (*model.hub_checks(checkup, settings), model.image_check(settings))
+    from_internet = (*model.hub_checks(checkup, settings), model.image_check(checkup, settings))
     return [
         *passphrase.checks(checkup),
         *file,

@@ -51,19 +51,38 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     responses = read_all(checkup, asked, remaining_s=deadline())
     machines = machines_at_once(tpu.renew_before_s if tpu else None)
     purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
+    of_quotas: list[Diagnosis] = []
+    offers: list[Diagnosis] = []
     for place in sorted(judge(asked, responses, checkup.stack, settings), key=lambda place: place.position or 0):
         if tpu is None:
             quota = asked.quota_of(place.accelerator)
             if quota is not None:
                 yield _quota(checkup, quota, place.place, place.asked.quota)
             continue
-        yield from _form_quotas(checkup, asked, place, purpose=purpose)
-        yield _offer(checkup, place)
+        of_quotas += _form_quotas(checkup, asked, place, purpose=purpose)
+        offers.append(_offer(checkup, place))
+    yield from _one_is_enough(of_quotas)
+    yield from offers
     if run is not None:
         for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
             needed = run.max_instances * each
             check = judge_quota(quota, run.region, responses, needed)
             yield _quota(checkup, quota, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed)
+
+
+def _one_is_enough(lines: Sequence[Diagnosis]) -> Iterator[Diagnosis]:
+    """Yield lines of quotas. A zone without enough of one is no obstacle if another zone has enough: `up` tries each zone."""
+    enough: dict[str, str] = {}
+    for line in lines:
+        quota, _, zone = line.check.rpartition(" in ")
+        if line.state == "passed":
+            enough.setdefault(quota, zone)
+    for line in lines:
+        zone = enough.get(line.check.rpartition(" in ")[0])
+        if line.state == "failed" and zone is not None:
+            yield replace(line, state="passed", detail=f"{line.detail}, but {zone} has enough", fix="")
+        else:
+            yield line
 
 
 def _form_quotas(checkup: Checkup, asked: CapacityQuestion, place: JudgedPlace, *, purpose: str) -> Iterator[Diagnosis]:
@@ -86,7 +105,7 @@ def _offer(checkup: Checkup, place: JudgedPlace) -> Diagnosis:
     refused = [form for form in forms if form.accepted.state == "failed"]
     is_refused = hardware.state == "passed" and bool(forms) and len(refused) == len(forms)
     check = refused[0].accepted if is_refused else hardware
-    fix = _without(checkup, place.place) if check.state == "failed" else check.fix
+    fix = _without(checkup, place.place) if check.state == "failed" and not check.fix else check.fix
     detail = check.detail or _OFFERED
     if refused and not is_refused and hardware.state == "passed":
         detail = f"{detail}; not as {', '.join(form.model for form in refused)}"
@@ -151,12 +170,14 @@ def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
     groups: dict[tuple[Quota, ...], list[str]] = {}
     for model, found in by_form.items():
         groups.setdefault(tuple(found), []).append(model)
+    lines: list[Diagnosis] = []
     for region in tpu.regions:
         best = [(_best(found, region, responses, needed), models) for found, models in groups.items() if found]
         for (check, quota), models in best:
             others = [other.state for (other, _), names in best if names is not models]
             line = _quota(checkup, quota, region, check, forms=f" ({', '.join(models)})" if len(groups) > 1 else "")
-            yield replace(line, has_alternative=any(state != "failed" for state in others))
+            lines.append(replace(line, has_alternative=any(state != "failed" for state in others)))
+    yield from _one_is_enough(lines)
 
 
 def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, needed: float) -> tuple[QuotaCheck, Quota]:

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 import requests
+from google.auth.exceptions import GoogleAuthError
 
 from gemma_serving.cloud.google_session import GoogleListError, NotJsonError
 from gemma_serving.cloud.hub import main_commit
@@ -33,6 +34,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
 from gemma_serving.planning.rules.security.pinned import COMMIT
+from gemma_serving.planning.settings.image import in_artifact_registry
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
@@ -45,6 +47,8 @@ TOKENS: Final = "https://auth.docker.io/token"
 _LIMIT_S: Final = 4.0
 _NOT_FOUND: Final = 404
 _UNAUTHORIZED: Final = 401
+_NOT_SHOWN: Final = {_UNAUTHORIZED, 403, _NOT_FOUND}
+"""Statuses of Artifact Registry for an image that does not exist, or that the caller cannot read."""
 _MANIFEST_TYPES: Final = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -73,7 +77,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         add = f"gcloud secrets versions add {name} --project={project} {end}"
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
-    yield image_check(settings)
+    yield image_check(checkup, settings)
 
 
 def secret_checks(checkup: Checkup, settings: Settings, stored: Mapping[str, str]) -> Iterator[DoctorCheck]:
@@ -104,9 +108,9 @@ def hub_checks(checkup: Checkup, settings: Settings, *, before_staging: bool = F
         yield DoctorCheck(name=name, run=partial(_hub, checkup, settings, file), required=False)
 
 
-def image_check(settings: Settings) -> DoctorCheck:
+def image_check(checkup: Checkup, settings: Settings) -> DoctorCheck:
     """Return the check that the registry has the image. It is unknown if the registry does not respond."""
-    return DoctorCheck(name="image", run=partial(_image, settings), required=False)
+    return DoctorCheck(name="image", run=partial(_image, checkup, settings), required=False)
 
 
 def _weights(checkup: Checkup, settings: Settings, extra: ExtraCheckpoint | None) -> Iterator[Diagnosis]:
@@ -300,37 +304,45 @@ def _secret_version(checkup: Checkup, version: str, *, create: str, add: str) ->
         yield missing(f"{version} is {state}", add) if state else missing(f"{version} does not exist", create)
 
 
-def _image(settings: Settings) -> Iterator[Diagnosis]:
+def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     image = settings.image
     known = image.known is not None and image.known.digest == image.digest
     name = f"{image.repository}@{image.digest[:19]}..."
     table = "" if known else "; not in the table of tested images"
+    fix = "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
+    where, absent = "on Docker Hub", {_UNAUTHORIZED, _NOT_FOUND}
+    if in_artifact_registry(image.repository):
+        where, absent = "in Artifact Registry, or your account has no roles/artifactregistry.reader there", _NOT_SHOWN
     try:
-        answer = ask_registry(image.repository, image.digest)
-    except (requests.RequestException, ValueError, KeyError) as error:
+        answer = ask_registry(image.repository, image.digest, checkup.google.session)
+    except (requests.RequestException, GoogleAuthError, ValueError, KeyError) as error:
         detail = f"cannot reach the registry from this machine ({type(error).__name__}): {name}{table}"
         yield unknown(detail, required=False)
         return
     if answer.ok:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
         yield ok(f"{name}{table}{f'; {left} Docker Hub pulls left for this address' if left else ''}")
-    elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND} and settings.docker_hub is not None:
+    elif answer.status_code in absent and settings.docker_hub is not None:
         detail = f"Docker Hub does not show {name} without the account of gemma-serving:dockerHub{table}"
         yield unknown(detail, required=False)
-    elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
-        fix = "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
-        yield missing(f"{name} does not exist on Docker Hub{table}", fix)
+    elif answer.status_code in absent:
+        yield missing(f"{name} does not exist {where}{table}", fix)
     else:
-        yield unknown(f"Docker Hub returned HTTP {answer.status_code} for {name}{table}", required=False)
+        yield unknown(f"the registry returned HTTP {answer.status_code} for {name}{table}", required=False)
 
 
-def ask_registry(repository: str, digest: str) -> requests.Response:
-    """Request a manifest's headers from Docker Hub or the local cloud's registry, without an account."""
+def ask_registry(repository: str, digest: str, session: requests.Session) -> requests.Response:
+    """Request a manifest's headers from Artifact Registry with the caller's session, or from Docker Hub without an account."""
     simulated = os.environ.get("LOCALCLOUD_URL")
+    headers = {"Accept": ", ".join(_MANIFEST_TYPES)}
+    if in_artifact_registry(repository):
+        host, _, name = repository.partition("/")
+        registry = f"{simulated}/registry/{host}" if simulated else f"https://{host}"
+        return session.head(f"{registry}/v2/{name}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)
     registry = f"{simulated}/registry/registry-1.docker.io" if simulated else REGISTRY
     tokens = f"{simulated}/registry/auth.docker.io/token" if simulated else TOKENS
     scope = {"service": "registry.docker.io", "scope": f"repository:{repository}:pull"}
     granted = requests.get(tokens, params=scope, timeout=_LIMIT_S)
     granted.raise_for_status()
-    headers = {"Authorization": f"Bearer {granted.json()['token']}", "Accept": ", ".join(_MANIFEST_TYPES)}
+    headers["Authorization"] = f"Bearer {granted.json()['token']}"
     return requests.head(f"{registry}/v2/{repository}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)

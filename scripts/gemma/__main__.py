@@ -8,7 +8,7 @@
   gemma completion bash              completion for bash, zsh or fish
   gemma help up                      the help of a command; `gemma help` lists all
 
-`gemma NAME` is `python -m scripts.NAME`; `gemma NAME --help` lists its options.
+`gemma NAME --help` lists the options of a command.
 """
 
 import shutil

@@ -66,7 +66,7 @@ class InitOptions(NewOptions):
 
     name: Annotated[str, Option("Stack name, as for `gemma new`.", positional=True)] = "dev"
     ci: Annotated[
-        bool, Option("Also write the workflows of GitHub: preview, deploy, teardown and guard (docs/ci.md).")
+        bool, Option("Also write the workflows of GitHub: preview, deploy, drift, teardown and guard (docs/ci.md).")
     ] = False
 
 

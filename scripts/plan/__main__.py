@@ -56,7 +56,6 @@ _NEEDS: Final = (
     ("traffic", "--hours-per-day"),
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
-    ("index", "--config PATH"),
     ("yes", "--compile"),
 )
 """Options, and the requirements of each."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console
 
+from gemma_serving.planning.data.prices import UNDATED
 from gemma_serving.planning.question.types import BillPart, Plan
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
@@ -52,7 +53,7 @@ def _places(plan: Plan) -> Iterator[str]:
 
 def _bill(out: Console, plan: Plan) -> None:
     prices = [part.price for part in plan.running.bill if part.price]
-    urls = list(dict.fromkeys(price.url for price in prices if not price.is_own))
+    urls = list(dict.fromkeys(price.url for price in prices if price.kind != "own"))
     bill = FittedTable(
         "Full bill",
         ("part", "amount", "unit price", "USD", "per", "date", "source"),
@@ -63,7 +64,7 @@ def _bill(out: Console, plan: Plan) -> None:
     for part in plan.running.bill:
         bill.add_row(*_row(part, urls))
     out.print(bill)
-    reported = {price.url for price in prices if price.is_reported}
+    reported = {price.url for price in prices if price.kind == "reported"}
     for number, url in enumerate(urls, 1):
         out.print(f"({number}) {'reported by ' if url in reported else ''}{url}", soft_wrap=True, markup=False)
     if any(price.is_assumed for price in prices):
@@ -75,14 +76,14 @@ def _row(part: BillPart, urls: list[str]) -> tuple[str, ...]:
     price, per = part.price, _PER.get(part.basis, part.basis)
     if price is None:
         return (part.name, "", "", f"{part.usd:.4f}", per, "", "")
-    source = "price file" if price.is_own else f"({urls.index(price.url) + 1})"
+    source = "price file" if price.kind == "own" else f"({urls.index(price.url) + 1})"
     return (
         part.name,
         f"{part.amount:,.2f} {part.unit}",
         f"{price.usd:.7f}".rstrip("0").rstrip("."),
         f"{part.usd:.2f}",
         per,
-        price.as_of or "undated",
+        price.as_of or UNDATED,
         f"{source} *" if price.is_assumed else source,
     )
 

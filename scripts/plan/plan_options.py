@@ -43,7 +43,6 @@ class Question:
     config: Annotated[Path | None, Option("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = (
         None
     )
-    index: Annotated[Path | None, Option("Its model.safetensors.index.json. Default: next to --config.")] = None
     workload: Annotated[
         str | None,
         Option(
@@ -68,7 +67,7 @@ class Question:
             metavar="FIGURES",
         ),
     ] = None
-    prices: Annotated[Path | None, Option("JSON file with prices that replace the list prices.")] = None
+    prices: Annotated[Path | None, Option("JSON file with prices that replace the shipped prices.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

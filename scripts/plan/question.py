@@ -5,7 +5,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, get_origin
 
 from msgspec.structs import replace as replace_struct
 
@@ -25,6 +25,7 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import file_key
 from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
 from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.reading import list_items
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.wording import NO_STACK, Wording
@@ -32,7 +33,6 @@ from gemma_serving.scripts.plan.plan_options import NONE, Question
 from gemma_serving.scripts.plan.set_option import (
     OF_NAMED_IMAGE,
     OWN_OPTION,
-    as_yaml,
     is_of_vllm_block,
     option_value,
     parse_set,
@@ -208,6 +208,17 @@ def _in_yaml(key: str, text: str) -> object:
         raise PlanningError(f'--set {key} is "{text}", which is not a value in YAML.') from error
 
 
+def _as_in_a_file(key: str, text: str) -> object:
+    """Return the value of a text for a settings file: the items of a list, otherwise a value in YAML. Raises PlanningError."""
+    field = set_keys().get(key)
+    if field is None or get_origin(field.hint) is not tuple:
+        return _in_yaml(key, text)
+    try:
+        return list_items(text)
+    except ValueError as error:
+        raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
+
+
 def settings_of(question: Question) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError and SettingsError."""
     from gemma_serving.stacks.loading import from_file  # noqa: PLC0415 - only with --stack
@@ -217,7 +228,7 @@ def settings_of(question: Question) -> "Settings":
         key, _, text = (part.strip() for part in pair.partition("="))
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
-        changes[key] = None if text == NONE else _in_yaml(key, as_yaml(key, text))
+        changes[key] = None if text == NONE else _as_in_a_file(key, text)
     return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
 
 
@@ -251,7 +262,7 @@ def _model_spec(question: Question) -> ModelSpec | None:
         return from_hub(question.model or "", save=question.save)
     if question.config is None:
         return None
-    return read_model(question.config, name=question.model, index=question.index)
+    return read_model(question.config, name=question.model)
 
 
 def prices_of(question: Question) -> PriceBook | None:

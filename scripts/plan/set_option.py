@@ -1,7 +1,6 @@
 """The option `--set`: keys as in a settings file, and values of a command line."""
 
 import json
-import re
 import typing
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -91,30 +90,13 @@ def read_value(key: str, field: SettingField, text: str) -> object:
     if text == NONE and (field.is_optional or is_list):
         return None if field.is_optional else ()
     try:
-        return read_text(field, _words(text) if is_list else text)
+        return read_text(field, text)
     except ValueError as error:
         raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
 
 
 def _first_key(block: str) -> str:
     return next(key.removeprefix(f"{block}.") for key in set_keys() if key.startswith(f"{block}."))
-
-
-def _words(text: str) -> str:
-    """Return the items of a list with spaces between them; `[a, b]`, as in a file, is a list too."""
-    if text.startswith("[") and text.endswith("]"):
-        return re.sub(r"""[,"']""", " ", text[1:-1])
-    return text
-
-
-def as_yaml(key: str, text: str) -> str:
-    """Return a value for a settings file: words of a list in brackets."""
-    field = set_keys().get(key)
-    if field is None or text == NONE:
-        return text
-    if typing.get_origin(field.hint) is tuple and not text.startswith("["):
-        return f"[{', '.join(text.split())}]"
-    return text
 
 
 def option_value(field: SettingField, value: object) -> str:
@@ -126,5 +108,7 @@ def option_value(field: SettingField, value: object) -> str:
     if field.quantity is not None:
         return field.quantity.spell(cast("int", value))
     if isinstance(value, tuple):
-        return " ".join(cast("tuple[str, ...]", value)) or NONE
+        words = cast("tuple[str, ...]", value)
+        has_space = any(" " in word or word.startswith("[") for word in words)
+        return json.dumps(words) if has_space else " ".join(words) or NONE
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -65,7 +65,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
         if finding not in notes:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
     if counted := counted_notes(plan):
-        paragraph(console, f"{counted} (--explain lists them)")
+        paragraph(console, f"{counted}; --explain lists them")
 
 
 def _speed_and_price(plan: Plan) -> str:
@@ -122,7 +122,8 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
         legend[1] += f", and {duration(s.beside_s)} beside the image"
     legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
     _bar(console, parts, s.total_s, legend)
-    paragraph(console, f"({behind_the_start(plan.accelerator)})", prefix=_INDENT)
+    without = ", none with the options of ARG05" if _ignores(plan) else ""
+    paragraph(console, f"({behind_the_start(plan.accelerator)}{without})", prefix=_INDENT)
     if faster:
         paragraph(console, f"Faster with {faster}", prefix=_INDENT)
     console.print()
@@ -176,15 +177,26 @@ def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
     )
 
 
-def _few_sources(card: Accelerator | None, throughput: ThroughputPlan) -> Iterator[str]:
+def _few_sources(card: Accelerator | None, throughput: ThroughputPlan, *, ignores: bool) -> Iterator[str]:
     """Yield the bands that rest on no or one public source, as text."""
     decode, prefill = throughput.decode_sources, sources_of("ttft", card)
     if WIDER[decode] > 1:
         low, high = (throughput.decode_tok_per_s * factor for factor in (1 / WIDER[decode], WIDER[decode]))
-        subject = "of a mixture of experts " if sources_of("tpot", card) > decode else ""
+        subject = (
+            ""
+            if sources_of("tpot", card) <= decode
+            else "with the options of ARG05 "
+            if ignores
+            else "of a mixture of experts "
+        )
         yield f"({low:.0f} to {high:.0f}: {_SOURCES[decode]} a time per token {subject}on this accelerator)"
     if WIDER[prefill] > 1:
         yield f"(bands of the time to first token are {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} this time on this accelerator)"
+
+
+def _ignores(plan: Plan) -> bool:
+    """Return whether the plan ignores the effect of an option."""
+    return any(finding.id == "ARG05" for finding in plan.findings)
 
 
 def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -197,7 +209,7 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
     requests = number_of(t.saturated_batch, "concurrent request")
     band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     yield "Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"
-    for text in _few_sources(ACCELERATORS.get(plan.accelerator), t):
+    for text in _few_sources(ACCELERATORS.get(plan.accelerator), t, ignores=_ignores(plan)):
         yield "", text
     if t.accepted_share is not None:
         yield "", _speculation(t.accepted_share, t.plain_tok_per_s)

@@ -34,7 +34,7 @@ MAX_COMMENT_BYTES: Final = 65_536
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
 _UNSET: Final = "-"
-_PLANNED: Final = "Metrics are planned; prices are list prices."
+_PLANNED: Final = "Metrics and prices are planned; `gemma plan STACK --costs` shows the source and date of each price."
 _NO_SECRETS: Final = "`pulumi preview` decrypted no secrets. A changed secret appears only among the settings."
 _SHOWN_OF_NEW: Final = frozenset({"model", "target", "tpu.acceleratorType", "tpu.zones", "cloudRun.gpu"})
 """Settings of a new stack that are shown. The pull request has the others."""

@@ -12,7 +12,8 @@ from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.server_change import flags_of
 from gemma_serving.engine.runner import stacks_in
-from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import SettingField, block_fields
 from gemma_serving.planning.settings.finding import Finding

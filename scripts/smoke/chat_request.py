@@ -1,20 +1,30 @@
 """Chat requests of the checks, and the contents of their responses."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
+from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.smoke.context import CheckContext
-from loadtest.client.events import first_message
+from gemma_serving.scripts.smoke.results import Outcome, failed, passed, warned
+from loadtest.client.events import ChatMessage, delta_of, joined
+from loadtest.client.json_values import as_mapping
 from loadtest.client.openai import ServerAnswer, ServerError
 
 FEATURE_LIMIT_S: Final = 180.0
 """Time for a reasoning response of 1,024 tokens at 6 tokens/s."""
 THINKING_TOKENS: Final = 1024
 """Output tokens of a request with thinking."""
-CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
-"""Gemma 4's delimiters. In a response's text, they show that a parser is missing."""
+MARK: Final = re.compile(r'<\|"?\w*|<?\w*"?\|>')
+"""Gemma 4's delimiters, such as `<|channel>`, `<channel|>` and `<|"|>`, whole or cut."""
+STREAM_HINT: Final = "Without `stream: true`, the same request passes, so the settings are right. Try another vLLM release (docs/upgrade-vllm.md)."
+Judge = Callable[[ChatMessage], Outcome]
+"""Returns the result for one message."""
 Message = Mapping[str, object]
+Body = Mapping[str, object]
 
 
 class StatusError(ServerError):
@@ -48,14 +58,12 @@ def request(
     }
 
 
-async def send(context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
+async def send(context: CheckContext, body: Body, *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
     """Send a chat request and return the response, regardless of its status."""
     return await context.client.post("/v1/chat/completions", body, limit_s=limit_s)
 
 
-async def answered(
-    context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S
-) -> ServerAnswer:
+async def answered(context: CheckContext, body: Body, *, limit_s: float = FEATURE_LIMIT_S) -> ServerAnswer:
     """Send a chat request and return the response. Raises StatusError."""
     return succeeded(await send(context, body, limit_s=limit_s))
 
@@ -67,24 +75,66 @@ def succeeded(answer: ServerAnswer) -> ServerAnswer:
     return answer
 
 
+async def judged(context: CheckContext, body: Body, judge: Judge, hint: str = "") -> Outcome:
+    """Return the worse of two results: of a chat request's response in one piece, and of its response as a stream.
+
+    Both requests are sent at the same time. Their texts may differ, so what the judge reads is compared, the presence of reasoning, the
+    number of tool calls, and the finish reason. `hint`: what to check if the response in one piece fails. Raises ServerError.
+    """
+    stream = context.client.stream({**body, "stream": True}, limit_s=FEATURE_LIMIT_S)
+    answer, streamed = await asyncio.gather(answered(context, body), stream)
+    whole = joined([delta_of(as_mapping(answer.body))])
+    in_stream = _result(streamed, judge)
+    if in_stream.state == "passed" and _parts(whole) != _parts(streamed):
+        in_stream = failed(f"{_parts(streamed)} (plain: {_parts(whole)})")
+    if in_stream.state == "passed" and whole.finish_reason != streamed.finish_reason:
+        in_stream = warned(f"finish_reason {streamed.finish_reason}", f"it is {whole.finish_reason} without a stream.")
+    in_stream = replace(in_stream, measured=f"streamed: {in_stream.measured}")
+    return worst(_with_hint(_result(whole, judge), hint), _with_hint(in_stream, STREAM_HINT))
+
+
+async def judged_in_turn(context: CheckContext, bodies: Mapping[str, Body], judge: Judge, hint: str) -> Outcome:
+    """Judge named requests one after the other, until one does not pass."""
+    outcome = passed("")
+    for name, body in bodies.items():
+        outcome = await judged(context, body, judge, hint)
+        if outcome.state != "passed":
+            return replace(outcome, measured=f"{name}: {outcome.measured}")
+    return outcome
+
+
+def worst(*outcomes: Outcome) -> Outcome:
+    """Return the first failed result, else the first warned one, else the first."""
+    return min(outcomes, key=lambda outcome: ("failed", "warned", "passed").index(outcome.state))
+
+
+def _result(message: ChatMessage, judge: Judge) -> Outcome:
+    """Return the judge's result, or a failed one if the text or a call of the message has delimiters."""
+    calls = "".join(call.name + call.arguments for call in message.tool_calls)
+    for place, text in (("the response", message.text), ("a tool call", calls)):
+        marks = dict.fromkeys(MARK.findall(text.replace('\\"', '"')))
+        if marks:
+            return failed(f"markers {', '.join(marks)} in {place}")
+    return judge(message)
+
+
+def _parts(message: ChatMessage) -> str:
+    calls = number_of(len(message.tool_calls), "tool call")
+    return f"{calls}, {'with' if message.reasoning else 'without'} reasoning"
+
+
+def _with_hint(outcome: Outcome, hint: str) -> Outcome:
+    return replace(outcome, detail=f"{outcome.detail} {hint}".strip()) if outcome.state == "failed" else outcome
+
+
 def content_of(answer: ServerAnswer) -> str:
     """Return the text of a response, without its reasoning."""
-    return str(first_message(answer.body).get("content") or "")
-
-
-def reasoning_of(answer: ServerAnswer) -> str:
-    """Return the reasoning of a response."""
-    return str(first_message(answer.body).get("reasoning") or "")
+    return delta_of(as_mapping(answer.body)).text
 
 
 def prompt_tokens_of(answer: ServerAnswer) -> int:
     """Return the tokens of the request's prompt; 0 if the server reports no usage."""
     return answer.usage.prompt_tokens if answer.usage is not None else 0
-
-
-def marks_in(text: str) -> str:
-    """Return the names of the delimiters in a text, separated by commas."""
-    return ", ".join(mark for mark in CHANNEL_MARKS if mark in text)
 
 
 def shorten(text: str, length: int = 60) -> str:

@@ -43,6 +43,7 @@ CHECKS: Final[tuple[SmokeCheck, ...]] = (
     SmokeCheck("usage", checks_basic.usage),
     SmokeCheck("reasoning", checks_features.reasoning),
     SmokeCheck("tool call", checks_features.tool_call),
+    SmokeCheck("forced tool call", checks_features.forced_tool_call),
     SmokeCheck("structured output", checks_features.structured_output),
     SmokeCheck("max-model-len", checks_features.max_model_len),
     SmokeCheck("tool result", checks_features.tool_result),

@@ -1,33 +1,34 @@
 """Checks of reasoning, tool calls, structured output, the system message and the length limit."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, cast
 
-from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.scripts.smoke.chat_request import (
     THINKING_TOKENS,
     Message,
     answered,
     content_of,
-    marks_in,
+    judged,
+    judged_in_turn,
     prompt_tokens_of,
-    reasoning_of,
     request,
     send,
     shorten,
     user,
+    worst,
 )
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
-from loadtest.client.events import first_message, was_cut
-from loadtest.client.json_values import as_list
-from loadtest.client.openai import ServerAnswer
+from loadtest.client.events import ChatMessage
 
 TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
 TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
 TEMPLATE_HINT: Final = "Check `vllm.thinking.template`: the checkpoint's own template can lack tools or thinking."
+WEATHER_CALL: Final = 'get_weather({"location": "…Tokyo…"})'
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",
     "function": {
@@ -40,8 +41,23 @@ WEATHER_TOOL: Final[dict[str, object]] = {
         },
     },
 }
+CALLS: Final = 4
+"""Calls one after the other in the check of a tool call: a parser's state can break the third (vllm#39214)."""
+UNFORCED_QUESTION: Final = "Write one sentence about Tokyo."
+"""A question that needs no tool."""
+NOT_FORCED: Final = (
+    "the server ignores `tool_choice`, as vLLM 0.26.0 and 0.32.0 do with the parser gemma4 (vllm#50477). Use `auto`."
+)
 TEMPERATURE: Final = "23.7"
 """A temperature that no model guesses."""
+_WEATHER: Final = {"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"}
+_FUNCTION: Final = {"name": "get_weather", "arguments": json.dumps({"location": "Tokyo"})}
+RESULT_MESSAGES: Final[Sequence[Message]] = (
+    user(TOOL_QUESTION),
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "call-1", "type": "function", "function": _FUNCTION}]},
+    {"role": "tool", "tool_call_id": "call-1", "name": "get_weather", "content": json.dumps(_WEATHER)},
+)
+"""A conversation that ends with the result of a tool."""
 CITY_QUESTION: Final = "Tell me about Paris, France."
 CITY: Final[Mapping[str, tuple[str, type]]] = {
     "city": ("string", str),
@@ -62,19 +78,39 @@ async def reasoning(context: CheckContext) -> Outcome:
     context.wanted = "a `reasoning` field, no channel markers in the response"
     if not context.target.thresholds.expect_reasoning:
         return skipped("no reasoning parser in the settings")
-    answer = await answered(context, request(context, [user(SNAIL)], max_tokens=THINKING_TOKENS, thinks=True))
-    thought, marks = reasoning_of(answer), marks_in(content_of(answer))
-    if thought and not marks:
-        return passed(f"{len(thought)} characters of reasoning")
-    measured = f"markers {marks} in the response" if thought else "no reasoning"
-    return failed(measured, "Check `vllm.reasoningParser: gemma4` and the chat template.")
+    body = request(context, [user(SNAIL)], max_tokens=THINKING_TOKENS, thinks=True)
+    return await judged(context, body, _has_reasoning, "Check `vllm.reasoningParser: gemma4` and the chat template.")
+
+
+def _has_reasoning(message: ChatMessage) -> Outcome:
+    thought = message.reasoning
+    return passed(f"{len(thought)} characters of reasoning") if thought else failed("no reasoning")
 
 
 async def tool_call(context: CheckContext) -> Outcome:
-    """Check that the tool is called with valid arguments."""
+    """Check that the tool is called with valid arguments, several times in a row."""
     if not context.target.thresholds.expect_tool_calls:
         return skipped("no tool-call parser in the settings")
-    return await _called(context, max_tokens=512, thinks=False, hint=TOOL_HINT)
+    context.wanted = WEATHER_CALL
+    body = request(context, [user(TOOL_QUESTION)], max_tokens=512, tools=[WEATHER_TOOL])
+    return await judged_in_turn(context, {f"call {number + 1}": body for number in range(CALLS)}, _called, TOOL_HINT)
+
+
+async def forced_tool_call(context: CheckContext) -> Outcome:
+    """Check that `tool_choice` forces a call that the question does not need, by `required` and by the function's name."""
+    if not context.target.thresholds.expect_tool_calls:
+        return skipped("no tool-call parser in the settings")
+    context.wanted = WEATHER_CALL
+    choices = {"required": "required", "by name": {"type": "function", "function": {"name": "get_weather"}}}
+    bodies = {
+        name: request(context, [user(UNFORCED_QUESTION)], max_tokens=256, tools=[WEATHER_TOOL], tool_choice=choice)
+        for name, choice in choices.items()
+    }
+    return await judged_in_turn(context, bodies, _forced, TOOL_HINT)
+
+
+def _forced(message: ChatMessage) -> Outcome:
+    return _called(message) if message.tool_calls else warned("no tool call", NOT_FORCED)
 
 
 async def tools_with_thinking(context: CheckContext) -> Outcome:
@@ -82,61 +118,63 @@ async def tools_with_thinking(context: CheckContext) -> Outcome:
     if not (context.features().tools and context.features().thinking):
         return skipped("needs a tool-call parser and a reasoning parser in the settings")
     hint = f"Without thinking, see the check tool call. {TEMPLATE_HINT}"
-    return await _called(context, max_tokens=THINKING_TOKENS, thinks=True, hint=hint)
+    context.wanted = WEATHER_CALL
+    body = request(context, [user(TOOL_QUESTION)], max_tokens=THINKING_TOKENS, thinks=True, tools=[WEATHER_TOOL])
+    return await judged(context, body, _called, hint)
 
 
-async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint: str) -> Outcome:
-    context.wanted = 'get_weather({"location": "…Tokyo…"})'
-    tools = {"tools": [WEATHER_TOOL], "tool_choice": "auto"}
-    body = request(context, [user(TOOL_QUESTION)], max_tokens=max_tokens, thinks=thinks, **tools)
-    answer = await answered(context, body)
-    calls = as_list(first_message(answer.body).get("tool_calls"))
-    marks = marks_in(content_of(answer))
-    if thinks and marks:
-        return failed(f"markers {marks} in the response", hint)
+def _called(message: ChatMessage) -> Outcome:
+    calls = message.tool_calls
     if not calls:
-        return failed("no tool call", hint)
-    function = as_mapping(as_mapping(calls[0]).get("function"))
-    name, raw = str(function.get("name")), str(function.get("arguments"))
-    measured = f"{name}({raw})"[:60]
+        return failed("no tool call")
+    measured = "; ".join(f"{call.name}({call.arguments})" for call in calls)[:60]
     try:
-        location = str(json.loads(raw)["location"])
+        locations = [str(json.loads(call.arguments)["location"]).lower() for call in calls]
     except (ValueError, KeyError, TypeError):
-        return failed(measured, f"the arguments are not an object with a location. {hint}")
-    if name != "get_weather":
-        return failed(measured, f"the call names another function. {hint}")
-    if "tokyo" not in location.lower() and context.simulated is None:
+        return failed(measured, "the arguments are not an object with a location.")
+    if any(call.name != "get_weather" for call in calls):
+        return failed(measured, "the call names another function.")
+    if not all(call.id for call in calls):
+        return failed(measured, "the call has no id.")
+    if not all("tokyo" in location for location in locations):
         return warned(measured, "the call is well-formed, but its argument is not the city in the question.")
     return passed(measured)
 
 
 async def tool_result(context: CheckContext) -> Outcome:
-    """Check that the model sees the result of a tool."""
-    context.wanted = f"the tool's {TEMPERATURE} in the response"
+    """Check that the model sees the result of a tool, also when it thinks."""
     if not context.features().tools:
         return skipped("no tool-call parser in the settings")
-    function = {"name": "get_weather", "arguments": json.dumps({"location": "Tokyo"})}
-    call = {"id": "call-smoke-1", "type": "function", "function": function}
-    result = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
-    messages: list[Message] = [
-        user(TOOL_QUESTION),
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "name": "get_weather", "content": result},
-    ]
-    answer = await answered(context, request(context, messages, max_tokens=256, tools=[WEATHER_TOOL]))
-    content = content_of(answer)
-    if TEMPERATURE in content.replace(",", "."):
-        return passed(shorten(content))
-    again = first_message(answer.body).get("tool_calls")
-    why = "the model called a tool again" if again else "the response lacks the tool's number"
-    return failed(shorten(content) or "no text", f"{why}, so the model did not see the result. {TEMPLATE_HINT}")
+    context.wanted = f"the tool's {TEMPERATURE} in the response"
+    modes = {"without thinking": False} | ({"with thinking": True} if context.features().thinking else {})
+    bodies = {
+        mode: request(context, RESULT_MESSAGES, max_tokens=512 if thinks else 256, thinks=thinks, tools=[WEATHER_TOOL])
+        for mode, thinks in modes.items()
+    }
+    return await judged_in_turn(context, bodies, _read, f"The model did not see the result. {TEMPLATE_HINT}")
+
+
+def _read(message: ChatMessage) -> Outcome:
+    measured = shorten(message.text)
+    if TEMPERATURE in message.text.replace(",", "."):
+        return passed(measured)
+    why = "the model called a tool again." if message.tool_calls else "the response lacks the tool's number."
+    return failed(measured or "no text", why)
 
 
 async def structured_output(context: CheckContext) -> Outcome:
-    """Check that a response to a request with a JSON schema is valid."""
+    """Check that a response to a request with a JSON schema is valid, alone and with others at the same time."""
     context.wanted = "JSON that matches the schema"
-    answer, fault = await _city(context, max_tokens=256, thinks=False)
-    return failed_or_passed(shorten(content_of(answer)), fault)
+    body = _city(context, max_tokens=256)
+    alone = await judged(context, body, _is_city)
+    if alone.state != "passed":
+        return alone
+    pairs = max(1, context.target.thresholds.burst_requests // 2)
+    parallel = worst(*await asyncio.gather(*(judged(context, body, _is_city) for _ in range(pairs))))
+    if parallel.state == "passed":
+        return alone
+    detail = "alone, the same request passes, so structured output breaks under requests in parallel."
+    return replace(parallel, measured=f"{2 * pairs} in parallel: {parallel.measured}", detail=detail)
 
 
 async def schema_with_thinking(context: CheckContext) -> Outcome:
@@ -144,25 +182,29 @@ async def schema_with_thinking(context: CheckContext) -> Outcome:
     context.wanted = "reasoning in its field, JSON that matches the schema"
     if not context.features().thinking:
         return skipped("no reasoning parser in the settings")
-    answer, fault = await _city(context, max_tokens=THINKING_TOKENS, thinks=True)
-    thought = reasoning_of(answer)
-    fault = fault or ("" if thought else "the response has no reasoning.")
-    return failed_or_passed(f"{len(thought)} characters of reasoning, {shorten(content_of(answer), 40)}", fault)
+    return await judged(context, _city(context, max_tokens=THINKING_TOKENS, thinks=True), _is_reasoned_city)
 
 
-async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tuple[ServerAnswer, str]:
-    """Return a response that should be a city as JSON, and its fault or empty."""
+def _city(context: CheckContext, *, max_tokens: int, thinks: bool = False) -> dict[str, object]:
+    """Return a request for a city as JSON."""
     schema = _format({name: {"type": kind} for name, (kind, _) in CITY.items()})
-    body = request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, response_format=schema)
-    answer = await answered(context, body)
-    city = _object_in(answer)
-    if city is None:
-        cut = f"the response was cut off at {body['max_tokens']} tokens (finish_reason length) before its JSON was complete."
-        return answer, cut if was_cut(answer.body) else "the response is not JSON."
-    types = {name: type(value) for name, value in city.items()}
-    if types != {name: kind for name, (_, kind) in CITY.items()}:
-        return answer, "the response does not match the schema."
-    return answer, ""
+    return request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, response_format=schema)
+
+
+def _is_reasoned_city(message: ChatMessage) -> Outcome:
+    return _is_city(message) if message.reasoning else failed("no reasoning", "the response has no reasoning.")
+
+
+def _is_city(message: ChatMessage) -> Outcome:
+    city = _object_in(message.text)
+    fault = ""
+    if city is None and message.finish_reason == "length":
+        fault = "the response was cut off at its token limit (finish_reason length) before its JSON was complete."
+    elif city is None:
+        fault = "the response is not JSON."
+    elif {name: type(value) for name, value in city.items()} != {name: kind for name, (_, kind) in CITY.items()}:
+        fault = "the response does not match the schema."
+    return failed_or_passed(shorten(message.text), fault)
 
 
 def _format(properties: Mapping[str, object]) -> dict[str, object]:
@@ -171,9 +213,9 @@ def _format(properties: Mapping[str, object]) -> dict[str, object]:
     return {"type": "json_schema", "json_schema": {"name": "smoke", "schema": schema, "strict": True}}
 
 
-def _object_in(answer: ServerAnswer) -> Mapping[str, object] | None:
+def _object_in(text: str) -> Mapping[str, object] | None:
     try:
-        found: object = json.loads(content_of(answer))
+        found: object = json.loads(text)
     except ValueError:
         return None
     return cast("dict[str, object]", found) if isinstance(found, dict) else None
@@ -191,7 +233,7 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     schema = _format({"code": {"type": "string"}})
     plain = await answered(context, request(context, [question], max_tokens=64, response_format=schema))
     told = await answered(context, request(context, [system, question], max_tokens=64, response_format=schema))
-    found = _object_in(told)
+    found = _object_in(content_of(told))
     code = content_of(told) if found is None else str(found.get("code"))
     measured = repr(shorten(code, 20))
     if prompt_tokens_of(told) <= prompt_tokens_of(plain):

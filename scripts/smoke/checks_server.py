@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.contracts.features import Speculation
+from gemma_serving.planning.numbers import as_number
 from gemma_serving.planning.speed.residuals import KV_TOLERANCE
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.check_result import Values
@@ -16,12 +17,13 @@ from gemma_serving.scripts.smoke.chat_request import (
     request,
     send,
     shorten,
+    succeeded,
     user,
 )
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeTarget, percent_over
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 from loadtest.client.events import served_models
-from loadtest.client.json_values import as_mapping
+from loadtest.client.json_values import as_list, as_mapping
 from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE, RUNNING, WAITING, Scrape
 
 SCRAPE_LIMIT_S: Final = 30.0
@@ -52,6 +54,7 @@ USEFUL_ACCEPTANCE: Final = 0.10
 FEWEST_DRAFTED: Final = 20
 """Proposed tokens from which the accepted share is judged."""
 MISSING_ADAPTER: Final = "smoke-no-such-adapter"
+ADAPTER_PROMPTS: Final = ("Say hello.", "Write a short poem about the sea.", "What should I cook tonight?")
 
 
 def context_limit_s(target: SmokeTarget) -> float:
@@ -99,32 +102,51 @@ def _long_request(context: CheckContext, fillers: int, max_tokens: int) -> dict[
 
 
 async def adapters(context: CheckContext) -> Outcome:
-    """Check that each LoRA adapter is listed and answers under its name."""
+    """Check that each LoRA adapter is listed, answers under its name, and differs from the base model."""
     names = context.features().adapters
     if not names:
         return skipped("no LoRA adapters in the settings")
-    context.wanted = f"{len(names)} adapters by name, 404 for others"
+    context.wanted = f"{len(names)} adapters by name, not as the base model, 404 for others"
     listed = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
     known = {model.id for model in served_models(listed.body)}
     faults = [f"/v1/models does not list {name}" for name in names if name not in known]
+    _, base = await _answers_of(context, context.target.model)
+    unchanged: list[str] = []
     for name in names:
         try:
-            answer = await answered(context, _to_adapter(context, name), limit_s=CALL_LIMIT_S)
+            served, answers = await _answers_of(context, name)
         except StatusError as error:
             faults.append(f"{name} returned {error.status}: {error}")
             continue
-        served = str(as_mapping(answer.body).get("model"))
         if served != name:
             faults.append(f"a request for {name} was answered by {served}")
-    missing = await send(context, _to_adapter(context, MISSING_ADAPTER), limit_s=CALL_LIMIT_S)
+        elif answers == base:
+            unchanged.append(name)
+    body = request(context, [user("Say hello.")], max_tokens=1, model=MISSING_ADAPTER)
+    missing = await send(context, body, limit_s=CALL_LIMIT_S)
     if missing.status != HTTPStatus.NOT_FOUND:
         faults.append(f"an unknown adapter returned {missing.status}, so a wrong name is not noticed")
     measured = f"{', '.join(names)}; unknown name: {missing.status}"
+    if unchanged and not faults:
+        same = f"{', '.join(unchanged)}: same answers as the base model. The weights' names may not match its layers."
+        return warned(measured, same, {"adapters": len(names)})
     return failed_or_passed(measured, "; ".join(faults), {"adapters": len(names)})
 
 
-def _to_adapter(context: CheckContext, name: str) -> dict[str, object]:
-    return request(context, [user("Say hello.")], max_tokens=16, model=name)
+async def _answers_of(context: CheckContext, name: str) -> tuple[str, list[object]]:
+    """Return the model that answered, its texts, and their rounded log probabilities if the server has them. Raises StatusError."""
+    served, found = "", list[object]()
+    for prompt in ADAPTER_PROMPTS:
+        body = request(context, [user(prompt)], max_tokens=32, model=name)
+        answer = await send(context, {**body, "logprobs": True}, limit_s=CALL_LIMIT_S)
+        if answer.status == HTTPStatus.BAD_REQUEST:
+            answer = await send(context, body, limit_s=CALL_LIMIT_S)
+        served = str(as_mapping(succeeded(answer).body).get("model"))
+        found.append(content_of(answer))
+        for choice in as_list(as_mapping(answer.body).get("choices")):
+            tokens = map(as_mapping, as_list(as_mapping(as_mapping(choice).get("logprobs")).get("content")))
+            found += [round(as_number(token.get("logprob")) or 0.0, 1) for token in tokens]
+    return served, found
 
 
 async def speculation(context: CheckContext) -> Outcome:

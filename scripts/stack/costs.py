@@ -1,7 +1,7 @@
 """What a stack costs: the rate now, the rate while it runs, the cost so far, and until when or at most.
 
 Every sentence of a command about the cost of a stack is written here. `recorded_costs` reads a state, as of the last `up`, at the prices of its plan.
-`cloud.spending` has Google's answer, at list prices. A rate of 0 is known: a request waits, a run ended, or a service keeps no instance.
+`cloud.spending` has Google's answer, at known prices. A rate of 0 is known: a request waits, a run ended, or a service keeps no instance.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
-from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.data.prices import LIST_PRICES, Price, price_words
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings
@@ -109,7 +109,8 @@ def spent_sentence(spent: "Sequence[StackSpending]") -> str:
     least = "at least " if None in rates else ""
     least_so_far = "at least " if any(one.is_least for one in spent) else ""
     usd = sum(one.usd for one in spent)
-    return f"At list prices: {least}{hourly(sum(filter(None, rates)))} now, {least_so_far}${usd:,.2f} so far."
+    at = price_words(price for one in spent for price in one.prices)
+    return f"At {at}: {least}{hourly(sum(filter(None, rates)))} now, {least_so_far}${usd:,.2f} so far."
 
 
 def found_rate(found: Sequence[FoundResource]) -> str:
@@ -127,9 +128,9 @@ def found_sentence(found: Sequence[FoundResource]) -> str:
     return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
 
 
-def stored_usd_per_month(bucket: FoundResource, size_gib: float | None) -> float | None:
-    """Return the cost of a bucket with objects of this size at list price; None if the size is unknown."""
-    return None if size_gib is None else size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", bucket.location).usd
+def storage_price(bucket: FoundResource) -> Price:
+    """Return the price of a bucket per GiB and month."""
+    return LIST_PRICES.price("bucket_usd_per_gib_month", bucket.location)
 
 
 def found_costs(item: FoundResource, spent: "Sequence[StackSpending]") -> dict[str, object]:
@@ -236,7 +237,7 @@ def _in_use(stack: str, outputs: StackOutputs, inputs: Item, made: Item) -> floa
 
 
 def _zone_price(stack: str, accelerator: str, form: str, zone: str) -> float | None:
-    """Return the price in the stack's price file, or the list price; None if its zone has none, or the file cannot be read."""
+    """Return the price in the stack's price file, or the shipped one; None if its zone has none, or the file cannot be read."""
     try:
         prices = book_of(stack_settings(stack, project=NO_PROJECT).prices) or LIST_PRICES
     except (CommandRefusedError, PlanningError):
@@ -245,7 +246,7 @@ def _zone_price(stack: str, accelerator: str, form: str, zone: str) -> float | N
 
 
 def _listed(inputs: Item, made: Item) -> float | None:
-    """Return the highest list price of the places in which a stack without outputs has or may get its capacity."""
+    """Return the highest known price of the places in which a stack without outputs has or may get its capacity."""
     rates = [node_usd_per_hour(inputs, form, zone) for form, zone in _places(inputs, made)]
     known = [rate for rate in rates if rate is not None]
     return max(known) if known and len(known) == len(rates) else None

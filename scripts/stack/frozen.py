@@ -15,8 +15,8 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder, replace_file
 from gemma_serving.engine.backend import absolute_backend
 from gemma_serving.engine.steps import PlannedStep
-from gemma_serving.planning import plan as planned
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan as planned
 from gemma_serving.planning.question.types import CostPlan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id

@@ -11,7 +11,7 @@ from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, StackFacts
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, ServingWord, StackFacts
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.locks import stack_locks
@@ -25,7 +25,6 @@ GOOGLE_LIMIT_S: Final = 10.0
 """Timeout of Google's answer for a command that only uses the server."""
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
-_NOT_GRANTED: Final = f"Nothing serves. {NO_CAPACITY[0].upper()}{NO_CAPACITY[1:]}"
 _HASH_DIGITS: Final = 12
 Stamp = Callable[[float], str]
 """Formats a time in seconds since 1970."""
@@ -49,7 +48,7 @@ def _by_google(facts: StackFacts) -> ServesNow:
             return ServesNow(word="waiting" if cloud.state in WAITING_STATES else "deployed")
         case Present(value=cloud) if has_server:
             is_granted = cloud.state != MISSING or recorded_state(facts) not in WITHOUT_MACHINE
-            return ServesNow(word="ended", why=run_end(cloud, utc) if is_granted else _NOT_GRANTED)
+            return ServesNow(word="ended", why=run_end(cloud, utc)) if is_granted else _not_granted(facts, "ended")
         case Unknown(why=why):
             return ServesNow(word="unknown", why=f"Cannot check whether the server exists: {why.rstrip('.')}.")
         case None if has_server:
@@ -86,7 +85,7 @@ def _without_server(facts: StackFacts) -> ServesNow:
     if facts.teardown_began:
         why = teardown_sentence(facts)
     elif facts.is_without_capacity:
-        why = f"{_NOT_GRANTED} {after_no_capacity(facts.stack)}"
+        return _not_granted(facts, "no server", after_no_capacity(facts.stack))
     else:
         why = f"The state has only {number_of(count, 'other resource')}."
     return ServesNow(word="no server", why=why)
@@ -127,6 +126,12 @@ def short_identity(identity: str) -> str:
     return identity[:_HASH_DIGITS] if len(identity) == 64 else identity  # noqa: PLR2004 - digits of SHA-256
 
 
+def _not_granted(facts: StackFacts, word: ServingWord, after: str = "") -> ServesNow:
+    """Return that the last request for capacity was refused, and what each zone answered if that is known."""
+    said, *zones = facts.refusal or [NO_CAPACITY]
+    return ServesNow(word=word, why=f"Nothing serves. {said} {after}".rstrip(), cause=" ".join(zones))
+
+
 def is_being_deleted(facts: StackFacts, serves: ServesNow) -> bool:
     """Return whether `gemma teardown` continues a deletion that began: no server of a complete `up` is known to exist."""
     is_complete = facts.recorded is not None and facts.deployed is not None
@@ -158,7 +163,9 @@ def require_deployed(facts: StackFacts) -> None:
     if is_possible or has_server or stack_locks(facts.stack):
         return
     if facts.is_without_capacity:
-        raise CommandRefusedError(f"Stack {facts.stack} has no server: {NO_CAPACITY} {after_no_capacity(facts.stack)}")
+        raise CommandRefusedError(
+            f"Stack {facts.stack} has no server. {[*facts.refusal, NO_CAPACITY][0]} {after_no_capacity(facts.stack)}"
+        )
     raise not_deployed(facts.stack)
 
 

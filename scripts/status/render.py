@@ -132,12 +132,13 @@ def _notes(
     yield from (("pending", wait) for wait in status.waits)
     if cloud is None and status.serves.word == "no server" and not status.waits:
         yield "serves", status.serves.why
+        yield "cause", status.serves.cause
     if cloud is not None:
         yield "serves", _serves(status, cloud)
         yield "container", cloud.container or ""
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
-        yield "cause", cloud.shortage.sentence if cloud.shortage else ""
+        yield "cause", cloud.shortage.sentence if cloud.shortage else status.serves.cause
         why = run_end(cloud, stamp) if cloud.planned_end else status.serves.why
         yield "ended", why if status.serves.word == "ended" else ""
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""

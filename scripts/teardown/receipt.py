@@ -15,9 +15,10 @@ from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.search_results import FoundResource, Inventory
+from gemma_serving.planning.data.prices import price_words
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written
-from gemma_serving.scripts.stack.costs import found_costs, stored_usd_per_month
+from gemma_serving.scripts.stack.costs import found_costs, storage_price
 from gemma_serving.scripts.stack.unfinished_teardown import FOLDER
 
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
@@ -42,14 +43,15 @@ class RetainedBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """Cost per month at list price; None if its size is unknown."""
-        return stored_usd_per_month(self.resource, self.size_gib)
+        """Cost per month; None if its size is unknown."""
+        return None if self.size_gib is None else self.size_gib * storage_price(self.resource).usd
 
     @property
     def text(self) -> str:
         """The bucket with its size and cost, for the receipt as text."""
         usd = self.usd_per_month
-        cost = "of unknown size" if usd is None else f"{self.size_gib:.2f} GiB, ${usd:,.2f} per month at list prices"
+        at = price_words([storage_price(self.resource)])
+        cost = "of unknown size" if usd is None else f"{self.size_gib:.2f} GiB, ${usd:,.2f} per month at {at}"
         return f"{self.resource.kind} {self.resource.name}: {cost}"
 
 
@@ -152,7 +154,7 @@ class Receipt:
 
 
 def resource_json(item: FoundResource, now: datetime, spent: Sequence[StackSpending]) -> dict[str, object]:
-    """Return a found resource as JSON, with list prices."""
+    """Return a found resource as JSON, with its costs."""
     age_s = item.age_s(now)
     return {
         "kind": item.kind,

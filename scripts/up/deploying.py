@@ -27,6 +27,7 @@ from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
+from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
 from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
@@ -53,7 +54,9 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         changes, unchanged, warnings = changes_of(document)
         starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
         # A gateway has no plan, and so no effect on a server and no price.
-        coming = upcoming(stack, document, changes) if changes and settings is not None else None
+        is_dead = facts.cloud is not None and facts.cloud.serves_nothing
+        has_plan = changes and settings is not None
+        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if has_plan else None
     # The checks of a stack without a server had the weights.
     if settings is not None and starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
@@ -127,6 +130,7 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
     `known`: messages of the program that were shown before.
     """
     started_s = time.monotonic()
+    forget_refusal(stack)
     explain = partial(_with_cause, stack)
     up = partial(run_engine, stack, "up", *options, name="up", steps=steps, known=known, explain=explain)
     try:
@@ -140,10 +144,11 @@ def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence
 
 
 def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors with their causes.
+    """Return the errors with their causes, and remember for `gemma status` that no zone granted capacity.
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
+    remember_refusal(stack, errors)
     explained = {name["revision"]: error for error in errors if (name := _EXPLAINED.match(error))}
     found = [error for error in errors if all(error is text or name not in error for name, text in explained.items())]
     return [_of_server(stack, error) for error in found]
@@ -157,7 +162,7 @@ def _of_server(stack: str, error: str) -> str:
         return error
     reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
     cause = known_cause(server_log(read(stack)), [*lines[:-1], reason], reason=reason)
-    if cause is None or cause.hint == reason:
+    if cause is None or not cause.hint:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 

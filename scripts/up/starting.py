@@ -19,7 +19,7 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.deployed_config import deployed_keys, keys_in
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of

@@ -152,7 +152,8 @@ def image_advice(name: str, message: str) -> str | None:
         )
     if _NO_IMAGE.search(message):
         return (
-            "Cloud Run reports this if the image does not exist, or if Docker Hub denies the pull to Artifact Registry. Check gemma-serving:image. "
+            "Cloud Run reports this if the image does not exist, if its service agent cannot read the repository, or if Docker Hub denies the pull "
+            "to Artifact Registry. Check gemma-serving:image with `gemma doctor`. "
             "Beyond the limit for pulls without an account, set gemma-serving:dockerHub."
         )
     return None

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from gemma_serving.planning import Deployment, plan
 from gemma_serving.planning.data import checkpoints
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.model.spec import tensors
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import Deployment
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
 from gemma_serving.planning.cost.costs import gateway_parts
 from gemma_serving.planning.data import checkpoints
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.ledger.entries import load

@@ -216,6 +216,18 @@ def test_a_server_that_may_not_open_the_chips_fails_with_the_setting_to_change(t
     asyncio.run(run())
 
 
+def test_a_machine_whose_image_has_no_driver_has_no_chips(tmp_path: Path):
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": document()})
+            await running.boot(replace(given, devices="absent"))
+            await phase(running, "failed", document())
+            detail = f"No accelerator device was found below /dev: {SET_PRIVILEGED}."
+            assert attributes(running)["detail"].endswith(detail)
+
+    asyncio.run(run())
+
+
 def test_a_container_needs_every_chip_its_control_device_and_memory_that_it_may_lock(
     tmp_path: Path, subtests: pytest.Subtests
 ):

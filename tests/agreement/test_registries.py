@@ -146,7 +146,7 @@ class TestExistence:
         )
 
     def test_images_can_be_added_while_the_cloud_runs(self, own_client):
-        image = "ghcr.io/someone/server:1"
+        image = "someone/server:1"
         assert "not found" in deploy(own_client, image)["error"]["message"]
         own_client.ok("POST", "/admin/images", {"images": [image]})
         assert "error" not in deploy(own_client, image, "again")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gemma_serving.planning import Deployment
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 from gemma_serving.planning.speed.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
 from localcloud.vllm.arguments import parse

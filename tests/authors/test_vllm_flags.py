@@ -35,6 +35,10 @@ class EngineArgs:
         own = model_kwargs["own"]
         own["type"] = parse_own
         group.add_argument("--own", **own)
+        group.add_argument("--load-format", **model_kwargs["load_format"])
+        group.add_argument("--attention-backend", **model_kwargs["attention"])
+        group.add_argument("--structured-outputs-config", **model_kwargs["inner"])
+        parser.add_argument("--tool-call-parser", type=str)
 
     def _compute_kwargs(cls):
         readable = {"max_num_batched_tokens", "bytes"}
@@ -65,6 +69,10 @@ class ModelConfig:
     max_num_batched_tokens: int | None = None
     either: int | str = 0
     own: int = 0
+    load_format: str | LoadFormats = "auto"
+    attention: AttentionBackendEnum | None = None
+
+StructuredOutputsBackend = Literal["auto", "xgrammar"]
 """
 SERVER = """
 class BaseFrontendArgs:
@@ -82,34 +90,47 @@ def make_arg_parser(parser):
     parser.add_argument("model_tag", nargs="?")
     parser.add_argument("--headless", action="store_true")
 """
+REGISTRIES = {
+    "vllm/model_executor/model_loader/__init__.py": 'LoadFormats = Literal["safetensors", "auto"]',
+    "vllm/tool_parsers/__init__.py": '_TOOL_PARSERS_TO_REGISTER = {"hermes": ("f", "C"), "gemma4": ("g", "D")}',
+    "vllm/v1/attention/backends/registry.py": 'class AttentionBackendEnum(Enum):\n    TRITON = "a"\n    FLASH = "b"',
+    "vllm/transformers_utils/chat_templates/b.jinja": "{{ not Python }}",
+    "examples/a.jinja": "{{ not Python }}",
+}
 MODULES = {
+    **REGISTRIES,
     "vllm/engine/arg_utils.py": ENGINE,
     "vllm/config/model.py": CONFIG,
     "vllm/entrypoints/launchers/cli_args.py": SERVER,
 }
 LINES = [
-    "--allowed-origins value",
-    "--api-key values",
-    "--backend value auto|x|y|None",
-    "--chat-template value",
-    "--dtype value",
-    "--eager toggle",
-    "--either value",
+    "--allowed-origins value @Frontend",
+    "--api-key values @Frontend",
+    "--attention-backend value FLASH|TRITON|AUTO @x",
+    "--backend value auto|x|y|None @x",
+    "--chat-template value examples/a.jinja|b.jinja @Frontend",
+    "--dtype value @x",
+    "--eager toggle @x",
+    "--either value @x",
     "--enable-log toggle",
-    "--gdn value a|b",
+    "--gdn value a|b @x",
     "--headless switch",
-    "--hf-token optional",
-    "--inner-config value",
-    "--max-num-batched-tokens value <size?>",
-    "--names values",
-    "--off switch",
-    "--old value",
-    "--own value",
-    "--port value <int>",
-    "--quantization -q value",
-    "--rank -r value <int>",
-    "--seed value <int>",
-    "--share value <float?>",
+    "--hf-token optional @x",
+    "--inner-config value @x",
+    "--load-format value auto|safetensors @x",
+    "--max-num-batched-tokens value <size?> @x",
+    "--names values @x",
+    "--off switch @x",
+    "--old value @x",
+    "--own value @x",
+    "--port value <int> @Frontend",
+    "--quantization -q value @x",
+    "--rank -r value <int> @x",
+    "--seed value <int> @x",
+    "--share value <float?> @x",
+    "--structured-outputs-config value @x",
+    "--structured-outputs-config.backend value auto|xgrammar @x",
+    "--tool-call-parser value gemma4|hermes",
 ]
 
 
@@ -117,15 +138,37 @@ def test_kinds_choices_and_short_forms_follow_from_the_syntax():
     assert flags_of(MODULES) == LINES
 
 
-def test_one_command_makes_the_table_of_a_release(tmp_path: Path):
-    path = tmp_path / "vllm-9.8.7.tar.gz"
+def archived(folder: Path, version: str, modules: dict[str, str]) -> str:
+    """Return the path of a source archive."""
+    path = folder / f"vllm-{version}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in MODULES.items():
-            member = tarfile.TarInfo(f"vllm-9.8.7/{name}")
+        for name, text in modules.items():
+            member = tarfile.TarInfo(f"vllm-{version}/{name}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
-    assert main([str(path)], tmp_path) == 0
-    assert json.loads((tmp_path / "9.8.7.json").read_text(encoding="utf-8"))["flags"] == LINES
+    return str(path)
+
+
+def test_one_command_puts_a_release_into_the_table(tmp_path: Path):
+    table = tmp_path / "flags.json"
+    rows = {"--old value": "9.8.6", "--gone value @x": "9.8.7", "--headless switch": "9.8.6 9.8.7"}
+    table.write_text(json.dumps({"source": "s", "removed": {"--a": "1 |  | b"}, "flags": rows}))
+    assert main([archived(tmp_path, "9.8.7", MODULES)], table) == 0
+    written = json.loads(table.read_text(encoding="utf-8"))
+    assert written["removed"] == {"--a": "1 |  | b"}
+    assert {line for line, releases in written["flags"].items() if "9.8.7" in releases} == set(LINES)
+    assert written["flags"]["--old value"] == "9.8.6"
+    assert written["flags"]["--headless switch"] == "9.8.6 9.8.7"
+    assert "--gone value @x" not in written["flags"], "a line without a release goes"
+
+
+def test_the_flags_that_a_newer_release_lacks_are_printed_with_their_newest_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    older = {**MODULES, "vllm/entrypoints/launchers/cli_args.py": SERVER.replace("--headless", "--alone")}
+    archives = [archived(tmp_path, version, modules) for version, modules in (("0.10.0", MODULES), ("0.9.2", older))]
+    assert main(["--removed", *archives], tmp_path / "absent.json") == 0
+    assert capsys.readouterr().out == "--alone | 0.9.2\n"
 
 
 def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -133,5 +176,5 @@ def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path,
     with tarfile.open(tmp_path / "vllm-1.2.5.tar.gz", "w:gz"):
         pass
     for name in ("numpy-1.2.3.tar.gz", "vllm-1.2.3.tar.gz", "vllm-1.2.4.tar.gz", "vllm-1.2.5.tar.gz"):
-        assert main([str(tmp_path / name)], tmp_path) == 2
+        assert main([str(tmp_path / name)], tmp_path / "flags.json") == 2
         assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What found resources cost per hour at list prices: now, and while they run. An unknown price is not zero."""
+"""What found resources cost per hour at known prices: now, and while they run. An unknown price is not zero."""
 
 from datetime import UTC, datetime, timedelta
 

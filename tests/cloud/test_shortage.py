@@ -47,6 +47,15 @@ def test_a_request_that_waits_is_judged_by_its_quota(quota, cause):
         assert quota.quota.quota_id in found.sentence
 
 
+def test_a_request_that_expired_is_judged_as_one_that_waits():
+    words = "The queued resource could not be fulfilled by its valid-until time."
+    for quota, cause in ((ENOUGH, "stock"), (SHORT, "quota"), (UNREAD, "unknown")):
+        found = shortage.shortage("FAILED", words, [quota], A)
+        assert (found.cause, words.rstrip(".") in found.sentence) == (cause, True)
+    denied = OtherRequest(zone=B, state="FAILED", words=NO_QUOTA)
+    assert shortage.shortage("FAILED", words, [ENOUGH], A, [denied]).cause == "unknown"
+
+
 def test_without_a_quota_or_in_another_state_a_wait_is_unknown():
     assert shortage.shortage("WAITING_FOR_RESOURCES", "", [], A).cause == "unknown"
     assert shortage.shortage("CREATING", "", [ENOUGH], A).cause == "unknown"

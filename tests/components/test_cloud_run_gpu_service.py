@@ -53,7 +53,7 @@ ARGS = CloudRunGpuServiceArgs(
     service=RUN,
     server=SERVER,
 )
-BUCKET = ModelBucketArgs(project="my-project", name="b", location="us-east4", ownership=ARGS.ownership)
+BUCKET = ModelBucketArgs(project="my-project", name="my-models", location="us-east4", ownership=ARGS.ownership)
 TOKEN = StoredSecretArgs(project="my-project", secret_id="s", value="hf", ownership=ARGS.ownership)
 
 
@@ -126,7 +126,7 @@ def test_the_environment_has_what_every_server_needs_and_a_given_variable_wins(d
 def test_the_mount_is_owned_by_the_user_of_the_image(declare):
     _, inputs, _ = service(declare, server=dataclasses.replace(SERVER, uid=2000, gid=3000), with_bucket=True)
     (_, models) = inputs["template"]["volumes"]
-    assert (models["gcs"]["bucket"], models["gcs"]["readOnly"]) == ("b", True)
+    assert (models["gcs"]["bucket"], models["gcs"]["readOnly"]) == ("my-models", True)
     assert models["gcs"]["mountOptions"][:2] == ["uid=2000", "gid=3000"]
     streamer = dataclasses.replace(RUN, mount=MountSettings(mode="streamer"))
     _, inputs, _ = service(declare, run=streamer, with_bucket=True)

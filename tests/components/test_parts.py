@@ -209,6 +209,28 @@ def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare, o
     assert grant["member"] == "serviceAccount:service-1@gcp-sa-artifactregistry.iam.gserviceaccount.com"
 
 
+@pytest.mark.parametrize(("project", "grants"), [("my-project", ["image-server"]), ("vertex-ai", [])])
+def test_an_image_of_artifact_registry_is_used_as_it_is_and_readable_in_the_own_project(
+    declare, ownership, project, grants
+):
+    upstream = f"us-docker.pkg.dev/{project}/servers/vllm/serve"
+    args = image_args(ownership, upstream=upstream, locations=("us-east5", "europe-west4"), others_pull_upstream=True)
+    recorder, ref = declare(lambda: ServingImage("image", args).ref)
+    assert ref == f"{upstream}@{DIGEST}"
+    assert recorder.all("artifactregistry/repository:Repository") == []
+    members = recorder.all("repositoryIamMember")
+    assert [one.name for one in members] == grants
+    for one in members:
+        named = {key: one.inputs[key] for key in ("project", "location", "repository", "role", "member")}
+        assert named == {
+            "project": "my-project",
+            "location": "us",
+            "repository": "servers",
+            "role": "roles/artifactregistry.reader",
+            "member": READERS["server"],
+        }
+
+
 def test_each_further_region_has_a_repository_with_names_of_its_own(declare, ownership):
     args = image_args(ownership, locations=("us-east4", "europe-west4"))
     recorder, ref = declare(lambda: ServingImage("image", args).ref)
@@ -241,11 +263,6 @@ def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest(
     assert ref.endswith("@sha256:" + "b" * 64)
     assert recorder.one("docker:index/image").inputs["build"]["args"] == {"BASE_IMAGE": f"vllm/vllm-openai@{DIGEST}"}
     assert recorder.one("artifactregistry/repository:Repository").inputs["mode"] == "STANDARD_REPOSITORY"
-
-
-def test_an_image_without_a_digest_is_refused(declare, ownership):
-    with pytest.raises(ValueError, match=r'has digest "latest". Pin it'):
-        declare(lambda: ServingImage("image", image_args(ownership, digest="latest")).ref)
 
 
 @pytest.mark.parametrize("kind", ["network", "subnetwork", "firewall", "router:"])

@@ -102,10 +102,14 @@ def test_after_a_stockout_up_prints_each_zone_and_status_and_logs_name_the_next_
     status = workspace.script("status", "--stack", OTHER).out
     assert "incomplete" in status
     for text in (status, workspace.script("logs", "--stack", OTHER, expect=2).err):
-        assert "he last request for capacity failed" in text
+        flat = " ".join(text.split())
+        assert "UTC: No zone granted v6e-1 (flex-start)." in flat
         assert (
-            f"`gemma capacity {OTHER}` shows each zone's capacity. Fix the cause, then run `gemma up {OTHER}`." in text
+            f"`gemma capacity {OTHER}` shows each zone's capacity. Fix the cause, then run `gemma up {OTHER}`." in flat
         )
+    cause = " ".join(status.partition("cause")[2].split())
+    assert all(f"{zone} stock: WAITING_FOR_RESOURCES for 3s: " in cause for zone in ZONES)
+    assert "Zones not tried: add " in cause
     workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", OTHER)
 
 

@@ -22,6 +22,18 @@ WRONG = {
         {"max_instances=1": "max_instances=1, mount=MountSettings(uid=0)", "secrets={": "uid=2000, secrets={"},
         'CloudRunGpuService "gpu": `service.mount.uid` is 0, but the image runs as 2000 (`server.uid`) and could read no file.',
     ),
+    "field": (
+        {"concurrency=16, ": ""},
+        "CloudRunSettings missing 1 required keyword-only argument: 'concurrency'.",
+    ),
+    "secret": (
+        {'"--max-model-len=8192"': '"--api-key=canary-1234"'},
+        'CloudRunGpuService "gpu": `server`: --api-key in `arguments` or `environment` looks like a secret',
+    ),
+    "name": (
+        {'"own-gpu"': '"Own_GPU"'},
+        'CloudRunGpuService "gpu": `service_name` is "Own_GPU"; expected up to 49 lower-case letters, digits and hyphens',
+    ),
     "accelerator": (
         {'"v6e-1"': '"v6e-16"'},
         'TpuQueuedResource "tpu": `tpu.accelerator_type` is "v6e-16"; v6e has no such size. Choose one of v6e-1, v6e-4, v6e-8.',

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.gemma.__main__ import main, overview
 from gemma_serving.scripts.gemma.first import FIRST_DAY
 from gemma_serving.stacks.loading import from_file

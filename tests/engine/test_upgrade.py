@@ -143,6 +143,8 @@ def take_over(now, stack):
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_deployed_stack_is_taken_over_changed_in_place_and_torn_down(both, stack):
     earlier, now = both
+    if not earlier.settings(stack).exists():
+        pytest.skip(f"the earlier commit has no {stack}: nothing to take over")
     deploy(earlier, now, stack, MORE.get(stack, {}))
     if stack in BLOCKED:
         rule, remedy = BLOCKED[stack]

@@ -79,7 +79,7 @@ PLUGIN_ALONE = {("AlertPolicy", "documentation", "{}"), ("Service", "template.ti
 
 def parts():
     """Declare what no stack of the repository declares: NAT, egress rules, an archive's folder."""
-    where = {"project": "my-project", "name": "x", "ownership": Ownership(project="gemma-serving", stack="x")}
+    where = {"project": "my-project", "name": "own", "ownership": Ownership(project="gemma-serving", stack="x")}
     network = {"regions": ["us-east5"], "target_tag": "x", "internet_egress": True, "allow_iap": True}
     PrivateNetwork("network", PrivateNetworkArgs(**where, **network, egress_ports=("443", "80")))
     members = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}

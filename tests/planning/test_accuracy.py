@@ -4,12 +4,11 @@ from collections import Counter
 
 import pytest
 
-from gemma_serving.planning import plan
 from gemma_serving.planning.data import overheads
 from gemma_serving.planning.data.overheads import CONSTANTS
 from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.planner import plan, plan_of
 from gemma_serving.planning.settings.image import ImageSettings
 from tests.planning.corpus.compared import compared_figures, first_sight, judge_boot, started_boots
 from tests.planning.corpus.measured import (

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, Finding, VllmOptions, plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
@@ -44,7 +46,12 @@ def problems(*arguments: str, version: str = "0.28.0") -> list[str]:
         (("--enforce-eager",), {"vllm.enforce_eager": True}),
         (("--cpu-offload-gb=1",), {"vllm.cpu_offload_gib": 1.0}),
         (('--limit-mm-per-prompt={"image":1}',), {"vllm.limit_mm_per_prompt": {"image": 1}}),
-        (("--limit-mm-per-prompt.image=1",), {}),
+        (("--limit-mm-per-prompt.image=1",), {"vllm.limit_mm_per_prompt": {"image": 1}}),
+        (
+            ("--limit-mm-per-prompt.image", "4", "--limit-mm-per-prompt.video=0"),
+            {"vllm.limit_mm_per_prompt": {"image": 4, "video": 0}},
+        ),
+        (("--limit-mm-per-prompt", "image=4,video=0"), {"vllm.limit_mm_per_prompt": {"image": 4, "video": 0}}),
         (("--max-model-len=4k",), {}),
         (("--port=9000",), {}),
         (("--model", "google/gemma-4-31B-it"), {}),
@@ -61,7 +68,23 @@ def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--disable-log-requests",), "--disable-log-requests is not a flag of vLLM 0.31.0 (did you mean"),
+        (
+            ("--disable-log-requests",),
+            "--disable-log-requests is not a flag of vLLM 0.31.0 (its last release is 0.16.0; leave it out)",
+        ),
+        (("--no-enable-reasoning",), "(its last release is 0.9.2; use --reasoning-parser)"),
+        (("--guided-decoding-backend", "outlines"), "use --structured-outputs-config.backend)"),
+        (
+            ("--disable-log-request",),
+            "--disable-log-request is not a flag of vLLM 0.31.0 (did you mean --disable-log-stats?)",
+        ),
+        (("--structured-outputs-config.backend=outline",), "(did you mean outlines?)"),
+        (
+            ('--structured-outputs-config={"backend": "x"}',),
+            "--structured-outputs-config.backend has an invalid value; allowed: auto, guidance",
+        ),
+        (("--attention-backend=FLASH_ATN",), "(did you mean FLASH_ATTN?)"),
+        (("--load-format", "bitsandbytes"), "--load-format has an invalid value; allowed: auto, dummy"),
         (("--enable-lora=true",), "--enable-lora takes no value"),
         (("--max-logprobs",), "--max-logprobs has no value"),
         (
@@ -106,6 +129,9 @@ def test_what_the_server_would_refuse_is_found_and_removed(arguments: tuple[str,
         ("--max-num-scheduled-tokens=25.6k", "--kv-cache-memory-bytes=4G", "--safetensors-prefetch-block-size=16M"),
         ("--max-log-len=None", "--kv-cache-memory-bytes="),
         ("--moe-backend=flashinfer-cutlass",),
+        ("--attention-backend=flash_attn", "--attention-config.backend", "auto"),
+        ('--structured-outputs-config={"backend": "outlines", "enable_in_reasoning": true}',),
+        ("--load-format=Safetensors", "--chat-template=/own/template.jinja"),
         ("--compilation-config", '{"cudagraph_mode": "NONE"}'),
         ("--enable-mm",),
     ],

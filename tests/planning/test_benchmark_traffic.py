@@ -2,10 +2,12 @@
 
 import pytest
 
-from gemma_serving.planning import Deployment, VllmOptions, Workload
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import LoadedServer, server_of, workload_plan
 from tests.planning.corpus.measured import load
 from tests.planning.corpus.sweeps import all_points

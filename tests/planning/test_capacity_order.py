@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from gemma_serving.planning import NO_TPU, Deployment, plan
 from gemma_serving.planning.cost.capacity_order import capacity_order, known_usd_per_hour, order_lines, waits_s_of
 from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace

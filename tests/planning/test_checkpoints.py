@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from gemma_serving.planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
 from gemma_serving.planning.data.checkpoints import (
     ABSENT,
     CHECKPOINTS,
@@ -14,11 +13,17 @@ from gemma_serving.planning.data.checkpoints import (
     similar_ids,
     stored_as,
 )
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
 from gemma_serving.planning.model.catalog import MODELS, model_ids, spec_of
 from gemma_serving.planning.model.spec import tensors
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.solve.candidates import checkpoints_of
 from tests.records import replace
 

@@ -49,6 +49,45 @@ def test_planning_from_the_command_line_loads_no_heavy_library():
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "code", "says"),
+    [("v6e-1", 0, ""), ("v6e1", 0, ""), ("v5e-1", 2, "does not support v5e-1; set acceleratorType to one of v6e-1,")],
+)
+def test_a_value_is_judged_with_the_accelerator_of_the_question(run, accelerator, code, says):
+    found, out, error = run(*E2B[:2], "--accelerator", accelerator, "--set", "tpu.api=compute-engine")
+    assert (found, says in out + error) == (code, True)
+
+
+def test_no_message_about_one_value_has_an_empty_name(run, subtests):
+    """A question has blocks whose other values nobody set."""
+    values = {
+        "tpu.api": "compute-engine",
+        "tpu.provisioning": "reservation",
+        "tpu.renewBefore": "1s",
+        "tpu.runtimeVersion": "x/images/y",
+    }
+    values |= {
+        "tpu.maxUsdPerHour": "0.01",
+        "tpu.gateway": "g",
+        "cloudRun.minInstances": "9",
+        "cloudRun.concurrency": "999",
+    }
+    values |= {
+        "tpu.existingNetwork.network": "n",
+        "cloudRun.zonalRedundancy": "true",
+        "cloudRun.gpuQuota": "1",
+        "image.uid": "1",
+    }
+    for key, value in values.items():
+        with subtests.test(key):
+            accelerator = "v6e-1" if key.startswith("tpu.") else "L4"
+            _, out, error = run(*E2B[:2], "--accelerator", accelerator, "--set", f"{key}={value}", "--json")
+            said = error + "".join(
+                finding["message"] for finding in (json.loads(out) if out else {}).get("findings", ())
+            )
+            assert not re.search(r" [;,.:]|\bin [,.;]|\S  \S|\bfor [,.;]", said), said
+
+
 def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
     before = (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes()
     as_it_is = json.loads(run("--stack", "tpu-v6e4-turbo", "--json")[1])
@@ -152,6 +191,7 @@ EXAMPLES: dict[str, object] = {
     "tpu.zones": ("us-east5-a", "us-east5-b"),
     "tpu.tunnel_members": ("user:a@example.com", "group:b@example.com"),
     "cloud_run.invokers": ("user:a@example.com", "group:b@example.com"),
+    "cloud_run.request_timeout_s": 1_800,
     "cloud_run.mount.options": ("file-mode=444", "implicit-dirs"),
     "image.version": "0.28.0",
     "image.digest": f"sha256:{'a' * 64}",

@@ -4,12 +4,15 @@ import re
 
 import pytest
 
-from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
 from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.model.spec import active_params, linear_params, tensors, text_params
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 GIB = 2**30
 

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from gemma_serving.planning import PlanningError
 from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, gpu_regions
 

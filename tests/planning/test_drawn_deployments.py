@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, PlanningError
 from gemma_serving.planning.cost.loading_modes import loading_modes
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import ACCELERATORS, known_places
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.model.catalog import model_ids
@@ -21,6 +21,7 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import question_fields, with_changes
 from gemma_serving.planning.settings.workload import IMAGE_TOKENS

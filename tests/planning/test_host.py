@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma_serving.planning import NO_SERVICE, Deployment, Finding, VllmOptions, plan
 from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.records import replace
 
 service_block = partial(dataclasses.replace, NO_SERVICE)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import Plan, plan
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import finding_text, to_deployment
@@ -41,10 +42,28 @@ HUB_DRAFTER = {
     },
 }
 KEY = "projects/p/secrets/key/versions/1"
+BF16 = "google/gemma-4-31B-it"
+CENTRAL = ["us-central1-a", "us-central1-b"]
+CUT = {"cloudRun.requestTimeout": "2m", "workload": {"inputTokens": 2_000, "outputTokens": 6_000, "users": 8}}
+SLOW_AND_STREAMED = {
+    "model": BF16,
+    "modelRevision": None,
+    "bucket": {},
+    "cloudRun.mount": {"mode": "fuse"},
+    "vllm.loadFormat": "runai_streamer",
+}
+FROM_HUB = {
+    "model": "google/gemma-4-12B-it",
+    "modelRevision": "707f0a3b8a3c7ad586ed01e27eafbad8a27dd0f7",
+    "quantization": "fp8",
+    "weights": "hub",
+    "bucket": {},
+    "cloudRun.cpu": 6,
+    "cloudRun.memory": "24Gi",
+}
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
 ASSISTANT = {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
-BF16 = "google/gemma-4-31B-it"
 MOE, REPLICAS = "google/gemma-4-26B-A4B-it", {"vllm.dataParallelSize": 4, "vllm.tensorParallelSize": None}
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
 TODAY = "2026-11-20"
@@ -126,6 +145,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
     "SCL06": Incident("l4-qat-002", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
+    "SCL07": Incident("l4-12b-qat", CUT, "block", r"takes 3 min 11 s to 9 min 10 s, .* after 2 min \(.* Set cloudRun\.requestTimeout: 1h"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "DPL01": Incident("tpu-v6e4", {"model": MOE, **REPLICAS, "vllm.dataParallelSize": 2}, "block", r"mixture of experts.*[Rr]emove vllm\.dataParallelSize"),
     "DPL02": Incident("tpu-v6e4", REPLICAS, "warn", r"4 times one replica's.*Remove vllm\.dataParallelSize"),
@@ -135,6 +155,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "ACC02": Incident("tpu-v6e4-31b", IRONWOOD, "info", r"Decode, prefill and start are unknown on tpu7x-4.*No figure of another generation"),
     "TPU06": Incident("tpu-v6e4", {"tpu.compileCache": "off"}, "warn", r"compile for 6 min 36 s instead of 2 min 27 s\. Set tpu\.compileCache: machine"),
     "TPU08": Incident("tpu-v6e4", {"tpu.maxRunDuration": "10m"}, "block", r"takes 12 min 43 s, at most 14 min 46 s\. Google will delete.*maxRunDuration: 15m"),
+    "TPU09": Incident("tpu-v6e4", {"tpu.runtimeVersion": "tpu-ubuntu2204-base"}, "block", r"for v6e is v2-alpha-tpuv6e\. .* Remove tpu\.runtimeVersion"),
     "TPU07": Incident("tpu-v6e1", STREAMED, "warn", r"read 9\.\d GiB from the bucket\..*Remove vllm\.loadFormat"),
     "HST02": Incident("tpu-v6e4", {"model": BF16}, "warn", r"100 GB .* 58\.\d GiB .*80 GiB, recommended: 103 GiB.*Set tpu\.bootDiskSizeGb: 110"),
     "NET01": Incident("tpu-v6e4", {"endpointUrl": "http://localhost:8000"}, "block", r"endpointUrl: http://127\.0\.0\.1:8000"),
@@ -144,6 +165,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"not a flag of vLLM 0\.31\.0 .*Set vllm\.extraArgs: \[\]"),
     "ARG03": Incident("tpu-v6e1", TOKENS_1000, "block", r"to 1,000, but .* 560 or 1120 .*imageTokens: 1120.*or set vllm\.extraArgs: \[\]"),
+    "ARG05": Incident("l4-qat", {"vllm.extraArgs": ["--kv-cache-memory-bytes=1000000000"]}, "warn", r"plan ignores that.*Set vllm\.extraArgs: \[\]"),
     "ARG04": Incident("tpu-v6e1", {"vllm.toolCallParser": "hermes"}, "warn", r"toolCallParser is hermes, .*as text\. Set vllm\.toolCallParser: gemma4\."),
     "HST01": Incident("l4-qat-002", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB with L4\. Set cloudRun\.memory: 32Gi"),
     "SEC03": Incident("tpu-v6e1", {"tpu.ssh": "metadata-key"}, "warn", r"OS Login is off.*is root on it.*tpu\.ssh: os-login"),
@@ -177,7 +199,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
     "CST02": Incident("l4-qat-002", {}, "info", r"is 1, which costs \$32\.\d\d per day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
-    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 .*: v6e_spot_\w+ in asia-northeast1 is undated\. Run .*prices`\."),
+    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 .*: v6e_spot_\w+ in asia-northeast1 \(date unknown\)\. Run .*prices`\."),
     "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
     "CST07": Incident("tpu-v6e4", {"tpu.maxUsdPerHour": 3}, "block", r"maxUsdPerHour is 3, but the cheapest form costs \$5\.40.* Set tpu\.maxUsdPerHour: 5\.4"),
 }  # fmt: skip
@@ -195,7 +217,6 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"The endpoint is public: anyone can use it, at a cost of up to \$880")),
     ("SEC06", Incident("tpu-v6e4", MEDIA_IN_A_NETWORK, "block", r"in your network \(tpu\.existingNetwork\)")),
     ("FIT03", Incident("l4-qat", {"cloudRun.memory": "17Gi"}, "warn", r"16\.31 GiB .*1\.00 GiB should stay free.*at random\. Set cloudRun\.memory: 20Gi")),
-    ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--kv-cache-memory-bytes=1000000000"]}, "warn", r"plan ignores it.*Set vllm\.extraArgs: \[\]")),
     ("SEC06", Incident("l4-qat", {"cloudRun.directVpc": True, "vllm.allowedMediaDomains": ["a.example"]}, "block", r"your network \(cloudRun\.directVpc\)")),
     ("SEC06", Incident("l4-qat", {"vllm.allowedMediaDomains": ["a.example", "10.0.0.5"]}, "block", r"10\.0\.0\.5 can only be inside")),
     ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--allowed-media-domains", "a.example"]}, "block", r"[sS]et vllm\.allowedMediaDomains: \[a\.example\]")),
@@ -215,6 +236,15 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SCL04", Incident("l4-qat", TWO_LARGE, "warn", r"64 GiB, but the memory quota of us-east4 is not set \(new projects have 40 GiB\)")),
     ("TPU08", Incident("tpu-v6e4", {"tpu.readyTimeout": "14m"}, "warn", r"is 14 min, but.*`?gemma up`? may fail.*tpu\.readyTimeout: 15m")),
     ("TPU08", Incident("tpu-v6e1", {"tpu.readyTimeout": "5m", "tpu.maxRunDuration": "14m"}, "block", r"will fail.*may.*readyTimeout: 15m.*Duration: 15m")),
+    ("TPU08", Incident("tpu-v6e4", {"tpu.renewBefore": "10m"}, "block", r"renewBefore is 10 min.* A run will end before .*renewBefore: 15m")),
+    ("TPU08", Incident("tpu-v6e4", {"maxAge": "14m"}, "warn", r"maxAge is 14 min.* A guard may tear .* maxAge: 15m")),
+    ("TPU04", Incident("tpu-v6e1", {"tpu.api": "compute-engine", "tpu.zones": CENTRAL}, "warn", r"for us-central1-a, us-central1-b\..*us-east5-a")),
+    ("SCL02", Incident("l4-qat", {"cloudRun.zonalRedundancy": True}, "warn", r"0 in new projects, is not set\. Set cloudRun\.zonalRedundancy: false")),
+    ("SCL03", Incident("l4-qat", {"cloudRun.region": "us-central1"}, "warn", r"by invitation only in us-central1.*region: us-east4;.*set cloudRun\.gpuQuota")),
+    ("SCL07", Incident("l4-12b-qat", {**CUT, "cloudRun.requestTimeout": "5m"}, "warn", r"A slow answer .*requestTimeout: 1h")),
+    ("FIT03", Incident("l4-12b-qat", FROM_HUB, "block", r"22\.28 GiB checkpoint needs 26\.28 GiB .* cloudRun\.cpu: 8, cloudRun\.memory: 28Gi")),
+    ("HST01", Incident("l4-12b-qat", {**FROM_HUB, "cloudRun.memory": "8Gi"}, "block", r"Set cloudRun\.cpu: 8, cloudRun\.memory: 28Gi")),
+    ("PRB01", Incident("rtx6000-31b", SLOW_AND_STREAMED, "block", r"allows at most 34 min.*Set cloudRun\.mount\.mode: streamer and remove vllm\.loadFormat")),
     ("SCL04", Incident("rtx6000-31b", {}, "warn", r"request 40 vCPU \(cloudRun\.cpuQuota\) and 160 GiB \(cloudRun\.memoryQuota\)")),
     ("SCL04", Incident("l4-qat-002", {"cloudRun.cpuQuota": 6}, "block", r"is 8 vCPU, but the vCPU quota of us-east4 is 6 vCPU.*[sS]et cloudRun\.cpu: 6")),
     ("SCL05", Incident("l4-12b-qat", {"cloudRun.maxInstances": 2}, "warn", r"4 x|64 GiB.*[sS]et cloudRun\.maxInstances: 1")),
@@ -261,6 +291,8 @@ def test_the_incident_is_named_with_its_figure_and_its_remedy(subtests: pytest.S
             assert (finding in result.stopping) == (incident.severity == "block")
             assert re.search(incident.figure, finding_text(finding, wording), re.DOTALL), finding_text(finding, wording)
             assert "canary" not in finding_text(finding, wording)
+            ways = [repr(sorted(way.changes.items())) for way in finding.remedies]
+            assert len(set(ways)) == len(ways), "a fix is offered twice"
             assert result.fits == (incident.severity != "block" and result.stopping == ())
 
 

@@ -3,13 +3,15 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, VllmOptions, plan
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.laws import examples
 
 MODELS = st.sampled_from(model_ids())

@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 
-from gemma_serving.planning import Deployment, plan
 from gemma_serving.planning.cost.loading_modes import MODES, loading_modes
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.settings.deployment import NO_SERVICE, WeightsMode
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, WeightsMode
 from gemma_serving.planning.units import GIB
 from tests.records import replace
 

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, Plan, PlanningError, VllmOptions, plan
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.margins import edges_of_memory, margin_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import MODELS, model_ids
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.stacks.planned import headline
 from tests.laws import examples

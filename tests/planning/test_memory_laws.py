@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workload
 from gemma_serving.planning.cost.subject import subject_of
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
@@ -13,8 +13,10 @@ from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.settings.workload import IMAGE_TOKENS
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS, Workload
 from gemma_serving.planning.speed import steps
 from gemma_serving.planning.speed.serving import LoadedServer, server_of, throughput_plan, workload_plan
 from tests.laws import examples

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.planning import Deployment, PlanningError, plan
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import LARGEST, is_number, read_json
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import question_fields, with_changes
 from gemma_serving.planning.settings.text import DURATION
 from gemma_serving.planning.settings.vllm_args import Limit

@@ -2,13 +2,16 @@
 
 import pytest
 
-from gemma_serving.planning import Deployment, VllmOptions, Workload, plan
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import encoder_flops, prompt_of
 from gemma_serving.planning.speed.steps import flops_per_s
 from tests.records import replace

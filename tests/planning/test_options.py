@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
-from gemma_serving.planning import Deployment, PlanningError, VllmOptions, plan
 from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.reading import read_text
-from gemma_serving.planning.settings.vllm_args import OPTIONS, vllm_arguments, vllm_environment
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments, vllm_environment
 from gemma_serving.planning.settings.workload import Workload
 from tests.records import replace
 
@@ -92,7 +94,7 @@ def test_every_option_has_a_flag_of_its_own_and_words_that_explain_it():
         ("enforceEager", "maybe", "expected true or false"),
         ("limitMmPerPrompt", '{"smell": 1}', "expected 'image', 'audio' or 'video'"),
         ("blockSize", "7", "expected a multiple of 16"),
-        ("speculativeConfig", "5", "expected a block of settings"),
+        ("speculativeConfig", "5", "expected a map"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_is_allowed(key: str, text: str, expected: str):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import Deployment, VllmOptions, plan
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.security.pinned import COMMIT
-from gemma_serving.planning.settings.deployment import WeightsMode
+from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.settings.vllm_args import vllm_arguments
+from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.wording import file_changes
 from tests.records import replace

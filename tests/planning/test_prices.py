@@ -6,9 +6,11 @@ from functools import partial
 
 import pytest
 
-from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
 from gemma_serving.planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.finding import Finding
 from tests.records import replace
 
@@ -105,7 +107,7 @@ def test_a_spot_price_is_old_after_sixty_days(today: str, is_old: bool):
 def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
     keys = ("cloud_run_vcpu_usd_per_s", "cloud_run_gib_usd_per_s", "cloud_run_l4_usd_per_s")
     given: dict[str, object] = dict.fromkeys(keys, 0.00001)
-    for as_of, said in (({"as_of": "2026-01"}, "is 322 days old (limit 180)"), ({}, "is undated")):
+    for as_of, said in (({"as_of": "2026-01"}, "(322 days old, limit 180)"), ({}, "(date unknown)")):
         book = PriceBook.from_mapping({**given, **as_of})
         finding = the(plan(replace(RUN, prices=book, today="2026-11-19")), "CST04")
         assert said in finding.message

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gemma_serving.planning import plan
 from gemma_serving.planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
 from gemma_serving.planning.machine.hardware import FLEX_START_MAX_RUN_S
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.profiles import Choice, Profile, Way, choose, ways_of
@@ -74,7 +74,7 @@ def test_more_traffic_never_costs_less_and_no_day_has_more_than_24_hours(hours, 
 
 def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_zero():
     names = {"v5e-4", "RTX PRO 6000"}  # a cheaper card does not change the claim
-    solutions = [one for one in solved().solutions if one.subject.resolved.accelerator.name in names]
+    solutions = [one for one in solved("12B").solutions if one.subject.resolved.accelerator.name in names]
     steady, bursts = (choose(solutions, profile, "cost") for profile in (EIGHT, replace(EIGHT, busy_minutes=10)))
     assert steady.chosen.kind == "flex-start"
     assert bursts.chosen.kind == "scale-to-zero"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gemma_serving.planning import PlanningError
 from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.model.hf_config import model_from_config
 
 CONFIGS = {name.split("-")[2]: row["config"] for name, row in data_file("models.json").items()}

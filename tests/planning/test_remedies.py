@@ -11,11 +11,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning import Deployment, Plan, PlanningError, plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import ABSENT
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, detected_findings
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding, Remedy
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.stack import Settings

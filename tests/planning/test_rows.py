@@ -9,7 +9,6 @@ import pytest
 
 from gemma_serving.cloud.prices import node_usd_per_hour
 from gemma_serving.cloud.quotas import instance_quotas, tpu_quota
-from gemma_serving.planning import Deployment, plan
 from gemma_serving.planning.cost.provisioning import provisioning_support
 from gemma_serving.planning.data.prices import PRICES
 from gemma_serving.planning.data.tables import data_file
@@ -17,8 +16,9 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine import families, hardware
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.deployment import NO_TPU
+from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.plan_json import plan_json
@@ -130,7 +130,7 @@ def test_a_row_without_prices_has_an_unknown_price():
     assert node_usd_per_hour({"acceleratorType": "v9zlite-4"}, "standard", "us-east5-c") is None
     assert (
         provisioning_support(ACCELERATORS["v9z-4"], "standard", "us-east5-c").source
-        == "no list price of standard v9z is known"
+        == "no price of standard v9z is known"
     )
     with pytest.raises(PlanningError, match="price is unknown"):
         rentable_accelerators((), accelerator="v9z-4")

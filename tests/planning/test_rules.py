@@ -8,18 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, Finding, Plan, VllmOptions, Workload, plan
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules import gateway, registry
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.rules.security import exposure
 from gemma_serving.planning.rules.security.advisories import vulnerabilities
 from gemma_serving.planning.settings.accepted import acceptable_ids, check_accepted
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.planning.corpus.measured import load
@@ -202,8 +207,13 @@ def test_a_number_of_image_tokens_moves_to_its_key_or_is_removed(extra, nearest)
 def test_a_parser_that_a_plugin_registers_is_not_judged():
     own = deployment(tool_call_parser="mine", extra_args=("--tool-parser-plugin=/plugins/mine.py",))
     assert found(plan(own), "ARG04") is None
-    assert "vllm.toolCallParser" in the(plan(deployment(tool_call_parser="mine")), "ARG04").message
-    assert found(plan(deployment(tool_call_parser="mine", enable_auto_tool_choice=False)), "ARG04") is None
+    assert (
+        "vllm.toolCallParser (mine) has an invalid value"
+        in the(plan(deployment(tool_call_parser="mine")), "ARG02").message
+    )
+    assert "vllm.toolCallParser" in the(plan(deployment(tool_call_parser="hermes")), "ARG04").message
+    off = plan(deployment(tool_call_parser="mine", enable_auto_tool_choice=False))
+    assert found(off, "ARG04") is found(off, "ARG02") is None, "vLLM does not read it then"
 
 
 @pytest.mark.parametrize("extra", [("--lora-modules", "a=org/adapter"), ("--tokenizer=org/tokenizer",)])
@@ -312,9 +322,7 @@ def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest
 
 def test_every_flag_of_the_table_is_one_of_vllms():
     known = {
-        flag.split()[0]
-        for path in Path("gemma_serving/planning/data/flags").glob("*.json")
-        for flag in json.loads(path.read_text())["flags"]
+        line.split()[0] for line in json.loads(Path("gemma_serving/planning/data/flags.json").read_text())["flags"]
     }
     assert set(exposure._OPENS) - known == set()
 

@@ -5,11 +5,13 @@ from functools import partial
 
 import pytest
 
-from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, PlanningError, plan
 from gemma_serving.planning.cost.running_costs import observability_usd_per_month
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import BillPart
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD

@@ -14,17 +14,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning import NO_TPU, Deployment, PlanningError, plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.data.prices import PriceBook, region_of
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules import memory as rules_memory
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
-from gemma_serving.planning.settings.deployment import NO_SERVICE
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.workload import Workload, parse_workload
 from gemma_serving.planning.solve import search
 from gemma_serving.planning.solve.candidates import (
@@ -431,10 +432,10 @@ def test_a_mistake_is_one_sentence(command, arguments, said):
 
 
 def fully_doubled(monkeypatch):
-    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
+    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 31B."""
     monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
     workload, places = parse_workload(LONG), rentable_accelerators(())
-    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
+    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("31B"), places=places)
 
 
 def test_a_warning_about_a_choice_ranks_last(monkeypatch):

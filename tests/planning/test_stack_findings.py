@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning import Deployment, plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.data.images import IMAGES
-from gemma_serving.planning.planner import original_note
+from gemma_serving.planning.planner import original_note, plan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import value_at, with_changes
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD

@@ -5,10 +5,12 @@ from functools import partial
 
 import pytest
 
-from gemma_serving.planning import NO_SERVICE, NO_TPU, Deployment, VllmOptions, plan
 from gemma_serving.planning.data.overheads import CONSTANTS, IMAGE_DOWNLOAD_GB, IMAGE_ON_DISK_GIB, constant
 from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import StartupPlan
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
 from gemma_serving.vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS

@@ -2,12 +2,13 @@
 
 import pytest
 
-from gemma_serving.planning import Deployment, VllmOptions
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.weights import weights_of
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.steps import StepTime, bytes_per_s, step_of
 
 SMALL = "google/gemma-4-31B-it-qat-w4a16-ct"

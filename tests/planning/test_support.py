@@ -1,4 +1,4 @@
-"""The table of precisions that load: what it answers, and what a plan makes of the answer."""
+"""The table of models, precisions and features that a release has: what it answers, and what a plan makes of the answer."""
 
 from itertools import product
 from pathlib import Path
@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gemma_serving.planning import Deployment, Finding, Plan, plan
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.model.catalog import MODELS
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import support_of, version_key
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.solve.wording import remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
@@ -35,10 +40,74 @@ def finding(p: Plan) -> Finding | None:
     return next((f for f in p.findings if f.id == "FIT06"), None)
 
 
-def test_bf16_loads_everywhere(subtests: pytest.Subtests):
-    for accelerator, version in product(ACCELERATORS, [None, "", "0.22.0", "nightly"]):
+def test_bf16_loads_wherever_a_start_is_known(subtests: pytest.Subtests):
+    for accelerator, version in product(ACCELERATORS, [None, "", "0.23.0", "nightly"]):
         with subtests.test(f"{accelerator}, image {version}"):
-            assert {answer("bf16", spec, accelerator, image_version=version) for spec in MODELS.values()} == {"yes"}
+            answers = {answer("bf16", spec, accelerator, image_version=version) for spec in MODELS.values()}
+            assert answers == ({"yes", "unknown"} if accelerator.startswith("v5e") else {"yes"})
+    assert answer("bf16", EXPERTS, "v5e-8") == answer("fp8", FP8, "v5e-8") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "version", "severity", "says"),
+    [
+        ("E2B", "v5e-1", "0.19.0", "block", "E2B and E4B from 0.22.1"),
+        ("E4B", "v6e-1", "0.21.0", "block", "E2B and E4B from 0.22.1"),
+        ("E4B", "v6e-1", "0.22.0", "warn", "no image of 0.22.0 was read"),
+        ("E4B", "v6e-1", "0.22.1", None, ""),
+        ("31B", "v6e-8", "0.19.1", None, ""),
+        ("26B-A4B", "v5e-8", "0.19.1", "warn", "no public start of 26B-A4B on v5e"),
+        ("26B-A4B", "v6e-8", "0.19.1", None, ""),
+        ("12B", "L4x2", "0.21.0", "block", "does not have the architecture"),
+        ("12B", "L4x2", "0.22.1", "warn", "from vLLM 0.23.0"),
+        ("12B", "L4x2", "0.23.0", None, ""),
+    ],
+)
+def test_a_release_is_asked_for_a_model_by_its_path(
+    model: str, accelerator: str, version: str, severity: str | None, says: str
+):
+    found = finding(plan(of_release(model, accelerator, version)))
+    assert (found.severity if found else None) == severity
+    assert says in (found.message if found else "")
+
+
+DRAFTED: dict[str, Any] = {
+    "speculative_config": {"model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 3}
+}
+ADAPTED: dict[str, Any] = {"lora_adapters": {"sql": "someone/sql"}}
+SCALED: dict[str, Any] = {"kv_cache_dtype": "int8_per_token_head"}
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "options", "releases", "words"),
+    [
+        ("31B", "v6e-8", DRAFTED, ("0.22.1", "0.23.0"), "a draft model does not work on v6e-8"),
+        ("31B", "H100", DRAFTED, ("0.20.2", "0.21.0"), "a draft model does not work on H100"),
+        ("31B", "H100", ADAPTED, ("0.19.1", "0.20.0"), "LoRA adapters does not work on H100"),
+        ("26B-A4B", "H100", ADAPTED, ("0.24.0", "0.25.0"), "LoRA adapters does not work on H100"),
+        ("31B", "H100", SCALED, ("0.23.0", "0.24.0"), "vllm.kvCacheDtype int8_per_token_head does not work on H100"),
+        ("31B", "v6e-8", {}, ("0.19.0", "0.20.0"), "structured output is untested on v6e-8"),
+    ],
+)
+def test_a_feature_has_a_first_release(
+    model: str, accelerator: str, options: dict[str, Any], releases: tuple[str, str], words: str
+):
+    last, first = releases
+    found = finding(plan(of_release(model, accelerator, last, **options)))
+    assert found is not None
+    assert words in found.message
+    assert found.severity == ("warn" if "untested" in words else "block")
+    assert {"image": None} in [remedy.changes for remedy in found.remedies]
+    assert finding(plan(of_release(model, accelerator, first, **options))) is None
+
+
+def of_release(model: str, accelerator: str, version: str, **options: Any) -> Deployment:
+    return Deployment(
+        model=f"google/gemma-4-{model}-it",
+        accelerator=accelerator,
+        image=image_of_version(version),
+        vllm=VllmOptions(max_model_len=4_096, max_num_seqs=8, **options),
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +137,15 @@ def test_four_bits_on_v5e_were_seen_to_fail_with_patches_and_with_no_release():
 def test_fp8_on_tpu_is_read_and_not_made():
     assert answer("fp8", FP8, "v6e-1") == "yes, in bf16"
     assert answer("fp8", EXPERTS, "v6e-1") == "no"
-    assert answer("fp8", FP8, "v6e-1", image_version="0.21.0") == "unknown"
+    assert answer("fp8", FP8, "v6e-1", image_version="0.24.0") == "no"
+    assert answer("fp8", FP8, "v6e-1", image_version="0.25.0") == "yes, in bf16"
+
+
+def test_packed_experts_have_releases_between_two_that_load_them():
+    versions = ("0.19.0", "0.19.1", "0.20.2", "0.21.0")
+    packed = [answer("w4a16", EXPERTS, "H100", image_version=version) for version in versions]
+    assert packed == ["yes", "unknown", "unknown", "yes"]
+    assert answer("w4a16", replace(EXPERTS, packing="awq"), "H100", image_version="0.20.2") == "yes"
 
 
 def test_what_an_image_has_by_its_owners_word_counts():

@@ -2,15 +2,18 @@
 
 import pytest
 
-from gemma_serving.planning import Deployment, VllmOptions, Workload, plan
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.families import NotMeasuredError
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.releases import DECODES_FASTER_ON_TPU
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.bands import BANDS, WIDER
 from gemma_serving.planning.speed.prefill import prompt_of
 from gemma_serving.planning.speed.steps import expert_rows_s, step_of

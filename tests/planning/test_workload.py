@@ -7,15 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma_serving.planning import Deployment, PlanningError, VllmOptions, Workload, plan
+from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_options
 from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import WorkloadPlan
-from gemma_serving.planning.settings.deployment import NO_SERVICE
+from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.settings.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import (
+    IMAGE_TOKENS,
+    WORKLOAD_KEYS,
+    Workload,
+    format_workload,
+    parse_workload,
+)
 from tests.records import replace
 
 

@@ -8,15 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from gemma_serving.planning import Deployment, VllmOptions, Workload
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, WorkloadPlan
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.settings.workload import IMAGE_TOKENS
+from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import IMAGE_TOKENS, Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace

@@ -10,7 +10,7 @@ from gemma_serving.cloud.kinds import by_name
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.spending import spending
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.preview.plans import HOURLY, describe_stack
 from gemma_serving.scripts.teardown.receipt import resource_json
 from gemma_serving.stacks.loading import from_file

@@ -15,8 +15,9 @@ from tenacity import wait_none
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.price_file import book_of, list_prices
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.planning import PlanningError, plan
 from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.plan import prices
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.prices import read_catalog
@@ -126,7 +127,7 @@ def test_a_price_file_that_the_user_wrote_is_never_replaced(project, capsys):
     (project / "prices.json").rename(project / "own.json")
     run(capsys)
     both = book_of("own.json", project)
-    assert (both.price(FLEX, "us-east5-a").usd, both.price(FLEX, "us-east5-a").is_own) == (1.1, True)
+    assert (both.price(FLEX, "us-east5-a").usd, both.price(FLEX, "us-east5-a").kind) == (1.1, "own")
     assert both.price(SPOT, "us-east5-a").as_of == TODAY
 
 

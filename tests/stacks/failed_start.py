@@ -5,8 +5,8 @@ from dataclasses import replace
 from gemma_serving.contracts.labels import NO_LIMITS, Ownership
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.hooks.failure_hints import FailedStart
 from gemma_serving.stacks.loading import from_file

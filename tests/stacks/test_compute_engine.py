@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.planning import plan
 from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.stack import NAMESPACES, Settings
 from gemma_serving.stacks.loading import (
     SettingsError,
@@ -51,6 +51,7 @@ def changed(stack, path, value):
     return values
 
 
+OWN = {"digest": f"sha256:{'a' * 64}"}
 MISTAKES = [
     ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting. Did you mean target?"),
     (
@@ -60,6 +61,24 @@ MISTAKES = [
         "Did you mean maxAge? It has U+0430 (CYRILLIC SMALL LETTER A). Replace it with an ASCII",
     ),
     ("tpu-v6e4", "maxAge\u00a0", "4h", "Did you mean maxAge? It has U+00A0 (NO-BREAK SPACE). Replace it with an ASCII"),
+    (
+        "l4-qat",
+        "image",
+        {**OWN, "repository": "ghcr.io/me/vllm"},
+        '= "ghcr.io/me/vllm": expected LOCATION-docker.pkg.dev/PROJECT/',
+    ),
+    (
+        "l4-qat",
+        "image",
+        {**OWN, "repository": "docker.io/me/vllm"},
+        "or a repository of Docker Hub such as vllm/vllm-openai",
+    ),
+    (
+        "l4-qat",
+        "image",
+        {**OWN, "repository": "us-docker.pkg.dev/me/vllm"},
+        "expected LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/",
+    ),
     ("tpu-v6e4", "maxUsd", 12.5, "expected a whole number above 0"),
     (
         "tpu-v6e4",

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.extra_checkpoints import note_source, staging_command
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment

@@ -8,7 +8,9 @@ import pytest
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.server_change import ChangedValue, ServerChange
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.rules.findings import counted_notes
+from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.stacks.hooks import changed_server
 from gemma_serving.stacks.hooks.changed_server import change_text
 from gemma_serving.stacks.loading import from_file
@@ -36,14 +38,22 @@ def test_vulnerabilities_and_notes_are_one_line_that_counts_them_and_names_the_c
 ):
     said = lines(stack, date)
     assert [line.split()[0] for line in said[1:3]] == ["Starts", "Costs"]
-    counted = {0: "", 1: ", 1 note", 2: ", 2 notes"}[notes]
+    counted = " (no public server of bf16 weights on a newer image is known)" if stack.startswith("tpu") else ""
+    counted += {0: "", 1: ", 1 note", 2: ", 2 notes"}[notes]
     assert said[3:] == [f"{vulnerabilities} published vulnerabilities{counted}: `gemma plan {stack} --explain`"]
+
+
+def test_another_image_has_no_reason_of_the_default():
+    deployment = to_deployment(from_file(settings_file("tpu-v6e1", ROOT), project="my-project"))
+    newer = plan(replace(deployment, image=image_of_version("0.30.1rc1.dev221+gc8d7a7dd1")))
+    assert counted_notes(newer).startswith("2 published vulnerabilities, ")
 
 
 def test_accepted_findings_are_on_the_same_line_and_the_cost_stays():
     said = lines("tpu-v6e4", "2026-09-20", "CST05", "FIT07")
     assert said[2].startswith("Costs $5.40/h")
-    assert said[3:] == ["5 published vulnerabilities, 1 note, accepted findings FIT07: `gemma plan tpu-v6e4`"]
+    counted = "5 published vulnerabilities (no public server of bf16 weights on a newer image is known), 1 note"
+    assert said[3:] == [f"{counted}, accepted findings FIT07: `gemma plan tpu-v6e4`"]
     assert not [line for line in said if line.startswith("FIT07")]
 
 

@@ -5,7 +5,8 @@ import json
 import pytest
 import yaml
 
-from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.planning.test_incidents import ROOT, TODAY

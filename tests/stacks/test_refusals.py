@@ -14,7 +14,8 @@ from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import PlanningError, plan
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.plan.question import Question, deployment_from
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file
 from gemma_serving.stacks.planned import to_deployment
@@ -84,6 +85,9 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     (L4, {"dockerHub": {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/latest"}}),
     (L4, {"image": {"repository": "vllm/vllm-openai", "digest": DIGEST, "buildContext": "images/x"},
           "dockerHub": {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/1"}}),
+    (L4, {"image": {"repository": "us-docker.pkg.dev/p/r/vllm", "digest": DIGEST},
+          "dockerHub": {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/1"}}),
+    (L4, {"image": {"repository": "ghcr.io/me/vllm", "digest": DIGEST}}),
     (L4, {"bucket": {"retainOnDestroy": True, "existing": "my-models"}}),
     (L4, {"bucket": {"region": "us-east4"}}),
     (L4, {"bucket": {"prefix": "a//b"}}),
@@ -104,6 +108,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     (L4, {"cloudRun.concurrency": 1001}),
     (L4, {"cloudRun.minInstances": 3}),
     (L4, {"cloudRun.maxInstances": 0}),
+    (L4, {"cloudRun.requestTimeout": "2h"}),
     (L4, {"cloudRun.invokers": ["allUsers"]}),
     (L4, {"cloudRun.mount": {"mode": "fuse-cached"}}),
     (L4, {"cloudRun.mount": {"mode": "fuse", "cacheSize": "8Gi"}}),

@@ -37,7 +37,9 @@ def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messag
             key = settings_key(field)
             given = _at(config, key)
             if given is not None and not isinstance(given, dict):
-                assert value_in_file(field, value_at(deployment, field)) == given, (path.name, key)
+                quantity = question_fields()[field].quantity
+                same = given if quantity is None else quantity.spell(quantity.read(given))
+                assert value_in_file(field, value_at(deployment, field)) == same, (path.name, key)
                 compared.add(key)
     assert {"tpu.acceleratorType", "cloudRun.gpu", "cloudRun.memory", "tpu.provisioning", "model"} <= compared
 

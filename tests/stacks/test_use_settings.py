@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import settings_file
-from gemma_serving.planning import plan
 from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
 from gemma_serving.planning.settings.paths import with_changes

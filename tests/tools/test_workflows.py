@@ -44,6 +44,17 @@ GOOGLE = set(re.findall(r"vars\.(GCP_\w+)", str(WORKFLOWS)))
 """The repository variables about Google that any workflow reads."""
 
 
+@pytest.mark.parametrize(("stack", "region"), [("tpu-v6e1", "us-east5"), ("l4-12b-qat", "us-east4")])
+def test_a_deployment_logs_in_to_the_registry_of_its_first_region(tmp_path, stack, region):
+    called = tmp_path / "gcloud"
+    called.write_text('#!/bin/sh\necho "$@" >"$0.called"\n')
+    called.chmod(0o755)
+    command = ["bash", "-e", "-c", step_script("deploy.yml", "Log in to the registry")]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "STACK": stack}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    assert (tmp_path / "gcloud.called").read_text() == f"auth configure-docker {region}-docker.pkg.dev --quiet\n"
+
+
 def triggers(workflow):
     found = workflow.get(True, workflow.get("on"))  # YAML 1.1 reads `on` as true
     return found if isinstance(found, dict) else dict.fromkeys([found] if isinstance(found, str) else found)

@@ -116,7 +116,7 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
         if accelerator.usd_per_hour is None:
             return ()
         today = resolved.deployment.today or ""
-        price = Price(key="--device usd", region="", usd=accelerator.usd_per_hour, as_of=today, url="", is_own=True)
+        price = Price(key="--device usd", region="", usd=accelerator.usd_per_hour, as_of=today, url="", kind="own")
         return (HourlyPart(name=accelerator.name, amount=1, unit="machine-hour", price=price),)
     if resolved.platform == "cloud-run":
         return instance_parts(

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
-from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.data.prices import LIST_PRICES, UNDATED
 from gemma_serving.planning.machine.families import TpuOffer
 from gemma_serving.planning.machine.hardware import Accelerator, tpu_offer
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
@@ -50,13 +50,15 @@ def _flex_start(generation: str, offer: TpuOffer, place: str) -> Acceptance | No
 
 
 def _listed(generation: str, provisioning: ProvisioningModel, place: str) -> Acceptance:
-    """Return what a list price says about a provisioning model in a zone."""
+    """Return what the price list says about a provisioning model in a zone."""
     price = LIST_PRICES.tpu_chip_hour(generation, provisioning, place)
     if price is None:
-        return Acceptance("unknown", f"no list price of {provisioning} {generation} is known")
+        return Acceptance("unknown", f"no price of {provisioning} {generation} is known")
     if price.is_assumed:
-        return Acceptance("unknown", f"no list price of {provisioning} {generation} in {price.region}")
-    listed = f"a list price of {provisioning} {generation} in {price.region}, {price.as_of or 'without a date'} ({price.url})"
+        return Acceptance("unknown", f"no known price of {provisioning} {generation} in {price.region}")
+    listed = (
+        f"a {price.kind} price of {provisioning} {generation} in {price.region}, {price.as_of or UNDATED} ({price.url})"
+    )
     if provisioning == "flex-start":
         return Acceptance("unknown", f"only {listed}, which names no zone")
     return Acceptance("yes", listed)

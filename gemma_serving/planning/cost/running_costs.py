@@ -227,7 +227,8 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
     image_gib = IMAGE_GIB + (gib if resolved.weights_mode == "image" else 0)
     copies = 1 if _others_pull_upstream(resolved) else max(len(regions), 1)
     name = f"image repository, {copies} regions" if copies > 1 else "image repository"
-    yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
+    if resolved.deployment.image is None or resolved.deployment.image.is_stored:
+        yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
     if keeps_graphs(resolved):
         price = book.price("bucket_usd_per_gib_month", home)
         yield _part("compiled graphs in the bucket", constant("GRAPH_CACHE_GIB"), "GiB-month", "month", price)

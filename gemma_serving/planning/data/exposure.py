@@ -4,7 +4,7 @@ Interfaces for callers, networks that the server reads for them, and reports to 
 
 Sources: vLLM docs/usage/security.md (API key limitations, SSRF), entrypoints/openai/cli_args.py (`--allowed-origins` is `["*"]`),
 multimodal/media/connector.py (`--allowed-media-domains`), envs.py and usage/usage_lib.py; huggingface_hub's constants.py.
-gemma_serving/planning/data/flags has each flag in every release with a table.
+gemma_serving/planning/data/flags.json has each flag in every release with a table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -51,6 +51,8 @@ class Image(Struct, frozen=True, kw_only=True):
     seen_on: str
     """Date of the source, YYYY-MM-DD."""
     note: str = ""
+    not_newer: str = ""
+    """Why a default image with published vulnerabilities is not replaced by a newer one, as a clause."""
 
     @property
     def reference(self) -> str:

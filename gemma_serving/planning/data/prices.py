@@ -1,13 +1,13 @@
 """Prices in US dollars: each with region, date and URL, and overridable as a whole or in part.
 
-gemma_serving/planning/data/prices.json has the list prices. A region without a known price uses the highest known one, marked as
-`Price.is_assumed`. A contract, a credit or a commitment changes a price: pass your own.
+gemma_serving/planning/data/prices.json has the shipped prices: Google's list prices, and those that only public documents report. A region
+without a known price uses the highest known one, marked as `Price.is_assumed`. A contract, a credit or a commitment changes a price: pass your own.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from gemma_serving.planning.numbers import is_number
 from gemma_serving.planning.units import HOUR_S
 
 MAX_AGE_DAYS: Final = 180
-"""Age above which a price is reported as old. No list price was found that changed between two dates: v6e flex-start was $1.35 on 2026-08-10 and
+"""Age above which a price is reported as old. No price was found that changed between two dates: v6e flex-start was $1.35 on 2026-08-10 and
 2026-10-02 (prices.json), an L4 of Cloud Run $0.67 per hour in April 2026 (brandonseppa.com/2026/04, "GPU inference without the cluster") and on
 2026-09-19. That is thin, but the bill shows the date of the prices in every preview, regardless of their age."""
 MAX_SPOT_AGE_DAYS: Final = 60
@@ -26,6 +26,7 @@ MAX_SPOT_AGE_DAYS: Final = 60
 _SPOT: Final = "_spot_"
 _REGION: Final = re.compile(r"([a-z]+-[a-z]+\d+)(-[a-z])?")
 _DATE: Final = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+UNDATED: Final = "date unknown"
 EVERYWHERE: Final = ""
 """Region of a price that is the same everywhere."""
 
@@ -35,7 +36,7 @@ class PriceSource(Struct, frozen=True, kw_only=True):
 
     url: str
     as_of: str
-    """YYYY-MM-DD; "" for a page that was read on an unrecorded day, whose prices are reported as undated."""
+    """YYYY-MM-DD; "" for a page that was read on an unrecorded day (UNDATED)."""
     note: str = ""
 
 
@@ -63,7 +64,7 @@ class Sku(Struct, frozen=True, kw_only=True):
 
 
 class ListPrice(Struct, frozen=True, kw_only=True):
-    """A list price, by region or by the pair of continents for traffic."""
+    """A shipped price, by region or by the pair of continents for traffic."""
 
     what: str
     usual: float
@@ -101,8 +102,8 @@ class Price(Struct, frozen=True, kw_only=True):
     """YYYY-MM-DD or YYYY-MM; "" if the source has no date."""
     url: str
     """Source URL; "" for a price from the price file."""
-    is_own: bool = False
-    """True if it comes from a price file that the user wrote."""
+    kind: Literal["own", "list", "reported"] = "list"
+    """`own`: from a price file that the user wrote. `list`: Google's. `reported`: from another public document, which quotes Google."""
     is_assumed: bool = False
     """True if the region's price is unknown, so this is the highest known one."""
     missed_on: str = ""
@@ -113,11 +114,6 @@ class Price(Struct, frozen=True, kw_only=True):
     def age_days(self, today: str) -> int | None:
         """Return its age; None if it has no date. A month without a day counts from its first day."""
         return None if not self.as_of else (date.fromisoformat(today) - _day(self.as_of)).days
-
-    @property
-    def is_reported(self) -> bool:
-        """True if its source is no page of Google's, but a public document that quotes one."""
-        return bool(self.url) and not self.url.startswith("https://cloud.google.com/")
 
     @property
     def max_age_days(self) -> int:
@@ -141,14 +137,14 @@ class CatalogRead(Struct, frozen=True, kw_only=True):
 
 
 class PriceBook(Struct, frozen=True, kw_only=True):
-    """Prices of everything that a deployment is billed for: custom prices, then refreshed ones, then list prices."""
+    """Prices of everything that a deployment is billed for: custom prices, then refreshed ones, then shipped ones."""
 
     as_of: str = ""
     """Date of the custom prices."""
     catalog: CatalogRead | None = None
     """Origin of the custom prices if a refresh wrote them; None if the user did."""
     refreshed: "PriceBook | None" = None
-    """Prices that precede the list prices."""
+    """Prices that precede the shipped ones."""
     everywhere: Mapping[str, float] = field(default_factory=dict[str, float])
     """Custom prices for every region, by key."""
     regions: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
@@ -156,7 +152,7 @@ class PriceBook(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
-        """Return the list prices with some replaced: for every region at the top level, for one below `regions`. A refresh writes `catalog`.
+        """Return the shipped prices with some replaced: for every region at the top level, for one below `regions`. A refresh writes `catalog`.
 
         Raises PlanningError for an unknown key, or a price that is not a positive number.
         """
@@ -176,7 +172,7 @@ class PriceBook(Struct, frozen=True, kw_only=True):
         return cls(as_of=as_of, everywhere=everywhere, regions=by_region, catalog=_catalog(given.get("catalog")))
 
     def price(self, key: str, place: str | None = None) -> Price:
-        """Return a price in a zone or region: the custom one, the refreshed one, the list price, then the highest known one.
+        """Return a price in a zone or region: the custom one, the refreshed one, the shipped one, then the highest known one.
 
         Without a location, or with an invalid one, return the price without a region.
         """
@@ -236,10 +232,20 @@ class PriceBook(Struct, frozen=True, kw_only=True):
     @staticmethod
     def _listed(key: str, region: str, row: PriceRow) -> Price:
         source = SOURCES[row.source]
-        return Price(key=key, region=region, usd=row.usd, as_of=source.as_of, url=source.url)
+        kind = "list" if source.url.startswith("https://cloud.google.com/") else "reported"
+        return Price(key=key, region=region, usd=row.usd, as_of=source.as_of, url=source.url, kind=kind)
 
 
 LIST_PRICES: Final = PriceBook()
+
+
+def price_words(prices: Iterable[Price]) -> str:
+    """Return what prices are, with the oldest date: "reported prices (2026-08-10)" if at least one is only reported."""
+    used = [*prices]
+    if not used:
+        return "known prices"
+    kind = next(kind for kind in ("reported", "list", "own") if any(price.kind == kind for price in used))
+    return f"{kind} prices ({min(price.as_of for price in used) or UNDATED})"
 
 
 class HourlyPart(Struct, frozen=True, kw_only=True):
@@ -287,7 +293,8 @@ def instance_parts(
 def _price_in(book: PriceBook, key: str, region: str, usd: float) -> Price:
     """Return a custom or refreshed price of a book."""
     url = book.catalog.url if book.catalog else ""
-    return Price(key=key, region=region, usd=usd, as_of=book.as_of, url=url, is_own=book.catalog is None)
+    kind = "list" if book.catalog else "own"
+    return Price(key=key, region=region, usd=usd, as_of=book.as_of, url=url, kind=kind)
 
 
 def region_of(place: str | None) -> str | None:

@@ -21,10 +21,12 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.memory.budget import comfortable_utilization, memory_plan
 from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.margins import edges_of_memory, one_request
+from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.model.catalog import spec_of, unknown_model
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import drafter_of
 from gemma_serving.planning.question.recommendation import (
+    FEWER_SEQUENCES,
     MAX_NUM_SEQS,
     SMALL_DEVICE_MAX_NUM_SEQS,
     SMALL_NUM_BATCHED_TOKENS,
@@ -166,14 +168,23 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
 
 
 def _with_fewer_sequences(resolved: Resolved) -> Resolved:
-    """Return the same with the sequences of a small GPU, if those of a large one leave it too little memory and these do not."""
+    """Return the same with the most sequences that leave enough memory, if the recommended ones do not and fewer do.
+
+    On a GPU those of a small one; on a TPU only with speculative decoding, whose start needs memory for each sequence.
+    """
     deployment = resolved.deployment
-    is_given = deployment.vllm.max_num_seqs is not None
-    if is_given or resolved.max_num_seqs <= SMALL_DEVICE_MAX_NUM_SEQS or resolved.is_tpu or not _dies(resolved):
+    if resolved.is_tpu:
+        tried = FEWER_SEQUENCES if warm_up_of(resolved).all_gib else ()
+    else:
+        tried = (SMALL_DEVICE_MAX_NUM_SEQS,) if resolved.max_num_seqs > SMALL_DEVICE_MAX_NUM_SEQS else ()
+    if deployment.vllm.max_num_seqs is not None or not tried or not _dies(resolved):
         return resolved
-    fewer = dataclasses.replace(deployment.vllm, max_num_seqs=SMALL_DEVICE_MAX_NUM_SEQS)
-    found = replace_struct(filled_in(replace_struct(deployment, vllm=fewer)), deployment=deployment)
-    return resolved if _dies(found) else found
+    for sequences in tried:
+        fewer = dataclasses.replace(deployment.vllm, max_num_seqs=sequences)
+        found = replace_struct(filled_in(replace_struct(deployment, vllm=fewer)), deployment=deployment)
+        if not _dies(found):
+            return found
+    return resolved
 
 
 def _dies(resolved: Resolved) -> bool:
@@ -181,10 +192,13 @@ def _dies(resolved: Resolved) -> bool:
 
 
 def _with_room_for_programs(resolved: Resolved) -> Resolved:
-    """Return the same with a lower utilization if the default one leaves too little for the compiled programs of a TPU."""
+    """Return the same with a lower utilization if the default one leaves too little for the compiled programs of a TPU, and the lower one holds the weights."""
     if resolved.deployment.vllm.gpu_memory_utilization is not None:
         return resolved
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
+    budget_gib = utilization * resolved.accelerator.usable_gib
+    if warm_up_of(resolved).all_gib and budget_gib < memory_plan(resolved).weights_gib:
+        return resolved  # FIT05 names fewer sequences
     return replace_struct(
         resolved, utilization=utilization, vllm=dataclasses.replace(resolved.vllm, gpu_memory_utilization=utilization)
     )

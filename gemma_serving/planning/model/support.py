@@ -1,10 +1,12 @@
-"""Supported precisions by device and vLLM version: a table with source and date, and its lookup.
+"""Supported models, precisions and features by device and vLLM version: a table with source and date, and its lookup.
 
 A row applies to everything it names; empty fields match anything. The first matching row decides.
-To record a new capability of an image, add a row to gemma_serving/planning/data/support.json, above the one that it overrides.
+To record a new capability of an image, add a row to gemma_serving/planning/data/support.json, above the one that it overrides. A bound is the
+first tag, or the first release's wheel, that contains the change, never the date of a merge: `python -m judges.releases` compares both.
 """
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Final, Literal
 
@@ -21,8 +23,8 @@ Loading = Literal["checkpoint", "on-load"]
 ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 """Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
-FP8_KV: Final = "fp8_kv"
-"""Precision of the KV cache in the table, for all its fp8 formats."""
+Feature = Literal["fp8_kv", "scaled_kv", "draft_model", "lora", "structured_output"]
+"""What the table has rows about beside precisions: fp8 formats of the KV cache, those with a scale per head, and the features of a server."""
 _ANY_DEVELOPMENT: Final = 10**9
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -32,7 +34,7 @@ class Support(Struct, frozen=True, kw_only=True):
     """A row of the table."""
 
     scheme: str
-    """Precision of the weights, or FP8_KV; empty for all."""
+    """Precision of the weights, or a `Feature`; empty for all precisions."""
     devices: tuple[str, ...] = ()
     """Generations of accelerators; empty for all."""
     models: tuple[ModelKind, ...] = ()
@@ -69,7 +71,7 @@ def support_of(
     image_version: str | None = None,
     image_supports: tuple[str, ...] = (),
 ) -> Support:
-    """Return the row for a precision of a model's weights, or of its KV cache (FP8_KV), on a device.
+    """Return the row for a precision of a model's weights on a device.
 
     `image.version`: vLLM version; None for this project's image, empty or invalid if unknown.
     `image.supports`: precisions that the image's owner declares.
@@ -77,19 +79,9 @@ def support_of(
     family = scheme.partition("-")[0]  # nvfp4-mlp is nvfp4 in fewer layers
     if family in image_supports:
         return Support(scheme=scheme, answer="yes", source="the image's `supports`", seen_on="")
-    version = version_key(version_in_use(accelerator, image_version))
     loading: Loading = "on-load" if family == "fp8" != spec.native_quantization else "checkpoint"
-    generation, kind = generation_of(accelerator), kind_of_model(spec)
-    for row in support_rows():
-        if (
-            row.scheme in {"", family}
-            and (spec.is_gemma4 or not row.is_gemma4)
-            and (not row.devices or generation in row.devices)
-            and (not row.models or kind in row.models)
-            and row.loading in {None, loading}
-            and (not row.packings or spec.packing in row.packings)
-            and _is_within(version, row)
-        ):
+    for row in _rows_for(spec, accelerator, image_version):
+        if row.scheme in {"", family} and row.loading in {None, loading}:
             return row
     return Support(
         scheme=scheme,
@@ -100,6 +92,29 @@ def support_of(
     )
 
 
+def feature_gap(
+    feature: Feature, spec: ModelSpec, accelerator: Accelerator, *, image_version: str | None = None
+) -> Support | None:
+    """Return the row about a feature that the image's version lacks, or may lack, for a model on a device; None if no row says so."""
+    row = next((row for row in _rows_for(spec, accelerator, image_version) if row.scheme == feature), None)
+    return row if row is not None and row.answer != "yes" else None
+
+
+def _rows_for(spec: ModelSpec, accelerator: Accelerator, image_version: str | None) -> Iterator[Support]:
+    """Yield the rows that apply to a model on a device with an image, whatever they are about."""
+    version = version_key(version_in_use(accelerator, image_version))
+    generation, kind = accelerator.generation, kind_of_model(spec)
+    for row in support_rows():
+        if (
+            (spec.is_gemma4 or not row.is_gemma4)
+            and (not row.devices or generation in row.devices)
+            and (not row.models or kind in row.models)
+            and (not row.packings or spec.packing in row.packings)
+            and _is_within(version, row)
+        ):
+            yield row
+
+
 def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str | None:
     """Return the name of the image that is known to load a precision of a model on a device; None if none does.
 
@@ -108,17 +123,12 @@ def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str
     if support_of(scheme, spec, accelerator).answer == "yes":
         return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
     for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
-        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
+        if accelerator.generation not in image.generations or kind_of_model(spec) not in image.model_kinds:
             continue
         row = support_of(scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
         if row.answer == "yes":
             return name
     return None
-
-
-def generation_of(accelerator: Accelerator) -> str:
-    """Return the generation of an accelerator in the table; empty for an unknown one."""
-    return accelerator.generation
 
 
 @cache
@@ -141,12 +151,7 @@ def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
     """Return the vLLM version of the image: the stated one, otherwise the version of this project's image for the accelerator."""
     if image_version is not None:
         return image_version
-    return _usual_version("tpu" if accelerator.is_tpu else "cuda")
-
-
-@cache
-def _usual_version(platform: str) -> str:
-    return next(image.version for image in IMAGES.values() if image.platform == platform)
+    return IMAGES[DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]].version
 
 
 def _is_within(version: tuple[int, int, int, int] | None, row: Support) -> bool:

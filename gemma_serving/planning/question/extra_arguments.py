@@ -1,10 +1,55 @@
-"""`extraArgs` as the image's vLLM parses them."""
+"""`extraArgs` as the image's vLLM parses them, and the options whose effect the plan ignores."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.server_flags import FlagTable, ServerArgument, flag_table, parse_arguments
+from gemma_serving.planning.settings.vllm_args import OPTIONS, TOKENIZER, TOKENIZER_REVISION, Pairs, VllmOption
+
+OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag} | {
+    option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
+}
+"""Option of each flag that has a settings key."""
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        TOKENIZER,
+        TOKENIZER_REVISION,
+        "--allowed-local-media-path",
+        "--code-revision",
+        "--generation-config",
+        "--hf-token",
+        "--interleave-mm-strings",
+        "--logprobs-mode",
+        "--max-logprobs",
+        "--override-generation-config",
+        "--pt-load-map-location",
+        "--reasoning-config",
+        "--structured-outputs-config",
+        "--tokenizer-mode",
+        "--use-tqdm-on-load",
+    }
+)
+"""Flags of the engine that change neither its memory nor its start nor its speed by more than the plan is accurate to."""
+_GROUPS_WITHOUT_EFFECT: Final = ("", "Frontend", "LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig")
+"""vLLM's groups of flags for the HTTP server, for logs and metrics, and for parsers. Those of the command itself have none."""
+
+_SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
+"""Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
+
+
+def is_secret(*words: str) -> bool:
+    """Return whether one of these words is a flag with a secret value, or looks like a secret. A variable counts as a flag: `--HF_TOKEN`."""
+    return any(_SECRET_FLAG.fullmatch(word.lower().replace("_", "-")) or token_form().search(word) for word in words)
+
+
+def token_form() -> re.Pattern[str]:
+    """Return the form of known tokens."""
+    from gemma_serving.contracts.masking import TOKEN_FORM  # noqa: PLC0415 - its patterns take 5 ms, and few plans have arguments
+
+    return TOKEN_FORM
 
 
 def flags_of(resolved: Resolved) -> FlagTable:
@@ -22,3 +67,18 @@ def value_of_flag(read: Sequence[ServerArgument], flag: str) -> tuple[str, ...] 
     """Return the words of a flag's last use, empty for a switch; None if it is absent or turned off."""
     found = next((one for one in reversed(read) if one.name == flag), None)
     return None if found is None or found.is_off or found.problem else found.value
+
+
+def ignored_arguments(resolved: Resolved) -> list[ServerArgument]:
+    """Return the members of `extraArgs` that may change memory, start or speed, and whose effect the plan ignores."""
+    planned = OWN_FLAGS.keys() - {OPTIONS["multimodal.maxImageTokens"].flag} | _WITHOUT_EFFECT
+    return [
+        one
+        for one in extra_arguments(resolved)
+        if one.flag is not None and not (one.is_off or one.name in planned or one.flag.group in _GROUPS_WITHOUT_EFFECT)
+    ]
+
+
+def ignores_options(resolved: Resolved) -> bool:
+    """Return whether the plan ignores the effect of an option, so its start and its speed are those of a deployment that nobody measured."""
+    return resolved.skips_compilation or bool(ignored_arguments(resolved))

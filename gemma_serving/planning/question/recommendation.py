@@ -22,6 +22,8 @@ MAX_NUM_SEQS: Final = 256
 SMALL_DEVICE_GIB: Final = 40.0
 SMALL_DEVICE_MAX_NUM_SEQS: Final = 16
 """On a 24 GB card, more sequences reserve memory for logits and graphs that the KV cache needs."""
+FEWER_SEQUENCES: Final = (128, 64, 32, 16)
+"""Sequences to try, most first, if the start of speculative decoding on a TPU leaves no memory to more."""
 FEW_KV_HEADS: Final = 2
 """KV heads of a layer up to which replicas are proposed instead of tensor parallelism over all chips."""
 TPU_MOE_BLOCK_SIZE: Final = 32

@@ -86,6 +86,14 @@ class Resolved(Struct, frozen=True, kw_only=True):
         return self.is_tpu and self.scheme.name == "w4a16"
 
     @property
+    def skips_compilation(self) -> bool:
+        """True if the server compiles each program at the first request that needs it: vLLM on TPU with enforceEager.
+
+        Source: tpu-inference 0.12.0 to 0.27.0, runner/compilation_manager.py (capture_model).
+        """
+        return self.is_tpu and self.eager
+
+    @property
     def has_unknown_drafter(self) -> bool:
         """True if a draft model is used whose architecture is unknown."""
         return self.speculative_tokens > 0 and self.drafter is None and named_drafter(self.vllm) is not None

@@ -6,12 +6,16 @@ if unambiguous, `--flag=value` and `--flag value` are equal, `--flag.key=value` 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.numbers import read_json
+from gemma_serving.planning.settings.vllm_args import OPTIONS
 
 TABLES: Final = ("0.28.0", "0.29.0", "0.30.0", "0.31.0")
 """Releases with a table, oldest first: from the oldest to the newest release among the images (planning.data.images)."""
@@ -19,7 +23,9 @@ TABLES: Final = ("0.28.0", "0.29.0", "0.30.0", "0.31.0")
 Kind = Literal["switch", "toggle", "value", "values", "optional"]
 _RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _NUMBER: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
-_SHOWN_CHOICES: Final = 12
+_SHOWN_CHOICES: Final = 16
+CHAT_TEMPLATE: Final = OPTIONS["chatTemplate"].flag
+_LOAD_FORMAT: Final = OPTIONS["loadFormat"].flag
 _SIZE: Final = re.compile(r"\d+(\.\d+)?[kmgt]|auto", re.IGNORECASE)
 """vLLM's human_readable_int_or_auto, in addition to plain whole numbers."""
 _NUMBERS: Final[Mapping[str, str]] = {
@@ -37,9 +43,22 @@ class ServerFlag(Struct, frozen=True):
     kind: str
     """switch; toggle, which has a `--no-` form; value; values, one word or more; optional, one word or none."""
     choices: tuple[str, ...] = ()
-    """Allowed values; empty if any is allowed."""
+    """Allowed values; empty if any is allowed. Of `--chat-template`: the templates of vLLM's sources, beside which an image may have others."""
     number: str = ""
     """int, float, or size (a whole number with k, M and so on); with a `?` if `None` is allowed too. Empty if it need not be a number."""
+    group: str = ""
+    """vLLM's group of flags, such as ParallelConfig; empty for flags of the command itself."""
+
+
+class RemovedFlag(Struct, frozen=True):
+    """A flag of older releases."""
+
+    last: str
+    """Newest release with it."""
+    replacement: str
+    """Flag to use instead, with its value if it has a fixed one; empty if there is none."""
+    source: str
+    """Release and file of vLLM that say so."""
 
 
 class FlagTable(Struct, frozen=True):
@@ -50,7 +69,7 @@ class FlagTable(Struct, frozen=True):
     is_certain: bool
     """False if the version is outside the tables and may have flags that they lack."""
     flags: Mapping[str, ServerFlag]
-    """Flag by spelling, including short ones and `--no-` forms."""
+    """Flag by spelling, including short ones and `--no-` forms. `--flag.key` is a key of a JSON value with choices of its own."""
 
 
 class ServerArgument(Struct, frozen=True, kw_only=True):
@@ -102,25 +121,34 @@ def _with_all_choices(flags: Mapping[str, ServerFlag], versions: Sequence[str]) 
         found = [known.choices for version in versions if (known := _flags(version).get(spelling)) is not None]
         choices = tuple(dict.fromkeys(text for one in found for text in one)) if all(found) else ()
         numbers = {known.number for version in versions if (known := _flags(version).get(spelling)) is not None}
-        merged[spelling] = ServerFlag(flag.name, flag.kind, choices, flag.number if len(numbers) == 1 else "")
+        number = flag.number if len(numbers) == 1 else ""
+        merged[spelling] = replace(flag, choices=choices, number=number)
     return merged
 
 
 @cache
 def _flags(version: str) -> Mapping[str, ServerFlag]:
-    lines: list[str] = data_file(f"flags/{version}.json")["flags"]
+    rows: dict[str, str] = data_file("flags.json")["flags"]
     flags: dict[str, ServerFlag] = {}
-    for line in lines:
-        words = line.split(" ")
+    for line in (line for line, releases in rows.items() if version in releases.split()):
+        facts, _, group = line.partition(" @")
+        words = facts.split(" ")
         names = [word for word in words if word.startswith("-")]
         kind, allowed = (*words[len(names) :], "")[:2]
         is_number = allowed.startswith("<")
         choices = tuple(allowed.split("|")) if allowed and not is_number else ()
-        flag = ServerFlag(names[0], kind, choices, allowed.strip("<>") if is_number else "")
+        flag = ServerFlag(names[0], kind, choices, allowed.strip("<>") if is_number else "", group)
         flags |= dict.fromkeys(names, flag)
         if kind == "toggle":
             flags[f"--no-{names[0].removeprefix('--')}"] = flag
     return flags
+
+
+@cache
+def removed_flags() -> Mapping[str, RemovedFlag]:
+    """Return the flags that vLLM's releases up to the newest table have removed or renamed."""
+    rows: dict[str, str] = data_file("flags.json")["removed"]
+    return {name: RemovedFlag(*facts.split(" | ")) for names, facts in rows.items() for name in names.split()}
 
 
 def parse_arguments(arguments: Sequence[str], table: FlagTable) -> tuple[ServerArgument, ...]:
@@ -165,7 +193,7 @@ def _read(arguments: Sequence[str], start: int, table: FlagTable) -> ServerArgum
         key=key,
         is_off=spelling.startswith("--no-") and flag is not None and flag.name != spelling,
         value=value,
-        problem=problem or (_value_problem(written, flag, value) if flag and not dot else ""),
+        problem=problem or (_value_problem(written, flag, value, key, table) if flag else ""),
     )
 
 
@@ -187,12 +215,25 @@ def _spelling(base: str, table: FlagTable) -> tuple[str, str]:
         return ("--optimization-level" if name == "-O" else name), problem
     if name in table.flags:
         return name, ""
-    longer = [known for known in table.flags if known.startswith(name)] if name.startswith("--") else []
+    may_be_short = name.startswith("--") and name not in removed_flags()
+    longer = [known for known in table.flags if known.startswith(name) and "." not in known] if may_be_short else []
     if len({(table.flags[known].name, known.startswith("--no-")) for known in longer}) == 1:
         return longer[0], ""
     if longer:
         return name, f"{base} could be {', '.join(longer[:3])}{' and others' if len(longer) > 3 else ''}"  # noqa: PLR2004 - shown
-    return name, f"{base} is not a flag of {table.version}{_suggestion(name, tuple(table.flags))}"
+    return name, f"{base} is not a flag of {table.version}{_past_or_future(name, table)}"
+
+
+def _past_or_future(name: str, table: FlagTable) -> str:
+    """Return what is known of a flag that a release does not have: the newer or older release with it, or the flag that is meant."""
+    release = _release(table.version.removeprefix("vLLM "))
+    newer = next((version for version in TABLES if _release(version) > release and name in _flags(version)), None)
+    if newer is not None:
+        return f" (its first release is {newer})"
+    removed = removed_flags().get(name.replace("--no-", "--", 1))
+    if removed is None:
+        return _suggestion(name, tuple(table.flags))
+    return f" (its last release is {removed.last}; {f'use {removed.replacement}' if removed.replacement else 'leave it out'})"
 
 
 @lru_cache(maxsize=256)
@@ -200,21 +241,56 @@ def _suggestion(name: str, flags: tuple[str, ...]) -> str:
     """Return a similar flag. Every remedy is planned as a whole, so the same misspelling is read many times."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for a misspelling
 
-    close = get_close_matches(name, flags, n=1, cutoff=0.75)
+    same = [flag for flag in flags if _sense(flag) == _sense(name)]  # never the opposite
+    close = get_close_matches(name, same, n=1, cutoff=0.75)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _value_problem(written: str, flag: ServerFlag, value: tuple[str, ...]) -> str:
+def _sense(flag: str) -> str:
+    """Return the word with which a flag turns something on or off; empty for any other flag."""
+    return next((word for word in ("--enable-", "--disable-", "--no-") if flag.startswith(word)), "")
+
+
+def _value_problem(written: str, flag: ServerFlag, value: tuple[str, ...], key: str, table: FlagTable) -> str:
+    """Return why vLLM rejects the value of a flag, or of one key of its JSON value; empty if it does not."""
+    if key:
+        inner = table.flags.get(f"{flag.name}.{key}")
+        return _text_problem(written, inner, value) if inner else ""
+    problem = _text_problem(written, flag, value)
+    for name, text in _words_of_json(value):
+        problem = problem or _value_problem(f"{written}.{name}", flag, (text,), name, table)
+    return problem
+
+
+def _text_problem(written: str, flag: ServerFlag, value: tuple[str, ...]) -> str:
     if flag.kind in {"switch", "toggle"}:
         return f"{written} takes no value" if value else ""
     if not value:
         return "" if flag.kind == "optional" else f"{written} has no value"
-    if flag.choices and _plain(value[0]) not in {_plain(choice) for choice in flag.choices}:
-        shown = ", ".join(flag.choices[:_SHOWN_CHOICES])
-        return f"{written} has an invalid value; allowed: {shown}{' and others' if len(flag.choices) > _SHOWN_CHOICES else ''}"
+    if not _is_allowed(flag, value[0]):
+        others = " and others" if len(flag.choices) > _SHOWN_CHOICES else ""
+        allowed = f"; allowed: {', '.join(flag.choices[:_SHOWN_CHOICES])}{others}"
+        return f"{written} has an invalid value{_suggestion(value[0], flag.choices) or allowed}"
     if flag.number and not _is_number(value[0], flag.number):
         return f"{written} has an invalid value; expected {_NUMBERS[flag.number.rstrip('?')]}"
     return ""
+
+
+def _is_allowed(flag: ServerFlag, text: str) -> bool:
+    """Return whether a text is one of a flag's choices, as vLLM compares it. An image may have more chat templates than vLLM."""
+    if not flag.choices or flag.name == CHAT_TEMPLATE:
+        return True
+    if flag.name.endswith("backend"):
+        return _plain(text) in map(_plain, flag.choices)
+    return (text.lower() if flag.name == _LOAD_FORMAT else text) in flag.choices
+
+
+def _words_of_json(value: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a JSON object by key; nothing for any other value."""
+    if value and value[0].startswith("{"):
+        with suppress(ValueError):
+            values = cast("Mapping[str, object]", read_json(value[0]))
+            yield from ((name, word) for name, word in values.items() if isinstance(word, str))
 
 
 def _is_number(text: str, number: str) -> bool:

@@ -1,13 +1,24 @@
 """Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
+import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from gemma_serving.contracts.spelling import meant
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.question.extra_arguments import extra_arguments, flags_of
+from gemma_serving.planning.numbers import read_json
+from gemma_serving.planning.question.extra_arguments import (
+    OWN_FLAGS,
+    extra_arguments,
+    flags_of,
+    ignored_arguments,
+    is_secret,
+    token_form,
+)
 from gemma_serving.planning.question.features import soft_token_arguments
-from gemma_serving.planning.question.server_flags import ServerArgument
+from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.server_flags import CHAT_TEMPLATE, ServerArgument, parse_arguments
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.reading import read_text
@@ -18,17 +29,11 @@ from gemma_serving.planning.settings.vllm_args import (
     REVISION,
     TOKENIZER,
     TOKENIZER_REVISION,
-    Pairs,
     VllmOption,
     VllmOptions,
 )
 from gemma_serving.planning.units import number_of
 
-_SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
-"""Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
-_OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag} | {
-    option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
-}
 _LORA: Final = "lora."
 """Block whose flags belong together: some in `extraArgs` and others from the block are two sets of adapters."""
 _SAME_AS: Final[Mapping[str, str]] = {
@@ -49,20 +54,22 @@ _SAME_AS: Final[Mapping[str, str]] = {
     ),
 }
 """Flags that change the value of an option with another flag (vLLM's config/vllm.py, config/multimodal.py and entrypoints/cli/serve.py)."""
-_UNPLANNED: Final = frozenset(
-    {
-        OPTIONS["multimodal.maxImageTokens"].flag,
-        "--kv-cache-memory-bytes",
-        "--num-gpu-blocks-override",
-        "--pipeline-parallel-size",
-        "--enable-expert-parallel",
-        "--attention-backend",
-        "--attention-config",
-        "--compilation-config",
-        "--kv-transfer-config",
-    }
-)
-"""Flags that change memory or speed, and that the plan ignores."""
+_IMAGE_SOURCES: Final[Mapping[bool, str]] = {False: "/vllm-workspace/", True: "/workspace/vllm/"}
+"""Folder of vLLM's sources, with its templates, in an image for GPUs and in one for TPUs (Dockerfiles of vLLM and of tpu-inference)."""
+_FOREIGN: Final = {
+    "tool_call_parser": "which does not read Gemma 4's tool calls. Responses will contain them as text.",
+    "reasoning_parser": "whose marks are not in Gemma 4's tokenizer. vLLM may fail to start, or return the reasoning as part of the response.",
+}
+"""Effect of each parser of another model family."""
+_PLUGIN_OF: Final[Mapping[str, str]] = {
+    "tool_call_parser": "--tool-parser-plugin",
+    "reasoning_parser": "--reasoning-parser-plugin",
+}
+"""Flag that adds names to each kind of parser."""
+_OLD_LIMIT: Final = re.compile(r"\w+=\d+(,\w+=\d+)*")
+"""A limit of media in the form of vLLM's releases before 0.10."""
+_TPU_LOADER: Final = "tpu_streaming_loader"
+"""Load format that tpu-inference adds to vLLM's (models/vllm/vllm_model_loader.py)."""
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
@@ -91,11 +98,10 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 def _own_key(subject: Subject) -> RuleResult | None:
     read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
     repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
-    ignored = [one for one in read if one.name in _UNPLANNED and not one.is_off]
     if not repeated:
-        return _ignored(subject, ignored)
+        return None
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
-    kept, moved = kept_arguments(subject, (*repeated, *ignored)), _moved(repeated)
+    kept, (moved, lost) = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
         f"vllm.extraArgs has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
@@ -103,37 +109,109 @@ def _own_key(subject: Subject) -> RuleResult | None:
             *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),
             change("vllm.extra_args", kept),
         ),
+        advice=f"No fix keeps the value of {', '.join(dict.fromkeys(lost))}: set its key yourself." if lost else "",
     )
 
 
-def _ignored(subject: Subject, found: Sequence[ServerArgument]) -> RuleResult | None:
-    """Return the result for arguments that the plan ignores; None without any."""
-    if not found:
+@rule("ARG05")
+def _ignored(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    options = resolved.deployment.vllm
+    read = extra_arguments(resolved)
+    found = [one for one in ignored_arguments(resolved) if not _owner(one.name, read, options)]
+    changes: dict[str, object] = {}
+    facts: list[str] = []
+    if resolved.skips_compilation:
+        changes["vllm.enforce_eager"] = None
+        facts.append(
+            "vllm.enforceEager is true: vLLM on TPU then compiles no program while it starts, and each request of a new shape waits for its program."
+        )
+    if found:
+        changes["vllm.extra_args"] = kept_arguments(subject, found)
+        listed = ", ".join(dict.fromkeys(one.name for one in found))
+        facts.append(f"vllm.extraArgs has {listed}, which may change memory, start or speed.")
+    if not facts:
         return None
-    listed = ", ".join(dict.fromkeys(one.name for one in found))
     return RuleResult(
-        f"vllm.extraArgs has {listed}, which changes memory or speed, but the plan ignores it.",
-        severity="warn",
-        remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
+        f"{' '.join(facts)} The plan ignores that: its bands of start and speed are those of a server that nobody measured.",
+        remedies=(Remedy(changes=changes),),
     )
 
 
 @rule("ARG02")
 def _unknown_argument(subject: Subject) -> RuleResult | None:
     wrong = [argument for argument in extra_arguments(subject.resolved) if argument.problem]
-    if not wrong:
-        return None
+    rejected = dict(_rejected_options(subject.resolved))
+    if not wrong and not rejected:
+        return _unchecked_template(subject.resolved)
     table = flags_of(subject.resolved)
     ending = (
         "vLLM will exit at startup."
         if table.is_certain
-        else f"The flags of {table.version} in this image are unknown, and the nearest releases reject it."
+        else f"The words of {table.version} in this image are unknown, and the nearest releases reject it."
     )
     listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
+    facts = (*rejected.values(), *([f"vllm.extraArgs: {listed}"] if wrong else ()))
+    changes: dict[str, object] = {f"vllm.{name}": None for name in rejected}
+    if wrong:
+        changes["vllm.extra_args"] = kept_arguments(subject, wrong)
     return RuleResult(
-        f"vllm.extraArgs: {_token_form().sub('...', listed)}. {ending}",
+        f"{token_form().sub('...', '. '.join(facts))}. {ending}",
         severity="block" if table.is_certain else "warn",
-        remedies=(change("vllm.extra_args", kept_arguments(subject, wrong)),),
+        remedies=(Remedy(changes=changes),),
+    )
+
+
+def _rejected_options(resolved: Resolved) -> Iterator[tuple[str, str]]:
+    """Yield each option of the settings whose value vLLM rejects: its field, and what is wrong."""
+    table, plugins = flags_of(resolved), {one.name for one in extra_arguments(resolved)}
+    for option in OPTIONS.values():
+        value = getattr(resolved.deployment.vllm, option.name)
+        is_unread = option.name == "tool_call_parser" and not resolved.vllm.enable_auto_tool_choice
+        if option.is_in_block or value is None or is_unread or _PLUGIN_OF.get(option.name) in plugins:
+            continue
+        if option.flag == CHAT_TEMPLATE:
+            rest = _template_hint(value, resolved, table.flags[CHAT_TEMPLATE].choices)
+            problem = f"{CHAT_TEMPLATE} is not a file of {table.version}'s image{rest}" if rest is not None else ""
+        else:
+            problem = next((one.problem for one in parse_arguments(option.spell(value), table) if one.problem), "")
+        if problem and not (resolved.is_tpu and value == _TPU_LOADER):
+            named = resolved.deployment.vllm_key(option.name) + (f" ({value})" if isinstance(value, str) else "")
+            yield option.name, problem.replace(option.flag, named, 1)
+
+
+def _template_hint(given: str, resolved: Resolved, known: Sequence[str]) -> str | None:
+    """Return what to write instead of a chat template that an image of vLLM lacks; None for any other one, or one that only the image's maker knows."""
+    sources = _IMAGE_SOURCES[resolved.is_tpu]
+    path = given.removeprefix(sources)
+    # An image for GPUs starts in the folder of the sources, one for TPUs in another. Both find the built-in templates by name.
+    starts_there = path != given or not resolved.is_tpu or "/" not in path
+    if _is_template(given) or _is_elsewhere(given) or (path in known and starts_there):
+        return None
+    names = {one.rpartition("/")[2]: f"{sources}{one}" for one in known if "/" in one}
+    near = meant(path.rpartition("/")[2], names)
+    return f" (did you mean {names[near[0]]}?)" if near else ""
+
+
+def _is_template(text: str) -> bool:
+    """Return whether vLLM reads a text as the template itself (entrypoints/chat_utils.py)."""
+    return any(sign in text for sign in "{}\n")
+
+
+def _is_elsewhere(path: str) -> bool:
+    return path.startswith("/") and not path.startswith(tuple(_IMAGE_SOURCES.values()))
+
+
+def _unchecked_template(resolved: Resolved) -> RuleResult | None:
+    """Return the warning about a chat template that is not among vLLM's own; None without one."""
+    given = resolved.deployment.vllm.chat_template
+    if given is None or _is_template(given) or not _is_elsewhere(given):
+        return None
+    return RuleResult(
+        f"{resolved.deployment.vllm_key('chat_template')} is {given}, outside {_IMAGE_SOURCES[resolved.is_tpu]}, the folder of vLLM's own templates. "
+        "If neither the image nor a mount has that file, vLLM will exit at startup.",
+        severity="warn",
+        remedies=(change("vllm.chat_template", None),),
     )
 
 
@@ -164,22 +242,21 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     resolved, options = subject.resolved, subject.resolved.vllm
     if not resolved.spec.is_gemma4:
         return None
-    plugins = {one.name for one in extra_arguments(resolved)}
-    effects: dict[str, str] = {}
-    tools, reasoning = options.tool_call_parser or _PARSER, options.reasoning_parser or _PARSER
-    if options.enable_auto_tool_choice and tools != _PARSER and "--tool-parser-plugin" not in plugins:
-        effects["vllm.tool_call_parser"] = (
-            f"{resolved.deployment.vllm_key('tool_call_parser')} is {tools}, which does not read Gemma 4's tool calls. Responses will contain "
-            "them as text."
-        )
-    if reasoning != _PARSER and "--reasoning-parser-plugin" not in plugins:
-        effects["vllm.reasoning_parser"] = (
-            f"{resolved.deployment.vllm_key('reasoning_parser')} is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may fail to "
-            "start, or return the reasoning as part of the response."
-        )
-    if not effects:
+    unknown, plugins = dict(_rejected_options(resolved)), {one.name for one in extra_arguments(resolved)}
+    given = {
+        "tool_call_parser": options.tool_call_parser if options.enable_auto_tool_choice else None,
+        "reasoning_parser": options.reasoning_parser,
+    }
+    foreign = {
+        name: f"{resolved.deployment.vllm_key(name)} is {parser}, {_FOREIGN[name]}"
+        for name, parser in given.items()
+        if parser not in (None, _PARSER) and name not in unknown and _PLUGIN_OF[name] not in plugins
+    }
+    if not foreign:
         return None
-    return RuleResult(" ".join(effects.values()), remedies=(Remedy(changes=dict.fromkeys(effects, _PARSER)),))
+    return RuleResult(
+        " ".join(foreign.values()), remedies=(Remedy(changes={f"vllm.{name}": _PARSER for name in foreign}),)
+    )
 
 
 def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgument]:
@@ -190,16 +267,10 @@ def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgum
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
     """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
     words = subject.resolved.deployment.vllm.extra_args
-    secret = [one for one in extra_arguments(subject.resolved) if _is_secret(one, words)]
+    read = extra_arguments(subject.resolved)
+    secret = [one for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]
     gone = {position for argument in (*dropped, *secret) for position in argument.words}
     return tuple(word for position, word in enumerate(words) if position not in gone)
-
-
-def _is_secret(argument: ServerArgument, words: Sequence[str]) -> bool:
-    """Return whether an argument's flag takes a secret, or a word looks like one."""
-    names = (argument.written.replace("_", "-"), argument.name)
-    has_flag = any(_SECRET_FLAG.fullmatch(name) for name in names)
-    return has_flag or any(_token_form().search(words[position]) for position in argument.words)
 
 
 def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> str:
@@ -207,8 +278,8 @@ def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> s
     if flag in _OF_THE_MODEL:
         has_tokenizer = any(one.name == TOKENIZER for one in read)
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "modelRevision"
-    if flag in _OWN_FLAGS:
-        option = _OWN_FLAGS[flag]
+    if flag in OWN_FLAGS:
+        option = OWN_FLAGS[flag]
         return f"vllm.{option.key}" if not option.is_in_block or _is_set(option, options) else ""
     if flag in _SAME_AS:
         return f"vllm.{_SAME_AS[flag]}"
@@ -223,24 +294,33 @@ def _is_set(option: VllmOption, options: VllmOptions) -> bool:
     return any(getattr(options, one.name) is not None for one in together)
 
 
-def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
-    """Return the values of the arguments as fields, without values that the option rejects."""
-    found: dict[str, object] = {}
+def _moved(repeated: Iterable[ServerArgument]) -> tuple[dict[str, object], list[str]]:
+    """Return the values of the arguments as fields, and the flags of values that stay behind, which the option rejects or has in another form."""
+    found: dict[str, Any] = {}
+    lost: list[str] = []
     for argument in repeated:
-        option = _OWN_FLAGS.get(argument.name)
-        if option is None or option.is_in_block or argument.key or argument.problem:  # the value of a block stays
+        option = OWN_FLAGS.get(argument.name)
+        if option is None or option.is_in_block:  # the value of a block stays
             continue
-        if any(_token_form().search(text) for text in argument.value):
-            continue
-        text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
+        path = f"vllm.{option.name}"
         try:
-            found[f"vllm.{option.name}"] = read_text(option.field, text)
+            value = _moved_value(argument, option)
         except ValueError:
+            lost.append(argument.written)
             continue
-    return found
+        found[path] = {**found[path], **value} if option.kind is Mapping and path in found else value
+    return found, lost
 
 
-def _token_form() -> re.Pattern[str]:
-    from gemma_serving.contracts.masking import TOKEN_FORM  # noqa: PLC0415 - its patterns take 5 ms, and few plans have arguments
-
-    return TOKEN_FORM
+def _moved_value(argument: ServerArgument, option: VllmOption) -> Any:  # noqa: ANN401 - a value of any option
+    """Return the value of an argument for its option. Raises ValueError if the option rejects it, or if it looks like a secret."""
+    text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
+    if option.kind is Mapping and argument.key:
+        text = json.dumps({argument.key: read_json(text)})
+    elif option.kind is Mapping and _OLD_LIMIT.fullmatch(text):
+        text = json.dumps({name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))})
+    elif argument.problem or argument.key:
+        raise ValueError(argument.problem)
+    if token_form().search(text):
+        raise ValueError("a secret")
+    return read_text(option.field, text)

@@ -1,9 +1,9 @@
-"""Crashes of vLLM and JAX on public record, for exact models, options and releases: gemma_serving/planning/data/crashes.json.
+"""Crashes of vLLM and JAX and wrong answers on public record, for exact models, options and releases: gemma_serving/planning/data/crashes.json.
 
 `up` recognizes their log lines from the same rows (`stacks.hooks.failure_hints`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from gemma_serving.planning.rules.arguments import kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
 
 Needs = Literal[
     "Gemma 4",
@@ -31,18 +32,26 @@ Needs = Literal[
     "expert parallelism with a draft model",
     "replicas with a compile cache",
     "the PyTorch path with a draft model",
+    "fp8 while loading",
+    "a KV cache with a scale per head",
+    "any model",
 ]
+Kind = Literal["start", "answers", "load"]
+"""What fails: the start, the answers, or the engine while it serves."""
 _EXPERT_PARALLEL: Final = "--enable-expert-parallel"
 
 
 class Crash(Struct, frozen=True, kw_only=True):
-    """One crash: releases from `first` (empty for all) to before `fixed` (empty for all later ones), if the deployment has what it `needs`."""
+    """One record: releases from `first` (empty for all) to before `fixed` (empty for all later ones), if the deployment has what it `needs`."""
 
     id: str
     """Issue or pull request that records it."""
-    platform: ImagePlatform
+    kind: Kind = "start"
+    """Only a start can block; the others are warnings."""
+    platform: ImagePlatform | None
+    """None for both."""
     needs: Needs
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
     """Draft models that die by the record or by the diff of its fix; empty if `needs` names none."""
     sisters: tuple[str, ...] = ()
     """Draft models for which it is likely: a warning."""
@@ -54,8 +63,8 @@ class Crash(Struct, frozen=True, kw_only=True):
     """Clause for a deployment that dies; empty if no record shows one of vLLM."""
     likely: str = ""
     """Clause for a deployment for which it is likely."""
-    pattern: str
-    """Regular expression of its line in the server's log."""
+    pattern: str = ""
+    """Regular expression of its line in the server's log; empty if no line shows the failure."""
     way_out: str
     source: str
     """Page of the record."""
@@ -94,12 +103,20 @@ _HAS: Final[Mapping[Needs, Callable[[Resolved], bool]]] = {
     "expert parallelism with a draft model": lambda one: _drafts(one) and _is_expert_parallel(one),
     "the PyTorch path with a draft model": lambda one: _drafts(one) and one.runtime == "tpu-torch",
     "replicas with a compile cache": lambda one: one.dp > 1 and one.deployment.tpu.compile_cache != "off",
+    "fp8 while loading": lambda one: one.scheme.name.startswith("fp8") and one.spec.native_quantization != "fp8",
+    "a KV cache with a scale per head": lambda one: one.spec.is_gemma4 and one.kv_dtype.endswith(SCALED_KV_SUFFIX),
+    "any model": lambda _: True,
+}
+_CLAIMS: Final[Mapping[Kind, str]] = {
+    "start": "The server may not start",
+    "answers": "Its answers may be wrong",
+    "load": "One request may stop the engine",
 }
 
 
 def _severity(crash: Crash, resolved: Resolved) -> Severity | None:
     """Return whether a deployment dies by the record (block), likely does (warn), or is not affected (None)."""
-    if (crash.platform == "tpu") is not resolved.is_tpu or not _HAS[crash.needs](resolved):
+    if crash.platform not in {None, "tpu" if resolved.is_tpu else "cuda"} or not _HAS[crash.needs](resolved):
         return None
     image, drafter = resolved.deployment.image, find_checkpoint(named_drafter(resolved.vllm) or "")
     is_known_image = image is not None and image.digest in crash.images
@@ -121,32 +138,42 @@ def _is_of(crash: Crash, resolved: Resolved) -> bool:
     return version is not None and (first is None or first <= version) and (fixed is None or version < fixed)
 
 
-def _remedies(crash: Crash, subject: Subject) -> Iterator[Remedy]:
-    resolved = subject.resolved
+def _remedies(found: Sequence[Crash], subject: Subject) -> Iterator[Remedy]:
+    resolved, needs = subject.resolved, {crash.needs for crash in found}
     if resolved.deployment.image is not None:
         yield Remedy(changes=DEFAULT_IMAGE)
-    if crash.needs == "expert parallelism with a draft model":
-        found = [one for one in extra_arguments(resolved) if one.name == _EXPERT_PARALLEL]
-        yield change("vllm.extra_args", kept_arguments(subject, found))
-    if crash.needs == "replicas with a compile cache":
+    if "expert parallelism with a draft model" in needs:
+        dropped = [one for one in extra_arguments(resolved) if one.name == _EXPERT_PARALLEL]
+        yield change("vllm.extra_args", kept_arguments(subject, dropped))
+    if "replicas with a compile cache" in needs:
         yield change("tpu.compile_cache", "off")
         yield replicas_remedy(None)
-    if crash.models or crash.needs == "the PyTorch path with a draft model":
+    if "fp8 while loading" in needs:
+        yield change("quantization", None)
+    if "a KV cache with a scale per head" in needs:
+        yield change("vllm.kv_cache_dtype", None)
+    if any(crash.models or crash.needs == "the PyTorch path with a draft model" for crash in found):
         yield change("vllm.speculative_config", None)
 
 
 @rule("REL01")
 def _recorded_crash(subject: Subject) -> RuleResult | None:
-    found = {one: crash for crash in CRASHES.values() if (one := _severity(crash, subject.resolved))}
+    judged = [(crash, _severity(crash, subject.resolved)) for crash in CRASHES.values()]
+    severity: Severity = "block" if any(one == "block" for _, one in judged) else "warn"
+    found = [crash for crash, one in judged if one == severity]
     if not found:
         return None
-    severity: Severity = "block" if "block" in found else "warn"
-    crash = found[severity]
-    start, clause = ("will", crash.dies) if severity == "block" else ("may", crash.likely)
+    fixed = max((crash.fixed for crash in found), key=lambda release: version_key(release) or ())
     return RuleResult(
-        f"The server {start} not start: {clause} ({crash.source}).",
-        remedies=_remedies(crash, subject),
-        advice=f"Or set image to a release from {crash.fixed} by its digest." if crash.fixed else "",
+        " ".join(_sentence(crash, severity) for crash in found),
+        remedies=_remedies(found, subject),
+        advice=f"Or set image to a release from {fixed} by its digest." if fixed else "",
         severity=severity,
-        source=f"{crash.id}, {crash.seen_on}",
+        source="; ".join(f"{crash.id}, {crash.seen_on}" for crash in found),
     )
+
+
+def _sentence(crash: Crash, severity: Severity) -> str:
+    if severity == "block":
+        return f"The server will not start: {crash.dies} ({crash.source})."
+    return f"{_CLAIMS[crash.kind]}: {crash.likely} ({crash.source})."

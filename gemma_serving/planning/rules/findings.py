@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
@@ -92,9 +93,14 @@ def notes_of(plan: Plan) -> tuple[Finding, ...]:
 
 
 def counted_notes(plan: Plan) -> str:
-    """Return the numbers of published vulnerabilities and notes as text; empty without any."""
-    counts = {"published vulnerability": len(plan.vulnerabilities), "note": len(notes_of(plan))}
-    return ", ".join(number_of(number, noun) for noun, number in counts.items() if number)
+    """Return the numbers of published vulnerabilities, with why no newer image is used, and of notes as text; empty without any."""
+    counted = list[str]()
+    if plan.vulnerabilities:
+        why = {f" ({one.not_newer})" for one in IMAGES.values() if one.not_newer and one.version == plan.vllm_version}
+        counted += [number_of(len(plan.vulnerabilities), "published vulnerability") + "".join(why)]
+    if notes := notes_of(plan):
+        counted += [number_of(len(notes), "note")]
+    return ", ".join(counted)
 
 
 def detected_findings(subject: Subject) -> Mapping[str, Severity]:
@@ -144,10 +150,10 @@ class _Trial:
                 whole = rest is not None and self._tried(
                     identifier, replace(remedy, changes={**remedy.changes, **rest})
                 )
-                if whole:
-                    found.append(whole)
-                else:
+                if not whole:
                     self.dead_ends.add(identifier)
+                elif all(other.changes != whole.changes for other in found):
+                    found.append(whole)
             if found:
                 self.dead_ends.discard(identifier)
                 return tuple(found)
@@ -200,8 +206,8 @@ class _Trial:
         after, found = outcome
         if identifier in found or _blocking(found) - self._blocking:
             return None
-        warned = {name for name, severity in found.items() if severity == "warn"}
-        candidate = replace(candidate, warns=tuple(sorted(warned - set(self._found) - accepted_by(self._subject))))
+        warned = {name for name, severity in found.items() if severity == "warn" and self._found.get(name) != "warn"}
+        candidate = replace(candidate, warns=tuple(sorted(warned - accepted_by(self._subject))))
         if not after.cost.is_known:
             return candidate
         before = self._subject.cost

@@ -17,8 +17,9 @@ from gemma_serving.planning.memory.kv_cache import largest_model_len, layout_of
 from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
 from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.model.spec import VisionTower
-from gemma_serving.planning.model.support import FP8_KV, Support, support_of
-from gemma_serving.planning.question.recommendation import UTILIZATION
+from gemma_serving.planning.model.support import Feature, feature_gap, support_of
+from gemma_serving.planning.question.lora import lora_of
+from gemma_serving.planning.question.recommendation import FEWER_SEQUENCES, UTILIZATION
 from gemma_serving.planning.question.releases import KEEPS_WARM_UP_INPUTS, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.alternatives import (
@@ -33,12 +34,11 @@ from gemma_serving.planning.rules.alternatives import (
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
 from gemma_serving.planning.units import from_gib, number_of, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
-_FEWER_SEQUENCES = (128, 64, 32, 16)
-"""Sequences that a remedy for the start-up of speculative decoding on a TPU names, most first."""
 _WORTH_KEEPING = 1.25
 """Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
@@ -76,7 +76,9 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
             f"{memory.weights_gib + rest:.1f} GiB, but vllm.gpuMemoryUtilization {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
-    remedies = chain(_more_memory(subject), fewer_replicas(resolved), alternatives_for(subject))
+    remedies = chain(
+        _more_memory(subject), _smaller_batches(resolved), fewer_replicas(resolved), alternatives_for(subject)
+    )
     return RuleResult(message, remedies=remedies)
 
 
@@ -214,7 +216,7 @@ def _smaller_batches(resolved: Resolved) -> Iterator[Remedy]:
     if not warm_up_of(resolved).all_gib:
         return
     yield change("vllm.speculative_config", None)
-    fewer = (sequences for sequences in _FEWER_SEQUENCES if sequences < resolved.max_num_seqs)
+    fewer = (sequences for sequences in FEWER_SEQUENCES if sequences < resolved.max_num_seqs)
     yield from (change("vllm.max_num_seqs", sequences) for sequences in fewer)
 
 
@@ -228,30 +230,21 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
 
 
-def _support(resolved: Resolved, precision: str) -> Support:
-    deployment = resolved.deployment
-    version, supports = deployment.image_version, deployment.image_supports
-    return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
-
-
 @rule("FIT06")
-def _precision(subject: Subject) -> RuleResult | None:
-    resolved = subject.resolved
+def _support(subject: Subject) -> RuleResult | None:
+    resolved, deployment = subject.resolved, subject.resolved.deployment
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
     scheme = resolved.scheme.name
-    row, served = _support(resolved, scheme), f"{resolved.model_id} as {scheme}"
+    version, supports = deployment.image_version, deployment.image_supports
+    row = support_of(scheme, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
+    served = f"{resolved.model_id} as {scheme}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
+    gap = min(_feature_gaps(subject), key=lambda one: one.severity != "block", default=None)
+    if gap is not None and (row.answer == "yes" or (row.answer == "unknown" and gap.severity == "block")):
+        return gap
     if row.answer == "yes":
-        if resolved.is_tpu:
-            return None
-        if resolved.kv_dtype.startswith("fp8") and (kv := _support(resolved, FP8_KV)).answer == "no":
-            return RuleResult(
-                f"vllm.kvCacheDtype is {resolved.kv_dtype}: {kv.note}.",
-                remedies=(change("vllm.kv_cache_dtype", "int8_per_token_head"), change("vllm.kv_cache_dtype", None)),
-                source=f"{kv.source}, {kv.seen_on}",
-            )
-        if not row.is_weight_only:
+        if resolved.is_tpu or not row.is_weight_only:
             return None
         return RuleResult(
             f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {scheme} "
@@ -277,6 +270,38 @@ def _precision(subject: Subject) -> RuleResult | None:
         severity="block" if row.answer == "no" else "warn",
         source=source,
     )
+
+
+def _feature_gaps(subject: Subject) -> Iterator[RuleResult]:
+    """Yield a finding for each feature of the server that the image lacks, or may lack."""
+    resolved, version = subject.resolved, subject.resolved.deployment.image_version
+    for feature, words, without in _features(resolved):
+        row = feature_gap(feature, resolved.spec, resolved.accelerator, image_version=version)
+        if row is None:
+            continue
+        is_in_default = feature_gap(feature, resolved.spec, resolved.accelerator) is None
+        works = "does not work" if row.answer == "no" else "is untested"
+        yield RuleResult(
+            f"{resolved.model_id} with {words} {works} on {resolved.accelerator.name}: {row.note}.",
+            remedies=(Remedy(changes=DEFAULT_IMAGE), *without) if version and is_in_default else without,
+            advice="If your image has it, accept this finding.",
+            severity="block" if row.answer == "no" else "warn",
+            source=f"{row.source}, {row.seen_on}",
+        )
+
+
+def _features(resolved: Resolved) -> Iterator[tuple[Feature, str, tuple[Remedy, ...]]]:
+    """Yield each feature of the server that the table may have rows about, with its name and the changes that turn it off."""
+    dtype, usual = resolved.kv_dtype, change("vllm.kv_cache_dtype", None)
+    if dtype.endswith(SCALED_KV_SUFFIX):
+        yield "scaled_kv", f"vllm.kvCacheDtype {dtype}", (usual,)
+    elif dtype.startswith("fp8") and not resolved.is_tpu:
+        yield "fp8_kv", f"vllm.kvCacheDtype {dtype}", (usual, change("vllm.kv_cache_dtype", "int8_per_token_head"))
+    if resolved.drafter is not None and resolved.drafter.is_gemma4:
+        yield "draft_model", "a draft model", (change("vllm.speculative_config", None),)
+    if lora_of(resolved) is not None:
+        yield "lora", "LoRA adapters", ()
+    yield "structured_output", "structured output", ()
 
 
 def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:

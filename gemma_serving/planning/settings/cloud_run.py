@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
+from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from gemma_serving.planning.settings.annotations import Limit, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import Checked, Limit, OnChange, OneOf
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
 LONGEST_READINESS_PERIOD_S: Final = 300
@@ -13,6 +14,10 @@ LONGEST_READINESS_PERIOD_S: Final = 300
 GraphCacheMode = Literal["off", "bucket"]
 """Storage of a service's torch.compile graphs: none, or its bucket for the next start."""
 MountMode = Literal["fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"]
+
+
+def _timeout_problem(timeout_s: int) -> str | None:
+    return None if timeout_s <= LONGEST_REQUEST_S else "Cloud Run allows at most 1h. Lower it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +55,9 @@ class MountSettings:
     """
     cache_size_mib: MemoryMib | None = None
     """Size of the file cache of fuse-cached. It is part of the container's memory."""
-    uid: int | None = None
+    uid: FromZero | None = None
     """Owner of the files. Default: the image's user. No other user can read them."""
-    gid: int | None = None
+    gid: FromZero | None = None
     """Group of the files. Default: the image's group."""
     options: tuple[MountOption, ...] = ()
     """Additional gcsfuse mount options. The modes streamer and memory mount nothing."""
@@ -129,8 +134,8 @@ class CloudRunSettings:
     """
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
-    request_timeout_s: DurationS = 3_600
-    """Timeout of one request."""
+    request_timeout_s: Annotated[DurationS, Checked(_timeout_problem)] = LONGEST_REQUEST_S
+    """Timeout of one request. Maximum: 1h."""
     mount: MountSettings = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""
     compile_cache: GraphCacheMode = "off"

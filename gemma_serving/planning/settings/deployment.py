@@ -12,6 +12,7 @@ from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.text import DurationS
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF, VllmOptions
 from gemma_serving.planning.settings.workload import Workload
@@ -75,6 +76,8 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
     max_usd: Annotated[int, Limit(at_least=1)] | None = None
     """Maximum cost in US dollars before a guard tears the deployment down."""
+    max_age_s: DurationS | None = None
+    """Maximum age before a guard tears the deployment down."""
     accept_findings: tuple[str, ...] = ()
     """Ids of findings that the user accepted; they are shown but block nothing."""
     staged_parts: tuple[str, ...] = ()
@@ -88,7 +91,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     draft_spec: ModelSpec | None = None
     """Architecture of a draft model outside the catalog."""
     prices: PriceBook | None = None
-    """Prices that replace the list prices."""
+    """Prices that replace the shipped prices."""
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
 

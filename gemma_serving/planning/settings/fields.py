@@ -6,7 +6,7 @@ A path is the attribute path, such as `tpu.max_run_duration_s`; its key in the f
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -32,12 +32,16 @@ _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
 """Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
 
 
+_MAY_BE_OUTPUT: Final = "may be an output"  # a pulumi.Input, which is checked only if it is known
+_BLOCK: Final = "a block of settings"
 _WORDS: Final[Mapping[object, str]] = {
     str: "text",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     tuple: "a list",
+    Sequence: "a list",
+    Mapping: "a map",
 }
 """Types in messages."""
 Place: TypeAlias = tuple[str | int, ...]
@@ -97,8 +101,8 @@ class SettingField(NamedTuple):
         if origin is typing.Literal:
             return one_of(typing.get_args(self.hint))
         if origin is typing.Union or origin is types.UnionType:
-            return "text, a number, true or false"
-        kind = _WORDS.get(origin, "a block of settings")
+            return "text, a number, true or false" if bool in typing.get_args(self.hint) else _BLOCK
+        kind = _WORDS.get(origin, _BLOCK)
         limit = self.limit
         if limit is None:
             return kind
@@ -108,6 +112,8 @@ class SettingField(NamedTuple):
 
     def problems(self, value: object, place: Place = ()) -> Iterator[Problem]:
         """Yield what a value or a part of it has to be, such as "expected a number above 0"; nothing if its type and annotations allow it."""
+        if _MAY_BE_OUTPUT in self.annotations and (isinstance(value, Awaitable) or hasattr(value, "apply")):
+            return  # an output of Pulumi, which the planner does not import
         problem = self._of_type(value)
         parts = [] if problem else list(self._of_parts(value, place))
         yield from parts
@@ -234,37 +240,59 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
         value, is_optional, inside = split_annotations(inner)
         return value, is_optional, (*inside, *annotations)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        every = typing.get_args(hint)
+        known = [one for one in every if (typing.get_origin(one) or type(one)) not in {Awaitable, typing.ForwardRef}]
+        mark = () if known == list(every) else (_MAY_BE_OUTPUT,)
+        members = [one for one in known if one is not types.NoneType]
         if members[1:]:
-            return hint, types.NoneType in typing.get_args(hint), ()
+            return typing.Union[tuple(members)], types.NoneType in every, mark  # noqa: UP007 - the members are known at run time only
         value, _, annotations = split_annotations(members[0])
-        return value, True, annotations
+        return value, types.NoneType in every, (*annotations, *mark)
     return hint, False, ()
 
 
-def check_block(block: HasProblems, name: str, *, in_python: bool = False) -> None:
+def check_block(block: object, name: str, *, in_python: bool = False) -> None:
     """Raise PlanningError for the first value of a block that its annotations reject, and for keys that contradict each other.
 
-    A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set.
-    The message names keys of a file below `name`; with `in_python` attributes, in backticks.
+    A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set. With `in_python`
+    both are, and the message names attributes in backticks instead of keys of a file, below `name`.
     """
     for problem in _problems(block, name, in_python=in_python):
         raise PlanningError(problem)
 
 
-def _problems(block: HasProblems, name: str, *, in_python: bool) -> Iterator[str]:
+def _problems(block: object, name: str, *, in_python: bool) -> Iterator[str]:
     tick = "`" if in_python else ""
     for field in own_fields(type(block)):
         value: object = getattr(block, field.path)
-        if value is None or value == field.default or (field.default is MISSING and not value):
+        place = f"{name}.{field.path if in_python else field.key}".removeprefix(".")
+        is_empty = field.default is MISSING and not value and type(value) not in {bool, dict}
+        if is_empty and in_python:
+            yield f"`{place}` is {value!r}, but it is required. Set it."
+        is_unset = (value is None and field.is_optional) if in_python else (value is None or value == field.default)
+        if is_empty or is_unset:
             continue
-        place = f"{name}.{field.path if in_python else field.key}"
-        if field.block is not None and isinstance(value, field.block):
-            yield from _problems(cast("HasProblems", value), place, in_python=in_python)
         for problem in field.problems(value):
-            shown = part_at(value, problem.place)
-            yield f"{tick}{place}{tick} is {json.dumps(shown) if isinstance(shown, str) else shown}; {problem.text}."
-    yield from (f"{tick}{name}{tick}: {problem}." for problem in contradictions(block))
+            yield _sentence(field, value, f"{tick}{place}", problem, in_python=in_python)
+        for one in cast("Sequence[object]", value) if isinstance(value, list | tuple) else (value,):
+            if is_dataclass(one):
+                yield from _problems(one, place, in_python=in_python)
+    yield from (f"{tick}{name}{tick}: {problem}.".removeprefix("``: ") for problem in contradictions(block))
+
+
+def _sentence(field: SettingField, value: object, place: str, problem: Problem, *, in_python: bool) -> str:
+    """Return a problem as a sentence. In Python it shows no value of a map or of an object, which may hold a secret, and names a class."""
+    shown = part_at(value, problem.place)
+    words = json.dumps(shown) if isinstance(shown, str) else f"{shown}"
+    if not in_python:
+        return f"{place} is {words}; {problem.text}."
+    if isinstance(value, Mapping):
+        place, words = place + "".join(f"[{key!r}]" for key in problem.place), "invalid"
+    elif not isinstance(shown, str | int | float | list | tuple | None):
+        words = f"a {type(shown).__name__}"
+    hint: Any = field.parts[1].hint if problem.place and field.parts[1] else field.hint
+    classes = " or ".join(one.__name__ for one in typing.get_args(hint) or (hint,)) if _BLOCK in problem.text else ""
+    return f"{place}` is {words}; {problem.text.replace(_BLOCK, classes)}."
 
 
 def contradictions(block: object) -> Iterator[str]:
@@ -287,7 +315,7 @@ def part_at(value: object, place: Place) -> object:
 @cache
 def _parts(hint: object) -> tuple[SettingField | None, SettingField | None]:
     arguments, origin = typing.get_args(hint), typing.get_origin(hint)
-    if origin is tuple:
+    if origin in {tuple, Sequence}:
         return None, own_field("", arguments[0])
     return (own_field("", arguments[0]), own_field("", arguments[1])) if origin in {Mapping, dict} else (None, None)
 
@@ -300,4 +328,4 @@ def _has_type(hint: object, value: object) -> bool:
         return any(_has_type(one, value) for one in typing.get_args(hint))
     if origin is int or origin is float:
         return is_number(value) and (origin is float or isinstance(value, int))
-    return isinstance(value, list | tuple if origin is tuple else cast("type", origin))
+    return isinstance(value, list | tuple if origin in {tuple, Sequence} else cast("type", origin))

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from gemma_serving.planning.settings.annotations import OnChange
 from gemma_serving.planning.settings.gateway import GatewaySettings
-from gemma_serving.planning.settings.labels import Labels
 from gemma_serving.planning.settings.observability import AlertRecipients
-from gemma_serving.planning.settings.text import FilePath, ProjectId
+from gemma_serving.planning.settings.text import FilePath, Labels, ProjectId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,17 @@ CUDA_13: Final = 13
 Precision = Annotated[str, OneOf(("fp8", "mxfp4", "nvfp4", "w4a16"))]
 
 
+def in_artifact_registry(repository: str) -> bool:
+    """Return whether a repository is in Artifact Registry."""
+    return "-docker.pkg.dev/" in repository
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSettings:
-    """A custom image: a Docker Hub repository pinned by digest. The stack pulls it through Artifact Registry."""
+    """A custom image by digest. The stack pulls an image of Docker Hub through Artifact Registry, and one of Artifact Registry directly."""
 
     repository: Repository
-    """Repository on Docker Hub."""
+    """Repository on Docker Hub, or in Artifact Registry: `LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE`."""
     digest: Digest
     """Digest of the image or of its multi-architecture index.
 
@@ -47,6 +52,11 @@ class ImageSettings:
     def known(self) -> Image | None:
         """Entry for this repository in the table of images, or None."""
         return image_of(self.repository)
+
+    @property
+    def is_stored(self) -> bool:
+        """True if the stack's own repositories store the image: pulled from Docker Hub, or built."""
+        return self.build_context is not None or not in_artifact_registry(self.repository)
 
     @property
     def needs_cuda_13(self) -> bool:

@@ -70,8 +70,10 @@ def check_values(deployment: Deployment) -> None:
         problem = None if value is None else question_fields()[path].problem(value)
         if problem is not None:
             raise PlanningError(f"{file_key(path)} is {json.dumps(value)}; {problem}.")
+    named = find_accelerator(deployment.accelerator)  # of a question, whose block has none
+    tpu = dataclasses.replace(deployment.tpu, accelerator_type=named.name) if named and named.is_tpu else deployment.tpu
     for path in ("vllm", "tpu", "cloud_run", "alerts", "metrics", "workload"):
-        block: HasProblems | None = getattr(deployment, path)
+        block: HasProblems | None = tpu if path == "tpu" else getattr(deployment, path)
         if block is not None:
             check_block(block, file_key(path))
 

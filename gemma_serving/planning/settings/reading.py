@@ -101,11 +101,26 @@ def _hint(field: SettingField, value: object) -> str | None:
     return f"expected a number, not text; write {number:.12g} without quotes, or set it again with `pulumi config set --type {kind}`"
 
 
+def list_items(text: str) -> list[str]:
+    """Return the items of a command line's list: `a b`, or in brackets as in a file. Raises ValueError."""
+    if not text.startswith("["):
+        return text.split()
+    import yaml  # noqa: PLC0415 - takes 0.04 s, and few options have a list
+
+    try:
+        items = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - BaseLoader makes texts alone
+    except yaml.YAMLError:
+        items = None
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in cast("list[object]", items)):
+        raise ValueError("expected a list such as [a, b], with quotes around an item that has a comma or a brace")
+    return cast("list[str]", items)
+
+
 def read_text(field: SettingField, text: str) -> object:
     """Return the value of a field that a command line has as text: words of a list, JSON, or the text itself. Raises ValueError with what is expected."""
     value: object = text
     if get_origin(field.hint) is tuple:
-        value = text.split()
+        value = list_items(text)
     elif field.hint is not str and field.quantity is None:
         with contextlib.suppress(ValueError):
             value = read_json(text)

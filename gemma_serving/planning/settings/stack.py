@@ -16,13 +16,13 @@ from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
 from gemma_serving.planning.settings.image import ImageSettings, named_image
-from gemma_serving.planning.settings.labels import Labels
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
 from gemma_serving.planning.settings.secrets import KINDS, SecretKey
 from gemma_serving.planning.settings.text import (
     Commit,
     DurationS,
     FilePath,
+    Labels,
     ModelId,
     Positive,
     PositiveNumber,
@@ -106,7 +106,7 @@ class Settings:
     image: Annotated[ImageSettings, InFile(_image_block, IMAGES)]
     """The server's image: a name from `gemma_serving/planning/data/images.json`, or a block for a custom image. Default: the target's image.
 
-    A custom image is a Docker Hub repository, pinned by digest. The stack pulls it through Artifact Registry.
+    A custom image is a repository of Docker Hub or Artifact Registry, pinned by digest.
     """
     docker_hub: Annotated[DockerHubSettings | None, OnChange("update")] = None
     """Docker Hub account used to pull the image.
@@ -143,7 +143,7 @@ class Settings:
     `gemma teardown --all --over-limit` tears down stacks that are older.
     """
     max_usd: Annotated[Positive | None, OnChange("update")] = None
-    """Maximum cost of the stack in US dollars, at list prices, for all its TPU VMs.
+    """Maximum cost of the stack in US dollars, at the planner's prices, for all its TPU VMs.
 
     `gemma teardown --all --over-limit` tears down stacks that cost more.
     """
@@ -155,9 +155,9 @@ class Settings:
     metrics: Annotated[MetricsSettings, OnChange("revision")] = field(default_factory=MetricsSettings)
     """OpenTelemetry collector next to the server, which writes metrics to Managed Service for Prometheus."""
     prices: Annotated[FilePath | None, OnChange("nothing")] = None
-    """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the dated list prices.
+    """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the shipped prices.
 
-    `gemma plan prices` refreshes the list prices. `gemma teardown --all --over-limit` uses list prices.
+    `gemma plan prices` refreshes the shipped prices. `gemma teardown --all --over-limit` uses no price file of a stack.
     """
     labels: Annotated[Labels, OnChange("update")] = field(default_factory=dict[str, str])
     """Custom labels for every resource that supports labels."""
@@ -210,6 +210,8 @@ class Settings:
             )
         if self.docker_hub is not None and self.image.build_context is not None:
             yield "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"
+        if self.docker_hub is not None and not self.image.is_stored:
+            yield "dockerHub has no effect with an image of Artifact Registry; remove dockerHub"
         for kind in KINDS:
             if kind.key in self.secrets and self.secret_version(kind.key):
                 yield (

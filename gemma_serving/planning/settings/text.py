@@ -1,9 +1,11 @@
 """Types of settings: text that matches a pattern, numbers above 0, and quantities with a unit."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
-from gemma_serving.planning.settings.annotations import Limit, Matching, Quantity
+from gemma_serving.contracts.labels import is_reserved
+from gemma_serving.planning.settings.annotations import Checked, Limit, Matching, Quantity
 from gemma_serving.planning.units import DURATION_PATTERN, format_duration, parse_duration_s
 
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"
@@ -48,7 +50,14 @@ Subnetwork = Annotated[
         "projects/my-project/regions/us-east5/subnetworks/my-subnetwork",
     ),
 ]
-Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
+Repository = Annotated[
+    str,
+    Matching(
+        r"^([a-z0-9-]+-docker\.pkg\.dev(/[a-z0-9._-]+){3,}|[a-z0-9_-]+(/[a-z0-9._-]+)*)$",
+        "LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE in Artifact Registry, or a repository of Docker Hub",
+        "vllm/vllm-openai",
+    ),
+]
 Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
 DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
 TunnelRole = Annotated[
@@ -67,6 +76,30 @@ Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
 Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow the public, set public: true)", "user:name@example.com")]
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
 BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a bucket name", "my-models")]
+BucketLocation = Annotated[str, Matching(r"^[A-Za-z][A-Za-z0-9-]*$", "a region", "us-east4")]
+_LETTERS = "lower-case letters, digits and hyphens, starting with a letter,"
+ServiceName = Annotated[str, Matching(r"^[a-z]([a-z0-9-]{0,47}[a-z0-9])?$", f"up to 49 {_LETTERS}", "my-server")]
+NetworkName = Annotated[str, Matching(r"^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$", f"up to 53 {_LETTERS}", "my-network")]
+"""Google allows 63; the longest suffix of a firewall rule has 10."""
+ResourceName = Annotated[str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", f"up to 63 {_LETTERS}", "my-server")]
+QueuedResourceId = Annotated[str, Matching(r"^[A-Za-z0-9_.~+%-]+$", "an id of letters, digits and hyphens", "my-tpu")]
+SecretId = Annotated[str, Matching(r"^[A-Za-z0-9_-]{1,255}$", "1 to 255 letters, digits, hyphens and underscores")]
+AccountEmail = Annotated[
+    str, Matching(r"^[^\s:@]+@[^\s:@]+$", "an e-mail address", "server@my-project.iam.gserviceaccount.com")
+]
+Grantee = Annotated[str, Matching(r"^[A-Za-z]+:\S+$", "a member", "group:name@example.com")]
+MountPath = Annotated[
+    str, Matching(r"^(?!/(dev|proc|sys)(/|$))(/[\w.-]+)+$", "an absolute path below /", "/mnt/models")
+]
+ImageByDigest = Annotated[
+    str, Matching(r"^.+@sha256:[0-9a-f]{64}$", 'a reference by digest. Replace its tag with "@sha256:..."')
+]
+PortText = Annotated[str, Matching(r"^[0-9]{1,5}(-[0-9]{1,5})?$", "a port or a range as text", "443")]
+Port = Annotated[int, Limit(at_least=1, at_most=65_535)]
+_SET_BY_CLOUD_RUN = "PORT|K_SERVICE|K_REVISION|K_CONFIGURATION"
+Variable = Annotated[
+    str, Matching(rf"^(?!({_SET_BY_CLOUD_RUN})$)[A-Za-z_]\w*$", "a variable that Cloud Run does not set")
+]
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
 Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
 ManifestHash = Annotated[
@@ -89,9 +122,22 @@ SecretVersion = Annotated[
         "projects/my-project/secrets/hf-token/versions/1",
     ),
 ]
+LabelKey = Annotated[
+    str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
+]
+LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
+
+
+def _reserved(labels: Mapping[str, str]) -> str | None:
+    reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
+    return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
+
+
+Labels = Annotated[Mapping[LabelKey, LabelValue], Checked(_reserved)]
 Positive = Annotated[int, Limit(above=0)]
 PositiveNumber = Annotated[float, Limit(above=0)]
 FromZero = Annotated[int, Limit(at_least=0)]
+NumberFromZero = Annotated[float, Limit(at_least=0)]
 
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"

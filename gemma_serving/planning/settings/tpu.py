@@ -235,7 +235,7 @@ class TpuSettings:
             yield "a wait in provisioning must be above 0s; set for example spot:5m"
 
     def _not_on_compute_engine(self) -> Iterator[str]:
-        if not machine_type_of(self.accelerator_type):
+        if self.accelerator_type and not machine_type_of(self.accelerator_type):
             yield (
                 f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(machine_types())}, "
                 "or set api to cloud-tpu"

@@ -81,4 +81,4 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
 def _price_json(price: Price) -> dict[str, object]:
     """Return a price with its location, date and URL."""
     texts = {"key": price.key, "region": price.region or None, "usd": price.usd, "as_of": price.as_of or None}
-    return {**texts, "url": price.url or None, "is_own": price.is_own, "is_assumed": price.is_assumed}
+    return {**texts, "url": price.url or None, "is_own": price.kind == "own", "is_assumed": price.is_assumed}

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct
 
 from gemma_serving.planning.machine.hardware import Accelerator
+from gemma_serving.planning.question.extra_arguments import ignores_options
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band
 from gemma_serving.planning.speed.prefill import Prompt
@@ -63,8 +64,11 @@ def sources_of(figure: Figure, card: Accelerator | None) -> int:
 def decode_sources(resolved: Resolved) -> int:
     """Return how many public sources have a time per token of such a deployment, at most two.
 
-    A single publisher has one of a mixture of experts on a TPU, and only with 16 requests at the same time.
+    A single publisher has one of a mixture of experts on a TPU, and only with 16 requests at the same time. None has one with an option whose
+    effect the plan ignores.
     """
+    if ignores_options(resolved):
+        return 0
     known = resolved.accelerator.decode_sources
     return min(known, 1) if resolved.is_tpu and resolved.spec.is_moe else known
 

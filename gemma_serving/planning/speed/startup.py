@@ -24,11 +24,13 @@ from gemma_serving.planning.memory.budget import captured_graphs, token_buckets
 from gemma_serving.planning.memory.host_memory import keeps_graphs, parts_bytes
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.model.spec import linear_params, tensors
+from gemma_serving.planning.question.extra_arguments import ignores_options
 from gemma_serving.planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import StartStage, StartupPlan
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
 from gemma_serving.planning.settings.google_limits import PROMPT_PROBE
+from gemma_serving.planning.speed.bands import WIDER
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
 
@@ -66,7 +68,9 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     pull_s, load_s = _docker_s(resolved) + image_s + process_s, _fetched_s(resolved) + _read_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
     low_s, high_s = _compile_band(resolved)
-    load_low_s, load_high_s = (load_s * share for share in LOAD_BAND)
+    wider = WIDER[0] if ignores_options(resolved) else 1.0
+    low_s, high_s = low_s / wider, high_s * wider
+    load_low_s, load_high_s = load_s * LOAD_BAND[0] / wider, load_s * LOAD_BAND[1] * wider
     stages, beside_s, beside_low_s = _stages(resolved), _beside_s(resolved), _beside_s(resolved, LOAD_BAND[0])
     total_s = stages[-1].ends_s
     # Replicas start at the same time. Whether they then slow each other down is unknown: at worst one reads and compiles after the other.
@@ -299,7 +303,7 @@ def _compile_band(resolved: Resolved) -> tuple[float, float]:
             low = constant("XLA_W4A16_COMPILE_LOW")
             high = resolved.accelerator.measured("XLA_W4A16_COMPILE_HIGH")
         compile_s = compile_s_of(resolved, is_cached=False)
-        return low * compile_s, high * compile_s
+        return 0.0 if resolved.skips_compilation else low * compile_s, high * compile_s
     known = resolved.host.has_fast_cores
     low, high = GPU_COMPILE_BAND
     return (

@@ -19,7 +19,7 @@ from gcp_tpu_provider.errors import (
 )
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
-from gcp_tpu_provider.refusals import ADVICE, QuotaEvidence, kind
+from gcp_tpu_provider.refusals import ADVICE, QuotaEvidence, has_expired, kind
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
@@ -55,7 +55,7 @@ class Refused:
     answer: str
     model: str
     quota: QuotaEvidence | None = None
-    """The quota of a request that waited until its time was over; None for one that Google answered."""
+    """The quota of a request that waited or expired in its queue; None for one that Google answered."""
 
     @property
     def kind(self) -> str:
@@ -411,21 +411,21 @@ async def await_capacity(
                 refusal = f"{text.rstrip('.')}."
         if refusal:
             await remove(operation)
-            return Refused(record.zone, refusal, form.model)
+            quota = await _quota(operation, form, record) if has_expired(refusal) else None
+            return Refused(record.zone, refusal, form.model, quota)
         if _wait_is_over(record.state, limit_s, timer):
             state = record.state
             refusal = f"{state} for {readable(timer.seconds())}: {over}."
             if await remove(operation, keep_capacity=state != "PROVISIONING"):
-                return Refused(record.zone, refusal, form.model, await _quota(operation, form, record, state))
+                quota = await _quota(operation, form, record) if state in IN_QUEUE else None
+                return Refused(record.zone, refusal, form.model, quota)
         waited = f"{readable(timer.seconds())}/{readable(limit_s)}"
         await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation, form)}")
         await timer.pause()
 
 
-async def _quota(operation: ResourceOperation, form: Form, record: ResourceRecord, state: str) -> QuotaEvidence | None:
-    """Return what Google says about the quota of a request that waited in its queue; None in a state that has passed the queue."""
-    if state not in IN_QUEUE:
-        return None
+async def _quota(operation: ResourceOperation, form: Form, record: ResourceRecord) -> QuotaEvidence:
+    """Return what Google says about the quota of a request that waited in its queue."""
     return await operation.api.quota_after_wait(operation.desired.request_inputs(form), record.zone, record.name)
 
 

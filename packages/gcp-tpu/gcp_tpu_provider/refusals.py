@@ -27,6 +27,7 @@ _POLICIES: Mapping[str, tuple[str, str]] = {
 }
 """Constraint -> its effect with the setting that avoids it, and the gcloud verb that lifts it."""
 QUOTA = "quota"
+RUNTIME = "runtime version"
 STOCK = "stock"
 NOT_OFFERED = "not offered here"
 NOT_TRIED = "not tried"
@@ -44,6 +45,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
         r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
         r"|Permission denied on 'locations/|not allowed to use the machine type|Machine type with name \S+ does not exist in zone"
     ),
+    RUNTIME: re.compile(r"runtime.?version", re.IGNORECASE),
     STOCK: re.compile(
         r"no more capacity|does not have enough resources available|ZONE_RESOURCE_POOL_EXHAUSTED|insufficient (reserved )?capacity",
         re.IGNORECASE,
@@ -59,14 +61,18 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
+- runtime version: the words are assumed; each names the field or the version;
 - stock: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered" (skypilot-org/skypilot),
   "Insufficient reserved capacity." (skypilot-org/skypilot#4579), "does not have enough resources available to fulfill the request" (Compute Engine);
 - not tried: the provider's sentence.
 """
+_EXPIRED = re.compile(r"could not be fulfilled (by|before) its valid-until time")
+"""A request whose time ended at Google. No public log has the words; Discovery says that such a request fails (QueueingPolicy.validUntilDuration)."""
 _REGION = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
 ADVICE: Mapping[str, str] = {
     QUOTA: "request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_OFFERED: "remove the zone from `zones`, or choose another accelerator or provisioning model",
+    RUNTIME: "remove or change `runtimeVersion`: `gcloud compute tpus tpu-vm versions list --zone=ZONE` lists the versions of a zone",
     STOCK: "try again later or add zones",
     UNKNOWN: "compare the quota with the request before you wait again: https://console.cloud.google.com/iam-admin/quotas?project={project}",
     NOT_TRIED: "raise `waitTotalS` or the wait of the form, or move these zones up in `zones`",
@@ -84,14 +90,19 @@ class QuotaEvidence:
 
 
 def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
-    """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, NOT_TRIED or UNKNOWN.
+    """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, RUNTIME, NOT_TRIED or UNKNOWN.
 
-    Google's words decide. A request that waited has none, so the quota decides: a wait is for stock only if the quota is enough.
+    Google's words decide. A request that waited, or expired, has none, so the quota decides: a wait is for stock only if the quota is enough.
     """
     found = next((name for name, pattern in _PATTERNS.items() if pattern.search(answer)), "")
     if found or quota is None or quota.enough is None:
         return found or UNKNOWN
     return STOCK if quota.enough else QUOTA
+
+
+def has_expired(answer: str) -> bool:
+    """Return whether Google's words say only that the time of a request ended before capacity was granted."""
+    return _EXPIRED.search(answer) is not None
 
 
 def region_without_quota(answer: str) -> str | None:

@@ -4,7 +4,7 @@ Pure functions over decoded JSON, shared by the smoke checks and the benchmark, 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -33,18 +33,6 @@ def decoded(raw: bytes) -> object:
         return json.loads(raw)
     except ValueError:
         return raw.decode("utf-8", errors="replace")
-
-
-def first_message(body: object) -> Mapping[str, object]:
-    """Return `choices[0].message` of a chat completion, or an empty object."""
-    choices = as_list(as_mapping(body).get("choices"))
-    return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
-
-
-def was_cut(body: object) -> bool:
-    """Return whether a chat completion stopped at its token limit, before the model had finished."""
-    choices = as_list(as_mapping(body).get("choices"))
-    return bool(choices) and as_mapping(choices[0]).get("finish_reason") == "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +71,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """Content of one stream event."""
+    """Content of one stream event, or of a whole response."""
 
     text: str = ""
     """New characters of the response (`content`, or `text` of a completion)."""
     reasoning: str = ""
     """New characters of the reasoning (`reasoning`, or `reasoning_content` of older servers)."""
-    tool_call: bool = False
+    tool_calls: Sequence[object] = ()
+    """Pieces of tool calls, or whole ones."""
     role: bool = False
     """True if the event has the role, like the first event of a chat."""
     has_choice: bool = False
@@ -101,7 +90,7 @@ class Delta:
     @property
     def generated(self) -> bool:
         """True if the event has output. The time to first token ends with the first such event, not with the role."""
-        return bool(self.text or self.reasoning or self.tool_call)
+        return bool(self.text or self.reasoning or self.tool_calls)
 
     @property
     def opens(self) -> bool:
@@ -151,7 +140,11 @@ def parse_event(payload: bytes | str) -> Delta:
     decoded: object = json.loads(payload)
     if not isinstance(decoded, dict):
         raise ValueError(f"a stream event must be a JSON object, got {type(decoded).__name__}")  # noqa: TRY004 - callers catch one kind
-    event = as_mapping(cast("object", decoded))
+    return delta_of(as_mapping(cast("object", decoded)))
+
+
+def delta_of(event: Mapping[str, object]) -> Delta:
+    """Return the content of a stream event, or of a response in one piece, whose `message` is one delta."""
     if "error" in event or event.get("object") == "error":
         return Delta(error=error_message(event))
     usage = parse_usage(event.get("usage"))
@@ -160,23 +153,50 @@ def parse_event(payload: bytes | str) -> Delta:
         return Delta(usage=usage)
     choice = as_mapping(choices[0])
     finish = choice.get("finish_reason")
-    parts = as_mapping(choice.get("delta"))
-    if "delta" in choice:
-        text = _text(parts, "content")
-        reasoning = _text(parts, "reasoning") or _text(parts, "reasoning_content")
-        tool_call = bool(parts.get("tool_calls"))
-    else:
-        text = _text(choice, "text")
-        reasoning = ""
-        tool_call = False
+    parts = as_mapping(choice.get("delta", choice.get("message")))
     return Delta(
-        text=text,
-        reasoning=reasoning,
-        tool_call=tool_call,
+        text=_text(parts, "content") or _text(choice, "text"),
+        reasoning=_text(parts, "reasoning") or _text(parts, "reasoning_content"),
+        tool_calls=as_list(parts.get("tool_calls")),
         role="role" in parts,
         has_choice=True,
         finish_reason=finish if isinstance(finish, str) else None,
         usage=usage,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function call. `arguments` is JSON text."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """The message of a chat response: in one piece, or joined from the events of a stream."""
+
+    text: str
+    reasoning: str
+    tool_calls: Sequence[ToolCall]
+    finish_reason: str | None
+
+
+def joined(deltas: Sequence[Delta]) -> ChatMessage:
+    """Return the message that deltas add up to. Pieces of a tool call have the same `index`, and whole calls have none."""
+    calls: dict[object, ToolCall] = {}
+    for place, piece in enumerate(as_mapping(piece) for delta in deltas for piece in delta.tool_calls):
+        index, function = piece.get("index", place), as_mapping(piece.get("function"))
+        call = calls.get(index, ToolCall())
+        arguments = call.arguments + _text(function, "arguments")
+        calls[index] = ToolCall(call.id or _text(piece, "id"), call.name or _text(function, "name"), arguments)
+    return ChatMessage(
+        text="".join(delta.text for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=list(calls.values()),
+        finish_reason=next((delta.finish_reason for delta in reversed(deltas) if delta.finish_reason), None),
     )
 
 

@@ -20,12 +20,14 @@ import aiohttp
 from loadtest.client.events import (
     DONE,
     SIMULATED_HEADER,
+    ChatMessage,
     Delta,
     EventSplitter,
     Usage,
     decode_rate,
     decoded,
     error_message,
+    joined,
     parse_event,
     parse_usage,
 )
@@ -78,15 +80,12 @@ class ServerAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed:
+class Streamed(ChatMessage):
     """One streamed completion. Times are seconds since the request was sent, on a monotonic clock."""
 
-    text: str
-    reasoning: str
     events: int
     """Events with output."""
     usage: Usage | None
-    finish_reason: str | None
     done: bool
     """True if the stream ended with [DONE]."""
     content_type: str
@@ -282,7 +281,7 @@ class OpenAIClient:
             async with sending as response:
                 if response.status != HTTPStatus.OK:
                     raw = await response.read()
-                    raise ServerError(f"POST {path} returned {response.status}: {error_message(decoded(raw))}")
+                    raise ServerError(f"the stream of {path} returned {response.status}: {error_message(decoded(raw))}")
                 async for data in response.content.iter_any():
                     reader.feed(data)
                 return reader.finish(
@@ -309,10 +308,8 @@ class _StreamReader:
         self._on_delta = on_delta
         self._start_s = time.monotonic()
         self._split = EventSplitter()
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._deltas: list[Delta] = []
         self._usage: Usage | None = None
-        self._finish: str | None = None
         self._done = False
         self._first_s: float | None = None
         self._last_s: float | None = None
@@ -335,18 +332,18 @@ class _StreamReader:
             if delta.has_choice and not (self._last_s is None and delta.opens):
                 self._last_s = now_s
             self._on_delta(delta)
-            self._text.append(delta.text)
-            self._reasoning.append(delta.reasoning)
+            self._deltas.append(delta)
             self._usage = delta.usage or self._usage
-            self._finish = delta.finish_reason or self._finish
 
     def finish(self, *, content_type: str, simulated: str | None) -> Streamed:
+        message = joined(self._deltas)
         return Streamed(
-            text="".join(self._text),
-            reasoning="".join(self._reasoning),
+            text=message.text,
+            reasoning=message.reasoning,
+            tool_calls=message.tool_calls,
+            finish_reason=message.finish_reason,
             events=self.events,
             usage=self._usage,
-            finish_reason=self._finish,
             done=self._done,
             content_type=content_type,
             simulated=simulated,

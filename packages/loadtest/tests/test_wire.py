@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.client.events import EventSplitter, Usage, parse_event
+from loadtest.client.events import EventSplitter, ToolCall, Usage, delta_of, joined, parse_event
 from loadtest.client.wire import (
     Exchange,
     Origin,
@@ -169,6 +169,30 @@ def test_events_told_without_decoding_are_those_that_decoding_calls_plain_tokens
         assert delta.finish_reason is None
         assert delta.usage is None
         assert delta.error is None
+
+
+def test_a_message_is_the_same_in_one_piece_and_joined_from_its_deltas():
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": f"f{n}", "arguments": '{"a": 1}'}} for n in (0, 1)
+    ]
+    message = {"role": "assistant", "content": "So", "reasoning": "Two steps", "tool_calls": calls}
+    begun = [{**call, "index": n, "function": {**call["function"], "arguments": ""}} for n, call in enumerate(calls)]
+    deltas = [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "Two ", "content": None},
+        {"reasoning_content": "steps"},
+        {"content": "So"},
+        {"content": None, "tool_calls": [begun[0]]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
+        {"tool_calls": [begun[1], {"index": 0, "function": {"arguments": ": 1}"}}]},
+        {"tool_calls": [{"index": 1, "id": None, "function": {"name": None, "arguments": '{"a": 1}'}}]},
+    ]
+    events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    events += [{"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}, {"choices": [], "usage": USAGE}]
+    whole = joined([delta_of({"choices": [{"message": message, "finish_reason": "tool_calls"}]})])
+    assert joined([parse_event(json.dumps(event)) for event in events]) == whole
+    assert list(whole.tool_calls) == [ToolCall("c0", "f0", '{"a": 1}'), ToolCall("c1", "f1", '{"a": 1}')]
+    assert (whole.text, whole.reasoning, whole.finish_reason) == ("So", "Two steps", "tool_calls")
 
 
 @pytest.mark.parametrize(

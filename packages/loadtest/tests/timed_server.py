@@ -453,7 +453,8 @@ class Connection(asyncio.BufferedProtocol):
         fault = self.state.fault if self.is_faulty() else {}
         if self.misanswer(fault):
             return
-        if body.get("stream"):
+        known = ("tools", "response_format", "chat_template_kwargs")
+        if body.get("stream") and not any(body.get(key) for key in known):
             self.stream = Stream(self, tokens, prompt_tokens, fault, chat=chat)
             self.stream.start()
         else:
@@ -500,7 +501,7 @@ class Connection(asyncio.BufferedProtocol):
         if body.get("tools"):
             message = {
                 "content": None,
-                "tool_calls": [{"function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}],
+                "tool_calls": [{"id": "c", "function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}],
             }
         if body.get("response_format"):
             message = {"content": '{"city": "Paris", "country": "France", "population": 2100000}'}
@@ -513,6 +514,10 @@ class Connection(asyncio.BufferedProtocol):
             "completion_tokens": completion,
             "total_tokens": prompt_tokens + completion,
         }
+        if body.get("stream"):
+            chunk = {"choices": [{"index": 0, "delta": message, "finish_reason": "stop"}], "usage": usage}
+            self.answer(200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", "text/event-stream")
+            return
         self.answer(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 
 

@@ -67,7 +67,7 @@ class Assumption(_LedgerModel):
     answer: AssumedAnswer | None = None
     """The assumed answer to the last of these commands. None: it must be tried manually."""
     cost_usd: Annotated[float, Field(ge=0)]
-    """Cost of trying it, in USD at list prices."""
+    """Cost of trying it, in USD at the planner's prices."""
     tried: str
     """Date, place and result of a trial on a real project. Empty if not tried."""
     quotes: tuple[Text, ...] = ()

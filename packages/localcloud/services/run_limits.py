@@ -27,6 +27,10 @@ MAX_REQUEST_TIMEOUT_S = 3600
 MAX_CONCURRENCY = 1000
 DEFAULT_MAX_INSTANCES = 100
 GPU_LIMIT = "nvidia.com/gpu"
+_HOSTS = "where host is one of [region.]gcr.io, [region-]docker.pkg.dev or docker.io"
+"""Cloud Run's words (github.com/datawranglerai/self-host-n8n-on-gcr/issues/31, 2025-10)."""
+_IMAGE = re.compile(r"(([a-z0-9-]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev|docker\.io)/.+|(?![^/]*[.:][^/]*/).+")
+"""An image of one of the hosts, or without a host: before its first slash, a host has a dot or a port."""
 MAX_ARGUMENT_BYTES = 32 * 1024
 """Assumed, the strict case: the documented limit of an environment variable's value also applies to each word of `command` and `args`."""
 DISALLOWED_MOUNTS = ("/dev/", "/proc/", "/sys/")
@@ -168,8 +172,9 @@ def _of_containers(template: JsonObject) -> Rules:
     volumes = {volume.get("name") for volume in parts(template, "volumes")}
     for index, container in enumerate(containers):
         path = f".containers[{index}]"
-        image = "expected a container image path of form [hostname/]repo-path[:tag and/or @digest]."
-        yield bool(container.get("image")), f"{path}.image", image
+        image = str(container.get("image") or "")
+        sentence = f"Expected an image path like [host/]repo-path[:tag and/or @digest], {_HOSTS} but obtained {image}."
+        yield _IMAGE.fullmatch(image) is not None, f"{path}.image", sentence
         yield from _of_words(container, path)
         yield from _of_environment(container, path)
         yield from _of_mounts(container, path, volumes)

@@ -17,9 +17,10 @@ from localcloud.services.tpu_nodes import Nodes, metadata_of, operation_metadata
 from localcloud.services.tpu_queue import Conditions, Effect, Queued, QueuedResourceState
 from localcloud.services.tpu_requests import accelerator_of, chips_of, model_of
 from localcloud.services.tpu_stock import NODES
+from localcloud.world.catalog import generation_of_type, tpu_generations
 from localcloud.world.cloud import Cloud
-from localcloud.world.runtime import MachineFailedError, MachineSpec
-from localcloud.world.scenario import Stock, TpuDurations
+from localcloud.world.runtime import DeviceAccess, MachineFailedError, MachineSpec
+from localcloud.world.scenario import OLDER_RUNTIME, Stock, TpuDurations
 from localcloud.world.timeline import seconds
 
 QUEUED = "tpu.queuedResources"
@@ -305,7 +306,7 @@ class Queue(ApiService):
                 metadata=metadata_of(document),
                 service_account=account or self._cloud.default_account(project),
                 reaches_google=self._reaches_google(project, zone, document),
-                devices=self._cloud.scenario.tpu.devices,
+                devices=self._devices(document),
             )
             try:
                 await self._cloud.runtimes.machines.boot(spec)
@@ -314,6 +315,12 @@ class Queue(ApiService):
                 if current is not None and current.get("id") == document.get("id"):
                     ill = {"health": "UNHEALTHY_TENSORFLOW", "healthDescription": str(error)}
                     self._store.put(NODES, node, {**current, **ill})
+
+    def _devices(self, node: JsonObject) -> DeviceAccess:
+        """Return the access to a node's chips; none with a runtime version of other generations (github.com/pytorch/xla/issues/9753, 2026-02)."""
+        own = generation_of_type(str(node["acceleratorType"]))
+        others = {OLDER_RUNTIME, *(one.runtime_version for one in tpu_generations().values() if one is not own)}
+        return "absent" if own and node["runtimeVersion"] in others else self._cloud.scenario.tpu.devices
 
     def _reaches_google(self, project: str, zone: str, node: JsonObject) -> bool:
         """Return whether the rules of the node's networks allow it to connect to port 443."""

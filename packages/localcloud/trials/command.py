@@ -148,7 +148,7 @@ def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
         return
     text = (
         f"{len(plan.trials)} trials in project {options.project}: about {plan.minutes:.0f} min, maximum "
-        f"{plan.usd:.2f} USD at list prices. All resources that they create are deleted."
+        f"{plan.usd:.2f} USD at the planner's prices. All resources that they create are deleted."
     )
     if not sys.stdin.isatty():
         raise TryRefusedError(f"{text} Stdin is not a terminal. Pass --yes to confirm.")
@@ -262,7 +262,7 @@ def _report_leaks(left: Sequence[str], unknown: Sequence[str], searched: int) ->
 
 
 def _plan_text(plan: TrialPlan) -> str:
-    lines = [f"Trials: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at list prices."]
+    lines = [f"Trials: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at the planner's prices."]
     lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.trials]
     if plan.over:
         lines.append(f"Over budget: {len(plan.over)}.")

@@ -109,7 +109,7 @@ def _calculate(left: int, operator: str, right: int) -> int:
     return left * right
 
 
-def seed_of(tokens: Sequence[int], seed: int | None) -> int:
+def seed_of(tokens: Sequence[int], seed: str) -> int:
     """Return a number that is the same for the same prompt and seed, and varies between prompts."""
     text = f"{seed}|{len(tokens)}|{tokens[:64]}|{tokens[-256:]}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -145,15 +145,16 @@ class _VllmApi:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         arguments = parts.arguments
+        self._adapters = adapters_of(arguments.lora_modules)
         self._abilities = Abilities(
             auto_tools=arguments.enable_auto_tool_choice,
             reasoning=arguments.reasoning_parser is not None,
             template_kwargs=arguments.default_chat_template_kwargs,
             seed=arguments.seed,
+            adapters=frozenset(adapter.name for adapter in self._adapters),
         )
         self._arrivals = 0
         self._base = arguments.served_model_names[0]
-        self._adapters = adapters_of(arguments.lora_modules)
         self._aliases = (*arguments.served_model_names, *(adapter.name for adapter in self._adapters))
         self._names = frozenset(self._aliases)
         self._soft_tokens = arguments.soft_tokens
@@ -325,11 +326,11 @@ class _VllmApi:
         most = check_length(parsed, self._parts.capacity.max_model_len)
         self._check_queue()
         self._arrivals += 1
-        understood = broken_request(parsed, broken)
+        made = answer(broken_request(parsed, broken), self._abilities, most=most, arrival=self._arrivals)
         call = _ReceivedRequest(
             request=request,
             parsed=parsed,
-            made=broken_completion(answer(understood, self._abilities, most=most, arrival=self._arrivals), broken),
+            made=broken_completion(made, broken, stream=parsed.stream),
             model=self._base if parsed.model is None or "answers_as_base" in broken else parsed.model,
             faults=faults,
             most=most,

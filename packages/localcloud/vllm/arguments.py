@@ -94,6 +94,11 @@ def _flags() -> JsonObject:
     return packaged("localcloud.vllm", "flags.json")
 
 
+def known_words(kind: str) -> Sequence[str]:
+    """Return the words of one of vLLM's registries: load_formats, chat_templates, reasoning_parsers or tool_parsers."""
+    return _flags()[kind]
+
+
 def readable_int(text: str) -> int:
     """Parse `16384`, `16k` (16,000), `16K` (16,384), `auto` (-1). Raises argparse.ArgumentTypeError."""
     text = text.strip()
@@ -293,9 +298,9 @@ def _check_parsers(found: argparse.Namespace) -> None:
     if found.enable_auto_tool_choice and not found.tool_call_parser:
         raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     for what, parser, plugin in (
-        ("tool call", found.tool_call_parser, found.tool_parser_plugin),
+        ("tool call", found.enable_auto_tool_choice and found.tool_call_parser, found.tool_parser_plugin),
         ("reasoning", found.reasoning_parser, found.reasoning_parser_plugin),
     ):
-        known = _flags()[f"{what.partition(' ')[0]}_parsers"]
+        known = known_words(f"{what.partition(' ')[0]}_parsers")
         if parser and parser not in known and not plugin:
             raise ArgumentError(f"invalid {what} parser: {parser} (chose from {{ {','.join(sorted(known))} }})")

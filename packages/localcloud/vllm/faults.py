@@ -155,6 +155,8 @@ def broken_body(body: Mapping[str, Any], broken: AbstractSet[str]) -> Mapping[st
         messages = [{**message, "content": _cut(message.get("content"))} for message in messages]
     thinks = as_object(body.get("chat_template_kwargs")).get("enable_thinking") is True
     dropped = {"response_format"} if "ignores_schema" in broken and thinks else set[str]()
+    if "drops_forced_choice" in broken and body.get("tool_choice") not in (None, "auto", "none"):
+        dropped |= {"tools", "tool_choice"}
     return {**{key: value for key, value in body.items() if key not in dropped}, "messages": messages}
 
 
@@ -170,16 +172,27 @@ def _cut(content: object) -> object:
 
 def broken_request(request: Request, broken: AbstractSet[str]) -> Request:
     """Return a request as the model understands it."""
-    if "knows_nothing" not in broken:
-        return request
-    return replace(request, question="?", told="", system="", tool_result="", media=())
+    if "knows_nothing" in broken:
+        request = replace(request, question="?", told="", system="", tool_result="", media=())
+    return replace(request, model=None) if broken & {"answers_as_base", "ignores_adapters"} else request
 
 
-def broken_completion(made: Completion, broken: AbstractSet[str]) -> Completion:
+def broken_completion(made: Completion, broken: AbstractSet[str], *, stream: bool) -> Completion:
     """Return a completion as the parsers of the server leave it."""
-    if "leaks_tool_calls" not in broken or made.tool is None or made.reasoning_end == 0:
+    leaks = made.reasoning_end > 0 and "leaks_tool_calls" in broken
+    if stream and "streams_no_reasoning" in broken:
+        content_end = made.content_end - made.reasoning_end
+        made = replace(made, texts=made.texts[made.reasoning_end :], reasoning_end=0, content_end=content_end)
+    if made.tool is None:
         return made
-    call = f"<|tool_call>call:{made.tool.name}{made.arguments()}<tool_call|>"
-    pieces = [piece.decode() for piece in tokens.pieces(call)]
-    texts = [*made.texts[: made.content_end], *pieces]
-    return replace(made, texts=texts, content_end=len(texts), tool=None, finish_reason="stop")
+    if leaks or (stream and "streams_calls_as_text" in broken):
+        texts = _with_end(made, f"<|tool_call>call:{made.tool.name}{made.arguments()}<tool_call|>")
+        return replace(made, texts=texts, content_end=len(texts), tool=None, finish_reason="stop")
+    if "marks_arguments" in broken:
+        return replace(made, texts=_with_end(made, made.arguments().replace(': "', ': "<|\\"|')))
+    return made
+
+
+def _with_end(made: Completion, text: str) -> list[str]:
+    """Return the completion's tokens with another text in place of its arguments."""
+    return [*made.texts[: made.content_end], *(piece.decode() for piece in tokens.pieces(text))]

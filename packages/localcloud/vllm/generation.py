@@ -59,6 +59,8 @@ class Abilities:
     reasoning: bool
     template_kwargs: Mapping[str, Any]
     seed: int
+    adapters: frozenset[str]
+    """Names of the LoRA adapters, whose free answers differ from the model's."""
 
 
 def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -> Completion:
@@ -117,7 +119,8 @@ def _known_text(request: Request) -> str | None:
 def _free_content(request: Request, abilities: Abilities, *, most: int, arrival: int) -> list[bytes]:
     """Return sentences of the forced, natural or minimum length."""
     vary = request.seed if request.temperature == 0 or request.seed is not None else arrival
-    seed = answers.seed_of(request.prompt, abilities.seed if vary is None else vary)
+    adapter = request.model if request.model in abilities.adapters else ""
+    seed = answers.seed_of(request.prompt, f"{adapter}{abilities.seed if vary is None else vary}")
     if request.ignore_eos:
         return answers.sentences(seed, max(1, most))
     whole = answers.whole_sentences(seed, answers.natural_length(seed))

@@ -5,13 +5,14 @@ Every rate and duration is simulated, with its source in a comment.
 
 import hashlib
 import json
+import posixpath
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
 from localcloud.vllm import VERSION, adapters
-from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.arguments import Arguments, known_words
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.recorded import (
     Model,
@@ -34,6 +35,12 @@ _CUDA_OF: Final = {535: 12_020, 580: 13_000}
 """Branch of the driver -> its CUDA version, as PyTorch prints it."""
 DRIVERS: Final = tuple(_CUDA_OF)
 """Driver branches that the simulator supports."""
+_LOADERS_ON_TPU: Final = (
+    "jax_dummy",
+    "pathways_dummy",
+    "tpu_streaming_loader",
+)  # tpu-inference 0.27.0 (register_model_loader)
+_TEMPLATES: Final = "/usr/local/lib/python3.12/dist-packages/vllm/transformers_utils/chat_templates"
 _CUDA_13: Final = 13_000
 _FIRST_WITH_CUDA_13: Final = (0, 20)
 """vLLM 0.20 is the first release whose image has CUDA 13 by default (its release notes name cu129 for older drivers); 12.x runs on driver 535."""
@@ -116,6 +123,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         )
     try:
         _check_devices(environment)
+        _check_words(arguments, environment, is_tpu=card.kind == "tpu")
         weights = find_weights(arguments, environment)
         loaded = as_loaded(weights.model, card, environment.image, arguments.quantization)
         planned = capacity(arguments, loaded, card)
@@ -152,6 +160,28 @@ def _check_devices(environment: RuntimeEnvironment) -> None:
         raise EngineStartError(_MISMATCH)
     if is_old and not environment.uses_cuda_compatibility and environment.release >= _FIRST_WITH_CUDA_13:
         raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
+
+
+def _check_words(arguments: Arguments, environment: RuntimeEnvironment, *, is_tpu: bool) -> None:
+    """Raise EngineStartError with the real server's message for a load format that it does not have, and for a chat template that is no file of its image.
+
+    An image for GPUs starts in the folder of vLLM's sources, one for TPUs beside it (Dockerfiles of vLLM and of tpu-inference). vLLM finds its built-in
+    templates by name (entrypoints/chat_utils.py).
+    """
+    template = arguments.unused.get("chat_template")
+    if template is not None and not any(sign in template for sign in "{}\n"):
+        sources = "/workspace/vllm/" if is_tpu else "/vllm-workspace/"
+        path = posixpath.join("/workspace/tpu_inference" if is_tpu else sources, template)
+        real, known = environment.folder(path), known_words("chat_templates")
+        is_built_in = template in known and "/" not in template
+        if not (is_built_in or path.removeprefix(sources) in known or (real is not None and real.is_file())):
+            raise EngineStartError(
+                f"vllm.exceptions.VLLMValidationError: The supplied chat template string ({template}) appears path-like, but doesn't exist! "
+                f"Tried: {template} and {posixpath.join(_TEMPLATES, template)} (parameter=chat_template)"
+            )
+    own = _LOADERS_ON_TPU if is_tpu else ()
+    if arguments.load_format.lower() not in {*known_words("load_formats"), *own}:
+        raise EngineStartError(f"ValueError: Load format `{arguments.load_format.lower()}` is not supported")
 
 
 def _check_drafter(arguments: Arguments, release: tuple[int, ...]) -> None:

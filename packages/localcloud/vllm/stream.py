@@ -128,6 +128,7 @@ class StreamReply(CompletionReply):
         self._transport: asyncio.Transport | None = None
         self._usage_at_end = (request.include_usage or self.force_usage) and not self.faults.no_usage
         self._usage_always = request.continuous_usage and not self.faults.no_usage
+        self._is_null = bool(request.tools) and "streams_null" in self.faults.broken
         kind = "chat.completion.chunk" if request.is_chat else "text_completion"
         head = json.dumps(self.head(kind))[:-1]
         self._head = f'data: {head}, "choices": ['
@@ -171,7 +172,8 @@ class StreamReply(CompletionReply):
     def _events(self, start: int, end: int) -> bytes:
         answer = self.answer
         # The common case first: one token of content in the middle of the stream.
-        if start and answer.reasoning_end <= start and end <= answer.content_end and not self._usage_always:
+        is_uncommon = self._usage_always or self._is_null
+        if start and answer.reasoning_end <= start and end <= answer.content_end and not is_uncommon:
             texts = answer.texts
             text = texts[start] if end - start == 1 else "".join(texts[start:end])
             return f"{self._opening}{_quoted(text)}{self._closing}}}\n\n".encode() if text else b""
@@ -207,6 +209,8 @@ class StreamReply(CompletionReply):
         self, delta: dict[str, Any] | str, tokens: int, finish: str | None = None, *, is_first: bool = False
     ) -> str:
         """Return an event. `is_first`: the one with the role, which has no tokens."""
+        if self._is_null and isinstance(delta, dict):
+            delta = {**delta, "content": None}
         choice: dict[str, Any] = {"index": 0, "delta" if self.request.is_chat else "text": delta}
         choice |= {"logprobs": None, "finish_reason": finish}
         if finish is not None or not self.request.is_chat:

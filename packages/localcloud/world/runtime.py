@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
-DeviceAccess: TypeAlias = Literal["open", "denied"]
+DeviceAccess: TypeAlias = Literal["open", "denied", "absent"]
 """`open`: every container with the accelerator's devices can open them. `denied`: only a privileged one can."""
 Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -98,7 +98,7 @@ class MachineSpec:
     reaches_google: bool = True
     """True if its network allows connections to port 443."""
     devices: DeviceAccess = "open"
-    """Access of an unprivileged container to the accelerator's devices."""
+    """Access of an unprivileged container to the accelerator's devices. `absent`: the image has no driver for them, so /dev has none."""
 
 
 class MachineRuntime(Protocol):

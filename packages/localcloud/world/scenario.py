@@ -116,6 +116,10 @@ class ComputeTpu(_ScenarioPart):
     image_size_gb: int = 10
 
 
+OLDER_RUNTIME = "tpu-ubuntu2204-base"
+"""Runtime version of v2 to v4. Google creates a newer TPU with it too, and the VM has no driver for the chips (github.com/pytorch/xla/issues/9753)."""
+
+
 class Tpu(_ScenarioPart):
     """Cloud TPU."""
 
@@ -127,7 +131,7 @@ class Tpu(_ScenarioPart):
     runtime_versions: tuple[str, ...] = Field(
         default_factory=lambda: (
             *(one.runtime_version for one in tpu_generations().values() if one.runtime_version),
-            "tpu-ubuntu2204-base",
+            OLDER_RUNTIME,
             "v2-tpuv5-litepod",
         )
     )
@@ -139,7 +143,7 @@ class Tpu(_ScenarioPart):
     refuses_deletion_in: Literal["answer", "operation"] = "answer"
     """Location of the error for a deletion without `force` in a state that needs it: 400 in the response, or an operation that fails with code 9."""
     devices: DeviceAccess = "open"
-    """Access of a container without `--privileged` to a machine's chips: `denied` makes libtpu fail to open them."""
+    """Access of a container without `--privileged` to a machine's chips: `denied` makes libtpu fail to open them, `absent` leaves them out of /dev."""
     compute: ComputeTpu = ComputeTpu()
     accelerate_run_duration: bool = False
     """True: run durations pass on the accelerated clock."""

@@ -106,7 +106,7 @@ class TestRelease:
         environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "the checksums, the load test, the provider and a project's folder work." in done.stdout
+        assert "the checksums, the provider, and a project's folder with its load test work." in done.stdout
 
 
 def members(path):

@@ -2,32 +2,66 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
+from PIL import Image
 
 from tests.components.test_gateway_requests import gateway
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/clients.md").read_text()
 BLOCKS = dict(
     re.findall(
         r"^## ([^\n]+)\n(?:(?!^## ).)*?```(?:python|sh)\n(.*?)```",
-        (ROOT / "docs/clients.md").read_text(),
+        PAGE,
         re.MULTILINE | re.DOTALL,
     )
 )
 OWN_ENVIRONMENT = {"LangChain", "LiteLLM", "LlamaIndex"}
 """Clients with requirements of their own (clients.in), which contradict this project's. uv installs them once per lock file."""
 MODEL, KEY, LIMIT_S = "google/gemma-4-E2B-it", "key-of-the-test", 300
+REASONING = {
+    library: cells
+    for library, *cells in re.findall(r"^\| ([\w ]+) \| `?([^`|]+)`? \| `?([^`|]+)`? \|$", PAGE, re.MULTILINE)
+    if library in {"OpenAI SDK", *OWN_ENVIRONMENT}
+}
+"""Where each library has the reasoning of a whole and of a streamed response."""
+SIMULATED_REASONING = "I work it out"
+THINK = 'question, model = [{"role": "user", "content": "Say hello."}], os.environ["OPENAI_MODEL"]'
+ASKED = tomllib.loads(Path(__file__).with_name("reasoning.toml").read_text())
+"""A whole and a streamed request for a response with reasoning, by library."""
+FOUND = """
+def value(expression, **names):
+    try:
+        return eval(expression, names) or ""
+    except (AttributeError, IndexError, KeyError):
+        return ""
+chunks = list(chunks)
+whole, streamed = json.loads(sys.argv[1])
+print(json.dumps({
+    "whole": value(whole, answer=answer),
+    "streamed": "".join(value(streamed, chunk=chunk) for chunk in chunks),
+    "all": repr(answer) + repr(chunks),
+}))
+"""
+LITERAL = {
+    "image_url": "https://upload.wikimedia.org/wikipedia/commons/3/3a/Cat03.jpg",
+    "audio_url": "https://upload.wikimedia.org/wikipedia/commons/2/22/Beatbox.ogg",
+    "video_url": "https://example.com/sample_video.mp4",
+}
+"""The addresses that guides of vLLM send."""
 STAND_IN = """
 import google.oauth2.id_token
 google.oauth2.id_token.fetch_id_token = lambda request, audience: "token-for-" + audience
@@ -53,6 +87,10 @@ def server():
         "4096",
         "--api-key",
         KEY,
+        "--allowed-media-domains",
+        "none.invalid",
+        "--reasoning-parser",
+        "gemma4",
     ]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         url = f"http://127.0.0.1:{port}"
@@ -163,3 +201,61 @@ def test_the_curl_block_gets_a_completion(address):
     done = ran(address, ["sh", "-c", BLOCKS["curl"]])
     assert done.returncode == 0, done.stderr
     assert '"choices"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    "library", ["OpenAI SDK", *(pytest.param(each, marks=pytest.mark.long) for each in sorted(OWN_ENVIRONMENT))]
+)
+def test_the_reasoning_is_where_the_page_says(server, library, request):
+    python = request.getfixturevalue("python_of_clients") if library in OWN_ENVIRONMENT else sys.executable
+    start = f'import json, os, sys\nthinking = {{"chat_template_kwargs": {{"enable_thinking": True}}}}\n{THINK}\n'
+    cells = REASONING[library]
+    expressions = ["''" if cell == "lost" else cell for cell in cells]
+    done = ran(server, [python, "-c", start + ASKED[library] + FOUND, json.dumps(expressions)])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "lost" in cells:
+        assert SIMULATED_REASONING not in found["all"]
+    else:
+        assert SIMULATED_REASONING in found["whole"]
+        assert SIMULATED_REASONING in found["streamed"]
+
+
+@pytest.mark.parametrize("kind", LITERAL)
+def test_a_guide_that_sends_a_site_s_address_gets_the_sentence_of_the_page(server, kind):
+    part = {"type": kind, kind: {"url": LITERAL[kind]}}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": [part, {"type": "text", "text": "Describe it."}]}]}
+    answer = requests.post(
+        f"{server}/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {KEY}"}, timeout=60
+    )
+    assert answer.status_code == 400
+    said = "The URL must be from one of the allowed domains"
+    assert said in answer.json()["error"]["message"]
+    assert said in PAGE
+
+
+def test_the_picture_of_the_page_is_described(server, tmp_path, monkeypatch):
+    picture = tmp_path / "red.png"
+    Image.new("RGB", (64, 64), "red").save(picture)
+    monkeypatch.setenv("PICTURE", str(picture))
+    done = ran(server, [sys.executable, "-c", BLOCKS["Images, audio and video by URL"]])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(("stack", "at_least"), [("tpu-v6e4-turbo", 4), ("rtx6000-31b", 4), ("l4-qat", 2)])
+def test_a_coding_agent_s_prompts_fit_the_stacks_of_the_page(stack, at_least):
+    command = [
+        sys.executable,
+        "-m",
+        "gemma_serving.scripts.plan",
+        "--stack",
+        stack,
+        "--set",
+        "vllm.maxModelLen=65536",
+        "--json",
+    ]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    plan = json.loads(answer.stdout)
+    assert plan["fits"]
+    assert plan["memory"]["max_concurrency"] >= at_least

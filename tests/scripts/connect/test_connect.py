@@ -200,6 +200,12 @@ def test_pages_of_a_browser_are_refused(private, headers):
     assert len(Private.seen) == 1
 
 
+@pytest.mark.parametrize("host", ["host.docker.internal:8000", "host.containers.internal:8000"])
+def test_a_client_in_a_container_reaches_it_by_the_name_of_its_host(private, host):
+    with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
+        assert call(f"{url}/v1/models", headers={"Host": host})[0] == 200
+
+
 def test_no_answer_lets_a_page_read_it(private):
     with (
         proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url,

@@ -745,18 +745,35 @@ def test_a_quota_that_google_does_not_name_cannot_be_told(world):
     assert world.state("quota of chips in us-east5-b", "tpu-v6e4") == "unknown"
 
 
+def test_the_quota_of_one_zone_is_enough(world):
+    one = {
+        name: zone.model_copy(update={"preemptible_quota_chips": 4 * (name == "us-east5-a")})
+        for name, zone in Tpu().zones.items()
+    }
+    world.scenario(tpu=Tpu(zones=one))
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["status"], line["fix"]) == ("ok", "")
+    assert line["detail"] == "0 chips, 4 needed, but us-east5-a has enough"
+    world.scenario(tpu=Tpu(zones=NO_CHIPS))
+    assert world.state("quota of chips in us-east5-b", "tpu-v6e4") == "missing"
+
+
 def test_the_quota_of_instances_is_that_of_compute_engine(world):
     world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    api: compute-engine\n"))
     line = world.line("quota of chips in us-east5", "tpu-v6e4")
     assert (line["status"], line["values"]) == ("ok", {"limit": 1536.0, "needed": 4.0})
-    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0})))
+    regions = stack_settings("tpu-v6e4", project=PROJECT).tpu.regions
+    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides=dict.fromkeys(regions, 0))))
     line = world.line("quota of chips in us-east5", "tpu-v6e4")
     assert (line["status"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
     assert (
         "--quota-id=PREEMPTIBLE-TPU-V6E-per-project-region --dimensions=region=us-east5 --preferred-value=4"
         in line["fix"]
     )
-    assert world.state("quota of chips in europe-west4", "tpu-v6e4") == "ok"
+    world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0})))
+    line = world.line("quota of chips in us-east5", "tpu-v6e4")
+    assert (line["status"], line["fix"]) == ("ok", "")
+    assert re.search("0 chips, 4 needed, but [a-z0-9-]+ has enough", line["detail"])
     world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0}, family_quota_chips=4)))
     assert world.state("quota of chips in us-east5", "tpu-v6e4") == "ok"
     world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 403}])
@@ -814,6 +831,16 @@ def test_a_zone_that_does_not_offer_the_type_is_missing(world):
     assert "remove us-east5-a from gemma-serving:tpu.zones" in line["fix"]
     world.scenario(faults=[{"method": "tpu.projects.locations.acceleratorTypes.list", "count": 999, "status": 403}])
     assert world.state("v6e-4 in us-east5-b", "tpu-v6e4") == "unknown"
+
+
+def test_a_runtime_version_that_the_zone_does_not_list_names_its_own_key(world):
+    world.write(
+        "tpu-v6e4", ("    provisioning: flex-start\n", "    provisioning: flex-start\n    runtimeVersion: v2-none\n")
+    )
+    line = world.line("v6e-4 in us-east5-a", "tpu-v6e4")
+    assert (line["status"], line["detail"]) == ("missing", "the zone does not offer runtime version v2-none")
+    assert line["fix"].startswith("remove tpu.runtimeVersion, or set one of tpu-ubuntu2204-base, v2-alpha-tpuv5")
+    assert "v6e-4 in us-east5-a" in blocked(world, "tpu-v6e4")[0]
 
 
 # --- this machine --------------------------------------------------------------------------------------------------------------
@@ -1458,6 +1485,22 @@ def test_an_image_or_an_adapter_that_does_not_exist_blocks_and_a_silent_registry
     line = world.line("adapter my-org/nope", "tpu-v6e4")
     assert line["detail"] == "my-org/nope does not exist on the hub or is private"
     assert line["fix"].startswith("set AN_ID_OF_THE_HUB for the adapter my-org/nope in Pulumi.tpu-v6e4.yaml; or, if it")
+
+
+def test_an_image_of_artifact_registry_is_asked_of_its_registry_with_the_callers_login(world):
+    registry = "us-docker.pkg.dev"
+    image = {"repository": f"{registry}/vertex-ai/servers/vllm", "digest": f"sha256:{'a' * 64}", "version": "0.31.0"}
+    world.write("l4-qat", ("config:\n", f"config:\n  gemma-serving:image: {json.dumps(image)}\n"))
+    world.environment.setenv("LOCALCLOUD_URL", world.cloud.base_url)
+    line = world.line("image", "l4-qat")
+    assert (line["status"], "does not exist in Artifact Registry, or your account" in line["detail"]) == (
+        "missing",
+        True,
+    )
+    assert "image" in blocked(world, "l4-qat")[0]
+    world.admin("POST", "/admin/images", {"images": [f"{image['repository']}@{image['digest']}"]})
+    assert world.state("image", "l4-qat") == "ok"
+    assert "image" not in blocked(world, "l4-qat")[0]
 
 
 def test_an_image_that_serves_and_left_the_registry_does_not_stop_a_change(world):

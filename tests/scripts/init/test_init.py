@@ -15,6 +15,7 @@ from gemma_serving.scripts.init.__main__ import COMMAND
 from gemma_serving.stacks.loading import from_file
 
 ROOT = Path(__file__).resolve().parents[3]
+PROMISED = ROOT / "tests" / "authors" / "promised.txt"
 FILES = {".gitignore", "Pulumi.chat.yaml", "Pulumi.yaml", "__main__.py", "requirements.txt"}
 
 
@@ -38,6 +39,13 @@ def init(monkeypatch, tmp_path, capsys):
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+def _gemma_words(text):
+    """Yield the commands and options of `gemma` in a script, as promised.txt writes them."""
+    for command, arguments in re.findall(r"bin/gemma ((?:[a-z_]+ ?)+)((?:[^\n]|\\\n)*)", text):
+        yield f"command {command.strip()}"
+        yield from (f"option {command.strip()} {name}" for name in re.findall(r"--[a-z-]+", arguments))
 
 
 def files_in(folder):
@@ -122,7 +130,8 @@ def test_the_users_gitignore_is_completed(init, tmp_path):
 def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
     assert init("chat", "--like", "l4-qat", "--ci")[0] == 0
     workflows = {path.stem: path.read_text() for path in (tmp_path / ".github" / "workflows").iterdir()}
-    assert workflows.keys() == {"deploy", "guard", "preview", "set-up", "teardown"}
+    assert workflows.keys() == {"deploy", "drift", "guard", "preview", "set-up", "teardown"}
+    promised = {re.sub(r" [A-Z\[].*", "", line) for line in PROMISED.read_text().splitlines()}
     for path in (tmp_path / ".github").rglob("*"):
         if path.is_file() and path.parent.name != "setup":
             text = path.read_text()
@@ -130,6 +139,8 @@ def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
             for name in named:
                 assert (tmp_path / name).exists() or "CODEOWNERS" in name, (path.name, name)
             assert not re.search(r"\bmake\b|python -m (scripts|tools)", text), path.name
+            assert "gemma_serving." not in text, f"{path.name} outlives the modules of its version"
+            assert {*_gemma_words(text)} <= promised, path.name
     assert all(
         (tmp_path / ".github" / "scripts").joinpath(name).stat().st_mode & 0o100
         for name in ("ci_plan.sh", "ci_preview.sh")

@@ -17,6 +17,10 @@ from localcloud.tests.running.running_server import ask, server
 from localcloud.vllm.faults import BROKEN_FEATURES
 
 NEW = (
+    "reasoning",
+    "tool call",
+    "forced tool call",
+    "structured output",
     "tool result",
     "tools with thinking",
     "schema with thinking",
@@ -64,8 +68,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def outcomes(url: str, target: SmokeTarget = TARGET, *broken: str) -> dict[str, Outcome]:
-    assert ask(f"{url}/_sim/faults", {"faults": [{"kind": kind} for kind in broken]}).status == 200
+def outcomes(url: str, target: SmokeTarget = TARGET, *broken: str, after: int = 0) -> dict[str, Outcome]:
+    faults = [{"kind": kind, "after": after} for kind in broken]
+    assert ask(f"{url}/_sim/faults", {"faults": faults}).status == 200
     checks = tuple(check for check in CHECKS if check.name in {"ready", "served model", *NEW})
     report = run_smoke(ServerAccess(base_url=url, auth="none"), target, lambda _said: None, checks=checks)
     return {check.name: check.outcome for check in report.checks if check.name in NEW}
@@ -130,15 +135,27 @@ BROKEN = {
     "no_media_limits": ({"media limits"}, set[str]()),
     "ignores_tool_results": ({"tool result"}, set[str]()),
     "leaks_tool_calls": ({"tools with thinking"}, set[str]()),
+    "streams_calls_as_text": ({"tool call", "forced tool call", "tools with thinking"}, set[str]()),
+    "marks_arguments": ({"tool call", "forced tool call", "tools with thinking"}, set[str]()),
+    "drops_forced_choice": (set[str](), {"forced tool call"}),
+    "streams_no_reasoning": (
+        {"reasoning", "tool result", "tools with thinking", "schema with thinking"},
+        set[str](),
+    ),
+    "streams_null": ({"tool result"}, set[str]()),
     "ignores_schema": ({"schema with thinking"}, set[str]()),
     "ignores_system": ({"schema instructions"}, set[str]()),
     "cuts_prompts": ({"context length"}, set[str]()),
     "answers_as_base": ({"adapters"}, set[str]()),
+    "ignores_adapters": (set[str](), {"adapters"}),
     "serves_any_model": ({"adapters"}, set[str]()),
     "proposes_nothing": ({"speculation"}, set[str]()),
     "knows_nothing": (
         {"tool result"},
-        {"schema instructions", "image", "two images", "sound", "video", "context length"},
+        {
+            *("tool call", "forced tool call", "tools with thinking", "schema instructions"),
+            *("image", "two images", "sound", "video", "context length"),
+        },
     ),
 }
 """The checks that fail and those that only warn, by what is broken."""
@@ -149,3 +166,11 @@ def test_exactly_the_checks_of_a_broken_feature_fail(served: str, kind: str):
     failed, warned = BROKEN[kind]
     found = verdicts(served, kind)
     assert (found.get("failed", set()), found.get("warned", set())) == (failed, warned), found
+
+
+def test_a_call_that_breaks_only_after_others_in_the_same_process_fails(served: str):
+    """vllm-project/vllm#39214 fails from the third call on. The check of reasoning sends the first two requests."""
+    found = outcomes(served, TARGET, "streams_calls_as_text", after=6)
+    assert found["tool call"].state == "failed"
+    assert found["tool call"].measured == "call 3: streamed: markers <|tool_call, <tool_call|> in the response"
+    assert found["tool call"].detail.startswith("Without `stream: true`, the same request passes")

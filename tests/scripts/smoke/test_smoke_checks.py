@@ -1,4 +1,5 @@
 import asyncio
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from aiohttp import web
 
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
-from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features
+from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server
 from gemma_serving.scripts.smoke.checks import CHECKS, PLAN_CHECK, _run_one, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
 from gemma_serving.scripts.smoke.render import summary, to_json, to_junit
@@ -300,14 +301,16 @@ def answering(routes):
     return run
 
 
-def says(message, finish_reason="stop"):
-    async def handler(_request):
-        return web.json_response(
-            {
-                "choices": [{"message": message, "finish_reason": finish_reason}],
-                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-            }
-        )
+def says(message, finish_reason="stop", streamed=None):
+    """A server with one answer. `streamed`: its delta and finish reason in a stream if they differ."""
+    delta, finish_in_stream = streamed or (message, finish_reason)
+
+    async def handler(request):
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        if (await request.json()).get("stream"):
+            event = json.dumps({"choices": [{"delta": delta, "finish_reason": finish_in_stream}], "usage": usage})
+            return web.Response(text=f"data: {event}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+        return web.json_response({"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage})
 
     return [("POST", "/v1/chat/completions", handler)]
 
@@ -352,6 +355,78 @@ def test_answers_are_judged_by_what_they_should_be(check, message, verdict, word
     outcome = asyncio.run(answering(says(message))(check))
     assert outcome.state == verdict, outcome
     assert words in outcome.detail
+
+
+def calls(**function):
+    return {"content": None, "tool_calls": [{"index": 0, "id": "c", "function": function}]}
+
+
+TOKYO = calls(name="get_weather", arguments='{"location": "Tokyo"}')
+
+
+@pytest.mark.parametrize(
+    ("streamed", "verdict", "measured"),
+    [
+        (({"content": None, **TOKYO}, "tool_calls"), "passed", 'get_weather({"location": "Tokyo"})'),
+        ((calls(arguments='{"location": "Tokyo"}'), "tool_calls"), "failed", "call 1: streamed: ({"),
+        (({"tool_calls": [{**TOKYO["tool_calls"][0], "id": None}]}, "tool_calls"), "failed", "call 1: streamed: get_"),
+        ((calls(name="get_weather", arguments='{"location": "<|turn>"}'), "tool_calls"), "failed", "markers <|turn"),
+        (({"content": None}, "tool_calls"), "failed", "call 1: streamed: no tool call"),
+        (
+            ({"tool_calls": [TOKYO["tool_calls"][0], {**TOKYO["tool_calls"][0], "index": 1}]}, "tool_calls"),
+            "failed",
+            "call 1: streamed: 2 tool calls, without reasoning (plain: 1 tool call, without reasoning)",
+        ),
+        ((TOKYO, "stop"), "warned", "call 1: streamed: finish_reason stop"),
+    ],
+)
+def test_a_call_must_be_as_whole_in_a_stream_as_in_one_piece(streamed, verdict, measured):
+    outcome = asyncio.run(answering(says(TOKYO, "tool_calls", streamed))(checks_features.tool_call))
+    assert outcome.state == verdict, outcome
+    assert measured in outcome.measured
+
+
+def test_a_schema_that_works_alone_and_breaks_under_requests_in_parallel_fails():
+    """As tpu-inference#1531."""
+    running = 0
+    city = says({"content": '{"city":"P","country":"F","population":2}'})[0][2]
+    text = says({"content": "Paris"})[0][2]
+
+    async def handler(request):
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.sleep(0.05)
+            return await (text if running > 2 else city)(request)
+        finally:
+            running -= 1
+
+    outcome = asyncio.run(answering([("POST", "/v1/chat/completions", handler)])(checks_features.structured_output))
+    assert (outcome.state, outcome.measured) == ("failed", "4 in parallel: Paris")
+    assert outcome.detail.startswith("alone, the same request passes")
+
+
+def test_an_adapter_that_changes_only_probabilities_is_no_copy_of_the_base_model(subtests):
+    for logprob, verdict in ((-0.5, "warned"), (-0.9, "passed")):
+
+        async def handler(request, logprob=logprob):
+            asked = (await request.json())["model"]
+            if asked not in ("base", *FEATURES.adapters):
+                return web.json_response({}, status=404)
+            tokens = [{"token": "a", "logprob": -0.5 if asked == "base" else logprob}]
+            choice = {"message": {"content": "a"}, "logprobs": {"content": tokens}}
+            return web.json_response({"model": asked, "choices": [choice]})
+
+        async def models(_request):
+            return web.json_response({"data": [{"id": name} for name in FEATURES.adapters]})
+
+        async def use(context):
+            context.target = replace(EVERY_FEATURE, model="base")
+            return await checks_server.adapters(context)
+
+        with subtests.test(verdict):
+            routes = [("GET", "/v1/models", models), ("POST", "/v1/chat/completions", handler)]
+            assert asyncio.run(answering(routes)(use)).state == verdict
 
 
 EVERY_FEATURE = replace(

@@ -170,6 +170,14 @@ CASES = {
 }  # fmt: skip
 
 
+PRICES = {
+    "an unknown price": "known prices",
+    "a service keeps no instance": "list prices (2026-09-19)",
+    "a service keeps one": "list prices (2026-09-19)",
+}
+"""Words for the prices of a case whose price no public log reports."""
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
     (state, documents, run), rate, usd, sentence = CASES[case]
@@ -204,7 +212,8 @@ def test_status_up_teardown_gemma_and_the_receipt_agree(case, monkeypatch):
     found = [resource_of(by_name(kind), item, project=PROJECT, owner=owner("x")) for kind, item in documents]
     receipt = receipt_of(found, spending(google, found, NOW))
     least = "at least " if rate is None else ""
-    assert f"At list prices: {least}${rate or 0:.2f}/h now, {least}${usd or 0:.2f} so far." in text_of(receipt)
+    at = PRICES.get(case, "reported prices (2026-08-10)")
+    assert f"At {at}: {least}${rate or 0:.2f}/h now, {least}${usd or 0:.2f} so far." in text_of(receipt)
     leaked = receipt.to_json()["leaked"]
     for key, total in (("usd_per_hour", rate), ("usd_so_far", usd)):
         assert sum(item[key] or 0.0 for item in leaked) == pytest.approx(total or 0.0, abs=0.011)

@@ -58,7 +58,7 @@ def test_the_question_has_the_list_of_the_dry_run_with_the_cost_and_only_yes_del
     code, report, said = desk.run()
     assert (code, report) == (ExitCode.REFUSED, None)
     assert "us-east5-a, $5.40/h" in said
-    assert "At list prices: " in said
+    assert "At reported prices (2026-08-10): " in said
     assert f"Delete stack {STACK}: 14 resources and 1 IAM grant in Google Cloud? (yes/no) " in said
     assert desk.world.resources() == before
     desk.answer("yes")

@@ -84,8 +84,8 @@ def test_it_reads_as_no_failed_teardown():
 def test_a_price_that_is_unknown_is_not_zero():
     text = said([queued(kind="v9x-1"), queued()], spent=[spent(2.7, 1.35), spent(0.4, None, is_least=True)])
     assert "2 TPU queued resources  us-east5-a, an unknown price" in text
-    assert "At list prices: at least $1.35/h now, at least $3.10 so far." in text
-    assert "At list prices: $1.35/h now, $2.70 so far." in said([queued()], spent=[spent(2.7, 1.35)])
+    assert "At known prices: at least $1.35/h now, at least $3.10 so far." in text
+    assert "At known prices: $1.35/h now, $2.70 so far." in said([queued()], spent=[spent(2.7, 1.35)])
     assert "us-east5-a, $0.00/h" in said([queued(state="WAITING_FOR_RESOURCES")])
     idle = said([found(SERVICE, location="us-east4")])
     assert "1 Cloud Run service  us-east4, $0.00/h while idle" in idle

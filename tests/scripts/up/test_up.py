@@ -15,7 +15,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine.deployment import UNKNOWN, StateUnreadableError, deployment_of, parse_deployment
@@ -27,8 +27,9 @@ from gemma_serving.scripts.doctor import blocking
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import facts, serves, unfinished_teardown
+from gemma_serving.scripts.stack import facts, refused_capacity, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
+from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import starting
@@ -437,6 +438,7 @@ def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_questio
     )
 
 
+CAPACITY_DECLARED = {"urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_COMPONENT}::capacity", "type": CAPACITY_COMPONENT}
 RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
 
 
@@ -683,10 +685,30 @@ NOT_GRANTED = [
 
 class TestAnErrorWithLines:
     @pytest.fixture(autouse=True)
-    def refused(self, engine, monkeypatch):
+    def refused(self, engine, monkeypatch, tmp_path):
+        monkeypatch.setattr(refused_capacity, "FOLDER", tmp_path)
         engine.errors = ["<{%fg 1%}>" + "\n".join(NOT_GRANTED) + "<{%reset%}>\n"] * 2 + ["update failed"]
         engine.result = (255, "Diagnostics:\n error: x\nerror: " + "\n".join(NOT_GRANTED) + "\nerror: update failed\n")
         monkeypatch.setenv("COLUMNS", "80")
+
+    def test_of_capacity_is_what_status_says_until_the_next_up(self, engine):
+        typed("--yes")
+        found = serves_now(
+            facts.facts_of(StackState(stack=STACK, status="read", resources=(RESOURCE, CAPACITY_DECLARED)))
+        )
+        assert found.word == "no server"
+        when, _, rest = found.why.partition(" UTC: ")
+        assert when.startswith("Nothing serves. `gemma up` of 2")
+        assert rest == (
+            "No zone granted v6e-1 (flex-start). All capacity requests were deleted. "
+            f"`gemma capacity {STACK}` shows each zone's capacity. Fix the cause, then run `gemma up {STACK}`."
+        )
+        assert found.cause.startswith("us-east5-a quota: Google says why")
+        assert " us-east5-b stock: FAILED: there is no more capacity. Zones not tried: europe-west4-a." in found.cause
+        assert "request an increase" not in found.cause
+        engine.result = (0, "")
+        typed("--yes")
+        assert refused_capacity.remembered_refusal(STACK) == ()
 
     @pytest.mark.parametrize("is_terminal", [True, False])
     def test_is_printed_whole_and_once(self, engine, monkeypatch, capsys, is_terminal):
@@ -866,6 +888,45 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
     text = "\n".join(sentences)
     assert [part for part in parts if part not in text] == []
     assert parts or "No requests are lost." not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "cloud", "parts"),
+    [
+        (LABELS, CloudFacts(state="ACTIVE", running="0123"), ["the server keeps running", "No requests are lost."]),
+        (LABELS, CloudFacts(state="ACTIVE", phase="failed", running="0123"), ["the server keeps running"]),
+        (LABELS, CloudFacts(state="ACTIVE", phase="booting"), ["the server keeps running"]),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", unknown=("No answer.",)),
+            ["the server keeps running", "No requests are lost."],
+        ),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
+        (
+            RESTART,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
+        (REVISION, CloudFacts(state="FAILED"), ["tpu-v6e1: changes a stack that serves nothing. A start takes "]),
+        (
+            REVISION,
+            CloudFacts(state="FAILED", running="gemma-x-00001-abc"),
+            ["The old revision serves until the new one is ready"],
+        ),
+    ],
+)
+def test_a_server_that_was_never_ready_does_not_keep_running(engine, capsys, change, cloud, parts):
+    engine.preview, engine.facts = preview_of(change), replace(cloud, place="us-east5-a")
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    typed("--yes")
+    out = capsys.readouterr().out
+    assert [part for part in parts if part not in out] == []
+    promises = ("keeps running", "No requests are lost.", "The old revision serves", "restores the previous")
+    assert not cloud.serves_nothing or not any(promise in out for promise in promises)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.cost.running_costs import usual_start_s
-from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
 from gemma_serving.planning.data.prices import continent_of
 from gemma_serving.planning.machine.hardware import (
     CLOUD_RUN_MAX_CONCURRENCY,
@@ -29,7 +30,7 @@ from gemma_serving.planning.settings.google_limits import (
 from gemma_serving.planning.settings.vllm_args import STREAMER
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of
-from gemma_serving.planning.units import HOUR_S, duration, number_of
+from gemma_serving.planning.units import duration, number_of
 
 STREAMS_FROM_GS: Final = "0.11.1"
 """First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
@@ -37,8 +38,6 @@ _IN_BUCKET: Final = (*FUSE_MODES, "memory")
 _CENT = 0.01
 _CLIENT_TIMEOUT_S = 600
 """Time after which OpenAI's client libraries end a request, unless their caller sets another."""
-_LONGEST_REQUEST_S = HOUR_S
-"""Cloud Run's maximum request timeout."""
 _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
 """Weights modes that read from the bucket faster than a plain mount, smallest change first."""
 
@@ -173,11 +172,14 @@ def _quota(subject: Subject) -> RuleResult | None:
     run = subject.resolved.deployment.cloud_run
     region = run.region or "the region"
     if run.gpu_quota is None:
-        if run.max_instances <= _without_quota(subject):
+        has_none = run.zonal_redundancy or not subject.resolved.accelerator.cloud_run.new_project_quota
+        if run.max_instances <= (0 if run.region and has_none else 1):
             return None
+        redundant = " with cloudRun.zonalRedundancy, which is 0 in new projects," if run.zonal_redundancy else ""
         return RuleResult(
-            f"cloudRun.maxInstances is {run.max_instances}, but the GPU quota of {region} is not set.",
+            f"cloudRun.maxInstances is {run.max_instances}, but the GPU quota of {region}{redundant} is not set.",
             severity="warn",
+            remedies=(change("cloud_run.zonal_redundancy", False),) if run.zonal_redundancy else (),
             advice=(
                 "To read it and print how to set cloudRun.gpuQuota, run `gemma doctor STACK`. "
                 "Revisions that still hold instances count too."
@@ -196,23 +198,23 @@ def _quota(subject: Subject) -> RuleResult | None:
     )
 
 
-def _without_quota(subject: Subject) -> int:
-    """Return the instances that need no warning while the quota is unset: 1, or 0 for a GPU that new projects have no quota for."""
-    is_project = subject.resolved.deployment.cloud_run.region != ""
-    return 0 if is_project and not subject.resolved.accelerator.cloud_run.new_project_quota else 1
-
-
 @rule("SCL03")
 def _region(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
-    known = gpu_regions(resolved.accelerator)
-    if not run.region or run.region in known:
+    invited = resolved.accelerator.cloud_run.by_invitation
+    known = [name for name in gpu_regions(resolved.accelerator) if name not in invited]
+    by_invitation = run.region in invited
+    if not run.region or run.region in known or (by_invitation and run.gpu_quota):
         return None
     nearest_first = sorted(known, key=lambda name: continent_of(name) != continent_of(run.region))
+    where = f"by invitation only in {run.region}: the GPU quota of other projects there is 0"
     return RuleResult(
-        f"{resolved.accelerator.name} is not listed for Cloud Run in {run.region}.",
+        f"{resolved.accelerator.name} is {where if by_invitation else f'not listed for Cloud Run in {run.region}'}.",
+        severity="warn" if by_invitation else "block",
         remedies=tuple(change("cloud_run.region", name) for name in nearest_first[:3]),
-        advice="If the region is newer than this list, accept this finding.",
+        advice="If your project is invited, set cloudRun.gpuQuota. To read the quota, run `gemma doctor STACK`."
+        if by_invitation
+        else "If the region is newer than this list, accept this finding.",
     )
 
 
@@ -233,12 +235,30 @@ def _cold_start(subject: Subject) -> RuleResult | None:
         "cloudRun.minInstances is 0, so the first request after a pause waits for a start of up to "
         f"{duration(start_s)}. {', and '.join(causes)}.",
         remedies=(
-            change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
+            change("cloud_run.request_timeout_s", LONGEST_REQUEST_S),
             *faster,
             change("cloud_run.compile_cache", "bucket"),
             change("cloud_run.min_instances", 1),
         ),
         advice=f"One minimum instance costs ${subject.cost.usd_per_hour * 24:,.2f} per day.",
+    )
+
+
+@rule("SCL07")
+def _request_timeout(subject: Subject) -> RuleResult | None:
+    limit_s, answer = subject.resolved.deployment.cloud_run.request_timeout_s, subject.workload
+    if not limit_s or answer is None or answer.request_s.high <= limit_s or is_out_of_memory(subject.memory):
+        return None
+    request_s, tokens = answer.request_s, answer.workload.output_tokens
+    is_certain = request_s.low > limit_s
+    return RuleResult(
+        f"A workload request takes {duration(request_s.low)} to {duration(request_s.high)}, but Cloud Run terminates it after {duration(limit_s)} "
+        f"(cloudRun.requestTimeout). {'Every' if is_certain else 'A slow'} answer will be cut off.",
+        severity="block" if is_certain else "warn",
+        remedies=(
+            change("cloud_run.request_timeout_s", LONGEST_REQUEST_S),
+            change("workload.output_tokens", max(1, int(tokens * limit_s / request_s.high))),
+        ),
     )
 
 

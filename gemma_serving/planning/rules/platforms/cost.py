@@ -7,7 +7,7 @@ from gemma_serving.planning.cost.capacity_order import ceiling_problem
 from gemma_serving.planning.cost.costs import machines_with_renewals
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.data.prices import PRICES, Price, region_of
+from gemma_serving.planning.data.prices import PRICES, UNDATED, Price, region_of
 from gemma_serving.planning.machine.hardware import MIN_RUN_S
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
@@ -56,9 +56,9 @@ def _old_prices(subject: Subject) -> RuleResult | None:
         return None
     oldest = min(old, key=lambda price: price.as_of)
     age_days = oldest.age_days(today)
-    age = "undated" if age_days is None else f"{age_days} days old (limit {oldest.max_age_days})"
+    age = UNDATED if age_days is None else f"{age_days} days old, limit {oldest.max_age_days}"
     named = f"{oldest.key}{f' in {oldest.region}' if oldest.region else ''}"
-    return RuleResult(f"{len(old)} of {len(prices)} prices may be out of date: {named} is {age}.", advice=_update(old))
+    return RuleResult(f"{len(old)} of {len(prices)} prices may be out of date: {named} ({age}).", advice=_update(old))
 
 
 @rule("CST05")
@@ -77,7 +77,7 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
     price = missed[0]
     found = "several prices" if price.is_unclear else "no price"
     others = f" {len(missed) - 1} more have the same problem." if len(missed) > 1 else ""
-    used = "highest known price" if price.is_assumed else "list price"
+    used = "highest known price" if price.is_assumed else f"{price.kind} price"
     fixes = tuple(_without_regions(subject, missed))
     return RuleResult(
         f"Google's price catalog of {price.missed_on} has {found} for {price.key} in {price.region}. "
@@ -105,9 +105,9 @@ def _ceiling(subject: Subject) -> RuleResult | None:
 
 def _update(prices: Sequence[Price]) -> str:
     """Return how to get current prices. A refresh replaces no price of the user's own, which precedes it."""
-    if all(PRICES[price.key].sku and not price.is_own for price in prices):
+    if all(PRICES[price.key].sku and price.kind != "own" for price in prices):
         return "Run `gemma plan prices`."
-    if any(price.is_own for price in prices):
+    if any(price.kind == "own" for price in prices):
         return "Update your price file and its as_of (docs/costs.md)."
     return "Write the current prices to a price file (docs/costs.md)."
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.overheads import HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
-from gemma_serving.planning.memory.host_memory import parts_bytes
+from gemma_serving.planning.memory.host_memory import parts_bytes, smallest_instance, with_margin_gib
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
@@ -25,7 +25,7 @@ def _host_limits(subject: Subject) -> RuleResult | None:
     ]
     if not wrong:
         return None
-    return RuleResult(f"{'; '.join(wrong)}.", remedies=_cloud_run_remedies(resolved), advice=_quota_too_small(resolved))
+    return RuleResult(f"{'; '.join(wrong)}.", remedies=_cloud_run_remedies(subject), advice=_quota_too_small(resolved))
 
 
 @rule("HST02")
@@ -62,15 +62,17 @@ def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
     )
 
 
-def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield the requested memory with sufficient vCPU, the requested vCPU with the memory it allows, and the default host.
+def _cloud_run_remedies(subject: Subject) -> Iterator[Remedy]:
+    """Yield the requested memory, or what a start needs, with sufficient vCPU; the requested vCPU with the memory it allows; the default host.
 
     Yield the first again with as many instances as the quotas allow, because an allowed size may be too large for all of them.
     """
-    host = resolved.host
-    allowed = cloud_run_vcpu(resolved.host)
-    run = resolved.deployment.cloud_run
-    memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), most_memory_gib(resolved.host))
+    resolved = subject.resolved
+    host, run = resolved.host, resolved.deployment.cloud_run
+    allowed = cloud_run_vcpu(host)
+    size = smallest_instance(resolved, with_margin_gib(subject.memory.load_peak_host_gib))
+    least_gib = float(host.min_memory_gib) if size is None else size[0]
+    memory_gib = min(max(resolved.host_memory_gib, least_gib), most_memory_gib(host))
     vcpu = min(max(resolved.vcpu, min(allowed)), max(allowed))
     enough = next(count for count in allowed if count >= vcpu and count * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     kept = next(count for count in allowed if count >= vcpu)

@@ -79,8 +79,9 @@ def _zones(subject: Subject) -> RuleResult | None:
     # An existing subnet is in the region of the current zones. Other zones need the stack's own network.
     own_network = {} if tpu.private_google_access is None else {"tpu.existing_network": None}
     return RuleResult(
-        f"Flex-start {accelerator.generation} is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
-        "flex-start offer; many have only two of the three.",
+        f"The Cloud TPU API does not list flex-start {accelerator.generation} for {', '.join(unknown)}. A zone needs the hardware, your "
+        "quota and the flex-start offer; many have only two of the three.",
+        severity="block" if tpu.api == "cloud-tpu" else "warn",  # no list of Compute Engine's zones is on record
         remedies=(
             *((change("tpu.zones", known),) if known else ()),
             *(Remedy(changes={"tpu.zones": choice, **own_network}) for choice in choices if choice != known),
@@ -127,12 +128,16 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
 
 @rule("TPU08")
 def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
-    startup, tpu = subject.known_startup, subject.resolved.deployment.tpu
+    startup, deployment = subject.known_startup, subject.resolved.deployment
+    tpu = deployment.tpu
     if startup is None:
         return None
     boot_s = constant("VM_BOOT_S")
     planned_s, longest_s = boot_s + startup.total_s, boot_s + startup.total_high_s
-    times: dict[str, tuple[str, int | None, str]] = {}
+    times: dict[str, tuple[str, int | None, str]] = {
+        "tpu.renew_before_s": ("tpu.renewBefore", tpu.renew_before_s, "A run {} end before the next server is ready."),
+        "max_age_s": ("maxAge", deployment.max_age_s, "A guard {} tear the stack down before its server is ready."),
+    }
     if tpu.wait_for == "ready":
         text = "`gemma up` {} fail before the server is ready."
         times["tpu.ready_timeout_s"] = ("tpu.readyTimeout", tpu.ready_timeout_s, text)
@@ -154,6 +159,20 @@ def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
         f"{named}, but a start takes {duration(planned_s)}, at most {duration(longest_s)}. {effects}",
         severity="block" if is_certain else "warn",
         remedies=(Remedy(changes=dict.fromkeys(short, least_s)),),
+    )
+
+
+@rule("TPU09")
+def _runtime_version(subject: Subject) -> RuleResult | None:
+    tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
+    own = tpu_offer(accelerator).runtime_version
+    if tpu.api != "cloud-tpu" or tpu.runtime_version in {None, own}:
+        return None
+    return RuleResult(
+        f"tpu.runtimeVersion is {tpu.runtime_version}, but the version for {accelerator.generation} is {own}. With another one, the TPU VM has no "
+        "driver for its chips, and the server will not start.",
+        remedies=(change("tpu.runtime_version", None),),
+        advice="If the version is newer than this list, accept this finding.",
     )
 
 

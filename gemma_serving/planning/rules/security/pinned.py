@@ -15,6 +15,16 @@ from gemma_serving.planning.settings.vllm_args import SAFETENSORS, TOKENIZER_REV
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _UNPICKLES: Final = ("auto", "hf", "pt", "npcache")
 """Load formats that open .bin or .pt files (vLLM, model_executor/model_loader/default_loader.py, 0.32.0)."""
+_OTHER_WEIGHTS: Final[Mapping[str, str]] = {
+    "dummy": "gives the model random weights, so every response is noise",
+    "ipc_cache": "reads weights that another process on the same machine holds",
+    "mistral": "reads consolidated files, which only Mistral's checkpoints have",
+    "modelexpress": "reads weights from a server of ModelExpress",
+    "runai_streamer_sharded": "reads a checkpoint that vLLM saved for one number of devices",
+    "sharded_state": "reads a checkpoint that vLLM saved for one number of devices",
+    "tensorizer": "reads a checkpoint that tensorizer serialized",
+}
+"""Effect of each load format that leaves a checkpoint's safetensors files alone (vLLM, config/load.py, 0.31.0)."""
 _SPECULATIVE: Final = "vllm.speculative_config"
 
 
@@ -38,8 +48,14 @@ def _floating_repository(subject: Subject) -> RuleResult | None:
 
 
 @rule("LDR04")
-def _pickled_weights(subject: Subject) -> RuleResult | None:
-    given = subject.resolved.deployment.vllm.load_format
+def _unusual_weights(subject: Subject) -> RuleResult | None:
+    given = (subject.resolved.deployment.vllm.load_format or SAFETENSORS).lower()
+    if given in _OTHER_WEIGHTS:
+        return RuleResult(
+            f"vllm.loadFormat is {given}, which {_OTHER_WEIGHTS[given]}. The plan is for the checkpoint's safetensors files.",
+            severity="block",
+            remedies=(change("vllm.load_format", None),),
+        )
     if given not in _UNPICKLES:
         return None
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, STOCK, UNKNOWN, QuotaEvidence, kind
+from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, RUNTIME, STOCK, UNKNOWN, QuotaEvidence, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.tests.test_forms import DRY, OUT_OF_STOCK, ordered
@@ -24,6 +24,8 @@ WORDS = (
     ("The zone 'Z' does not have enough resources available to fulfill the request.", STOCK),
     ("Insufficient reserved capacity. Contact customer support", STOCK),
     ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
+    ("Runtime version 'v2-alpha-nonsense' not found in zone us-east5-a; available are v2-alpha-tpuv6e.", RUNTIME),
+    ("Invalid value for field 'node.runtime_version'", RUNTIME),
     ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN),
     ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
     ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
@@ -79,6 +81,16 @@ def test_a_wait_is_for_stock_only_if_the_quota_allows_it():
     assert lines[A].endswith(f"{ID} allows 64 chips in {A}, others use 0, and 4 are needed.")
     assert lines[B].startswith("quota: WAITING_FOR_RESOURCES for 10m")
     assert lines[B].endswith(f"{ID} allows 3 chips in {B}, but 4 are needed.")
+
+
+def test_a_request_that_expired_at_google_is_judged_as_a_wait():
+    """Its words name no cause: its time ended, and nothing was granted until then."""
+    expired = ("CREATING", "FAILED:The queued resource could not be fulfilled by its valid-until time")
+    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 3}))}, scripts={A: expired, B: expired})
+    assert lines[A].startswith("stock: FAILED: The queued resource could not be fulfilled by its valid-until time. ")
+    assert lines[A].endswith("others use 0, and 4 are needed.")
+    assert lines[B].startswith("quota: FAILED: ")
+    assert table({}, scripts={A: expired})[A].startswith("unknown: FAILED: ")
 
 
 def test_a_quota_that_cannot_be_read_is_unknown_not_zero_and_not_enough():

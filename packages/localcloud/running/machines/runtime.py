@@ -88,7 +88,8 @@ class SimulatedMachines:
         folder = self._folder(_file_name(machine.name))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        _make_devices(folder / "dev", machine.accelerator_type)
+        if machine.devices != "absent":
+            _make_devices(folder / "dev", machine.accelerator_type)
         (folder / "cgroup").mkdir()
         (folder / "cgroup" / "cgroup.controllers").touch()
         address = _free_address()

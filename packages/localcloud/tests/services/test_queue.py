@@ -128,6 +128,27 @@ class TestOrder:
 
         directly(check)
 
+    @pytest.mark.parametrize(
+        ("version", "devices"),
+        [("v2-alpha-tpuv6e", "open"), ("tpu-ubuntu2204-base", "absent"), ("v2-alpha-tpuv5-lite", "absent")],
+    )
+    def test_a_machine_with_the_runtime_version_of_other_generations_has_no_chips(self, version, devices):
+        async def main():
+            with TemporaryDirectory() as folder:
+                cloud = Direct(Path(folder), Scenario())
+                body = body_of()
+                body["tpu"]["nodeSpec"][0]["node"]["runtimeVersion"] = version
+                cloud.call("POST", f"{ZONE}/queuedResources", body, queuedResourceId="q")
+                cloud.advance(600)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert cloud.state() == "ACTIVE"
+                (machine,) = cloud.cloud.runtimes.machines.machines.values()
+                await cloud.cloud.close()
+                assert machine.devices == devices
+
+        asyncio.run(main())
+
     def test_a_run_ends_at_its_duration_and_the_id_stays_taken(self):
         def check(cloud):
             cloud.create()

@@ -65,7 +65,10 @@ def test_a_wrong_flag_ends_with_argparses_words_and_code_2(
     ("words", "says"),
     [
         (["vllm", "serve", "m", "--enable-auto-tool-choice"], "--enable-auto-tool-choice requires --tool-call-parser"),
-        (["vllm", "serve", "m", "--tool-call-parser", "gemma5"], "invalid tool call parser: gemma5"),
+        (
+            ["vllm", "serve", "m", "--enable-auto-tool-choice", "--tool-call-parser", "gemma5"],
+            "invalid tool call parser: gemma5",
+        ),
         (["vllm", "serve", "m", "--reasoning-parser", "gemma5"], "invalid reasoning parser: gemma5"),
         (["vllm", "serve", "m", "--gpu-memory-utilization", "1.5"], "less than or equal to 1"),
         (["vllm", "serve", "m", "--max-num-seqs", "0"], "max_num_seqs must be greater than or equal to 1"),

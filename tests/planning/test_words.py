@@ -1,0 +1,312 @@
+"""Words that go to vLLM are known words: each value of a key, each flag, and each option that the plan ignores."""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from itertools import pairwise
+from types import MappingProxyType
+
+import pytest
+
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.server_flags import TABLES, ServerFlag, flag_table, parse_arguments, removed_flags
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
+from gemma_serving.scripts.plan.question import Question, settings_of
+from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
+from localcloud.vllm import startup
+from localcloud.vllm.arguments import ArgumentError, known_words, parse
+from localcloud.vllm.memory import EngineStartError
+from localcloud.vllm.settings import read
+from tests.records import replace
+
+GPU = Deployment(model="google/gemma-4-E2B-it", accelerator="L4")
+TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
+WORD = "no-such-word"
+FREE = {"served_model_name": "a name for clients", "lora_adapters": "places, whose form the settings check"}
+"""Options whose text is no word of vLLM's."""
+OF_REQUESTS = {"", "Frontend", "LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig"}
+SMALL = {
+    "--allowed-local-media-path": "SEC10",
+    "--code-revision": "code",
+    "--generation-config": "defaults of requests",
+    "--hf-token": "SEC01",
+    "--interleave-mm-strings": "prompts",
+    "--max-lora-rank": "read with --enable-lora",
+    "--max-loras": "read with --enable-lora",
+    "--mm-processor-kwargs": "read for max_soft_tokens",
+    "--logprobs-mode": "contents of a response",
+    "--max-logprobs": "contents of a response",
+    "--override-generation-config": "defaults of requests",
+    "--pt-load-map-location": "pickled files",
+    "--reasoning-config": "marks of the parser",
+    "--structured-outputs-config": "requests with a schema",
+    "--tokenizer": "SEC07",
+    "--tokenizer-mode": "the tokenizer's code",
+    "--tokenizer-revision": "SEC07",
+    "--use-tqdm-on-load": "a progress bar",
+}
+"""Flags of the engine that no finding has to name, with what they change."""
+
+
+def with_options(on: Deployment, **options: object) -> Deployment:
+    return replace(on, vllm=VllmOptions(**options))  # type: ignore[arg-type]
+
+
+def blocked_by(deployment: Deployment) -> Mapping[str, str]:
+    return {one.id: one.message for one in plan(deployment).findings if one.severity == "block"}
+
+
+def made_up(option: VllmOption) -> object:
+    if option.name == "speculative_config":
+        return {"method": WORD, "num_speculative_tokens": 3}
+    return {WORD: 1} if option.kind is Mapping else WORD
+
+
+@pytest.mark.parametrize("on", [GPU, TPU], ids=["GPU", "TPU"])
+@pytest.mark.parametrize("name", [one.name for one in OPTIONS.values() if one.kind in (str, Mapping)])
+def test_a_made_up_word_of_a_key_is_refused(name: str, on: Deployment):
+    option = next(one for one in OPTIONS.values() if one.name == name)
+    try:
+        blocking = blocked_by(with_options(on, **{name: made_up(option)}))
+    except PlanningError as error:
+        assert WORD in str(error) or option.key in str(error)
+        return
+    if name in FREE:
+        return
+    assert f"vllm.{option.key}" in blocking["ARG02"]
+
+
+@pytest.mark.parametrize("on", [GPU, TPU], ids=["GPU", "TPU"])
+def test_each_word_of_vllms_own_tables_is_accepted_or_refused_with_its_reason(
+    on: Deployment, subtests: pytest.Subtests
+):
+    table = flag_table("0.30.0")
+    for name, rule in (("load_format", "LDR04"), ("tool_call_parser", ""), ("reasoning_parser", "")):
+        for word in table.flags[f"--{name.replace('_', '-')}"].choices:
+            with subtests.test(word):
+                assert set(blocked_by(with_options(on, **{name: word}))) <= {rule, "LDR01"}
+    assert "random weights" in blocked_by(with_options(on, load_format="dummy"))["LDR04"]
+
+
+@pytest.mark.parametrize(
+    ("on", "template", "said"),
+    [
+        (GPU, "examples/tool_chat_template_gemma4.jinja", ""),
+        (GPU, "/vllm-workspace/examples/tool_chat_template_gemma4.jinja", ""),
+        (GPU, "template_chatml.jinja", ""),
+        (GPU, "{{ messages }}", ""),
+        (GPU, "/own/folder/template.jinja", ""),
+        (
+            TPU,
+            "/vllm-workspace/examples/tool_chat_template_gemma4.jinja",
+            "did you mean /workspace/vllm/examples/tool_chat_template_gemma4.jinja?",
+        ),
+        (
+            GPU,
+            "examples/tool_chat_template_gemma.jinja",
+            "did you mean /vllm-workspace/examples/tool_chat_template_gemma4.jinja?",
+        ),
+        (GPU, "/vllm-workspace/examples/no_such.jinja", "is not a file of vLLM 0.31.0's image."),
+        (TPU, "/workspace/vllm/examples/tool_chat_template_gemma4.jinja", ""),
+        (TPU, "template_chatml.jinja", ""),
+        (
+            TPU,
+            "examples/tool_chat_template_gemma4.jinja",
+            "did you mean /workspace/vllm/examples/tool_chat_template_gemma4.jinja?",
+        ),
+    ],
+)
+def test_a_template_is_a_file_of_the_image_or_one_that_only_its_maker_knows(on: Deployment, template: str, said: str):
+    blocking = blocked_by(with_options(on, chat_template=template))
+    assert ("ARG02" in blocking) == bool(said)
+    assert said in blocking.get("ARG02", "")
+
+
+def figures(found: Plan) -> tuple[object, ...]:
+    return found.memory, found.startup, found.throughput
+
+
+def spelled(flag: ServerFlag) -> tuple[str, ...]:
+    if flag.kind in {"switch", "toggle", "optional"}:
+        return (flag.name,)
+    return (flag.name, next(iter(one for one in flag.choices if one != "None"), "1"))
+
+
+@pytest.mark.parametrize("version", TABLES)
+def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: str, subtests: pytest.Subtests):
+    newer = [flag_table(one).flags for one in TABLES[TABLES.index(version) + 1 :]]
+    on = replace(GPU, image=image_of_version(version))
+    plain = figures(plan(on))
+    for flag in {one.name: one for one in flag_table(version).flags.values() if "." not in one.name}.values():
+        if any(flag.name in known for known in newer):
+            continue  # judged with the newest release that has it
+        with subtests.test(flag.name):
+            found = plan(with_options(on, extra_args=spelled(flag)))
+            is_named = any(flag.name in one.message for one in found.findings)
+            is_read = figures(found) != plain
+            assert is_named or is_read or flag.group in OF_REQUESTS or flag.name in SMALL
+
+
+@pytest.mark.parametrize(
+    "ignoring",
+    [
+        with_options(TPU, enforce_eager=True),
+        with_options(TPU, extra_args=('--additional-config={"quantization":{"qwix":{}}}',)),
+        with_options(GPU, extra_args=("--attention-backend=FLASHINFER",)),
+    ],
+)
+def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nobody_measured(ignoring: Deployment):
+    plain, found = plan(replace(ignoring, vllm=VllmOptions())), plan(ignoring)
+    finding = next(one for one in found.findings if one.id == "ARG05")
+    assert finding.severity == "warn"
+    assert any(name in finding.message for name in ("enforceEager", "--additional-config", "--attention-backend"))
+    assert found.startup.total_low_s < plain.startup.total_low_s
+    assert found.startup.total_high_s > plain.startup.total_high_s
+    assert found.throughput.decode_sources == 0
+    assert found.throughput.saturated_low_tok_per_s < plain.throughput.saturated_low_tok_per_s
+    assert found.throughput.saturated_high_tok_per_s > plain.throughput.saturated_high_tok_per_s
+
+
+def test_eager_on_a_gpu_is_planned():
+    assert not any(one.id == "ARG05" for one in plan(with_options(GPU, enforce_eager=True)).findings)
+
+
+def test_each_flag_that_a_release_lost_has_a_row_and_each_replacement_is_a_flag():
+    names = [{flag.name for flag in flag_table(version).flags.values()} for version in TABLES]
+    for older, newer in pairwise(names):
+        assert older - newer <= removed_flags().keys()
+    newest = flag_table(TABLES[-1])
+    assert not removed_flags().keys() & newest.flags.keys()
+    for name, removed in removed_flags().items():
+        assert removed.source
+        [problem] = [one.problem for one in parse_arguments((name,), newest)]
+        assert "did you mean" not in problem
+        instead = removed.replacement.split()
+        assert (instead[0] if instead else "leave it out") in problem
+        flag = instead[0].partition(".")[0] if instead else "--seed"
+        later = [version for version in TABLES if removed.last not in TABLES or version > removed.last]
+        assert all(flag in flag_table(version).flags for version in later)
+
+
+def test_a_flag_of_a_newer_release_names_that_release():
+    [read] = parse_arguments(("--enable-trace-replay",), flag_table("0.28.0"))
+    assert "(its first release is 0." in read.problem
+
+
+def test_the_opposite_of_a_switch_is_never_suggested():
+    [read] = parse_arguments(("--disable-log-deltas",), flag_table("0.31.0"))
+    assert "--enable" not in read.problem
+
+
+def test_the_simulated_server_has_the_same_words():
+    def union(flag: str) -> set[str]:
+        return {word for version in TABLES for word in flag_table(version).flags[flag].choices}
+
+    assert set(known_words("load_formats")) == union("--load-format")
+    assert set(known_words("tool_parsers")) == union("--tool-call-parser")
+    assert set(known_words("reasoning_parsers")) == union("--reasoning-parser")
+    assert set(known_words("chat_templates")) == {one for one in union("--chat-template") if "/pooling/" not in one}
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia-l4", "v6e-1"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--load-format=banana",), "Load format `banana` is not supported"),
+        (
+            ("--chat-template=examples/no_such.jinja",),
+            "appears path-like, but doesn't exist! Tried: examples/no_such.jinja and ",
+        ),
+        (("--enable-auto-tool-choice", "--tool-call-parser=banana"), "invalid tool call parser: banana"),
+        (("--reasoning-parser=banana",), "invalid reasoning parser: banana"),
+        (("--load-format=safetensors", "--chat-template=template_chatml.jinja", "--tool-call-parser=banana"), ""),
+    ],
+)
+def test_the_simulated_server_refuses_what_vllm_refuses(accelerator: str, arguments: tuple[str, ...], said: str):
+    around = read(MappingProxyType({"VLLM_SIM_ACCELERATOR": accelerator}))
+    try:
+        error = startup.plan(parse(["vllm", "serve", "google/gemma-4-E2B-it", *arguments]), around).steps[-1].error
+    except ArgumentError as refused:
+        error = refused
+    assert said in str(error) if said else not isinstance(error, EngineStartError)
+
+
+LISTS = {
+    "acceptFindings": ("ARG01", "ARG02"),
+    "cloudRun.invokers": ("user:a@example.com", "user:b@example.com"),
+    "cloudRun.mount.options": ("implicit-dirs", "log-severity=info"),
+    "image.supports": ("fp8", "w4a16"),
+    "tpu.provisioning": ("spot:5m", "standard"),
+    "tpu.tunnelMembers": ("user:a@example.com", "user:b@example.com"),
+    "tpu.zones": ("us-east5-a", "us-east5-b"),
+    "vllm.allowedMediaDomains": ("a.example.com", "b.example.com"),
+    "vllm.extraArgs": ("--max-logprobs", "5"),
+}
+
+
+def test_each_list_takes_words_brackets_and_json(subtests: pytest.Subtests):
+    lists = {key for key, field in set_keys().items() if typing.get_origin(field.hint) is tuple}
+    assert lists == set(LISTS)
+    for key, words in LISTS.items():
+        with subtests.test(key):
+            forms = (" ".join(words), f"[{', '.join(words)}]", json.dumps(words))
+            assert [list(parse_set([f"{key}={form}"]).values())[-1] for form in forms] == [words] * 3
+
+
+def test_a_stacks_list_takes_the_same_forms_and_an_item_may_have_spaces_and_commas():
+    words = ("--hf-overrides", '{"a": 1, "b": 2}')
+    forms = (json.dumps(words), f"[--hf-overrides, '{words[1]}']", option_value(set_keys()["vllm.extraArgs"], words))
+    for form in forms:
+        pair = f"vllm.extraArgs={form}"
+        assert parse_set([pair])["vllm.extra_args"] == words
+        assert settings_of(Question(stack="l4-qat", set=(pair,))).vllm.extra_args == words
+    for form in ("[a", "[{a: 1}]"):
+        for stack in (None, "l4-qat"):
+            with pytest.raises(PlanningError, match="expected a list such as"):
+                (
+                    settings_of(Question(stack=stack, set=(f"vllm.extraArgs={form}",)))
+                    if stack
+                    else parse_set([f"vllm.extraArgs={form}"])
+                )
+
+
+@pytest.mark.parametrize("accelerator", ["v6e-1", "v6e-4", "v6e-8"])
+def test_no_recommended_value_makes_its_own_plan_impossible(accelerator: str, subtests: pytest.Subtests):
+    proposed = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    for model in ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-31B-it"):
+        plain = Deployment(model=model, accelerator=accelerator)
+        if blocked_by(plain):
+            continue
+        with subtests.test(model):
+            assert not blocked_by(with_options(plain, speculative_config=proposed))
+
+
+def test_given_sequences_stay_and_the_way_out_names_fewer():
+    proposed = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    e4b = Deployment(model="google/gemma-4-E4B-it", accelerator="v6e-1")
+    blocked = plan(with_options(e4b, max_num_seqs=256, speculative_config=proposed))
+    assert blocked.vllm.gpu_memory_utilization == 0.9
+    [finding] = [one for one in blocked.findings if one.severity == "block"]
+    assert {"vllm.max_num_seqs": 64} in [one.changes for one in finding.remedies]
+    low = plan(with_options(e4b, max_num_seqs=256, gpu_memory_utilization=0.05, speculative_config=proposed))
+    first = next(one for one in low.findings if one.id == "FIT01")
+    assert any("vllm.max_num_seqs" in one.changes for one in first.remedies)
+
+
+def test_the_slice_of_a_question_is_that_of_its_accelerator():
+    own = dataclasses.replace(TPU.tpu, api="compute-engine")
+    assert plan(replace(TPU, tpu=own)).verdict == "fits"
+    with pytest.raises(PlanningError, match="api compute-engine does not support v5e-1; set"):
+        plan(replace(TPU, accelerator="v5e-1", tpu=own))
+
+
+def test_a_template_outside_vllms_folder_is_noted():
+    [noted] = [one for one in plan(with_options(GPU, chat_template="/own/t.jinja")).findings if one.id == "ARG02"]
+    assert noted.severity == "warn"
+    assert "/own/t.jinja, outside /vllm-workspace/" in noted.message
+    assert noted.remedies[0].changes == {"vllm.chat_template": None}
