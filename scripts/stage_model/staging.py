@@ -17,6 +17,7 @@ from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, StagingOutcome
 from gemma_serving.cloud.staging.sources import SourceFile
 from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.chat_template import AGE_WORDS
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
@@ -76,8 +77,15 @@ def stage_model(options: StageOptions) -> ExitCode:
     # Only the hub proves a commit, but a source with the settings' commit keeps that setting.
     model = staged[settings.model]
     proven = model.revision if options.origin is None or model.revision == settings.model_revision else None
-    hashes = {name: _setting(one) for name, one in staged.items() if one is not model}
-    found = {"bucket.manifest": _setting(model), "modelRevision": proven or None, "bucket.parts": hashes or None}
+    template = staged.get(settings.vllm.own_template or "", model)
+    hashes = {name: _setting(one) for name, one in staged.items() if one not in {model, template}}
+    found = {
+        "bucket.manifest": _setting(model),
+        "modelRevision": proven or None,
+        "bucket.parts": hashes or None,
+        "bucket.template": template.template,
+    }
+    _say(f"The chat template {AGE_WORDS[template.template]}.")
     _record(stack, settings, found, bind=options.bind)
     if options.origin is not None:
         origin = options.origin if options.origin.startswith(_GS) else str(Path(options.origin).resolve())
@@ -103,18 +111,22 @@ def _require_compatible(options: StageOptions) -> None:
 def _plan(
     options: StageOptions, settings: Settings, target: WeightsBucket, extra: ExtraCheckpoint | None = None
 ) -> CopyPlan:
-    """Return the copy of the model, a drafter or an adapter. Raises CommandRefusedError if it is not a checkpoint."""
+    """Return the copy of the model, a drafter, an adapter or a template. Raises CommandRefusedError if it is not a checkpoint."""
     origin = options.origin if extra is None else extra.source
     if origin is not None and origin.startswith(_GS):
         bucket, folder = sources.bucket_of(origin)
         source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder)
+    elif extra is not None and extra.kind == "template":
+        source = sources.file_of(extra.file)
     elif extra is not None:
         source = sources.hub(extra.source, extra.revision)
     elif origin is not None:
         source = sources.FolderSource(folder=Path(origin))
     else:
         source = _model_on_hub(options, settings)
-    sources.require_checkpoint(source, ADAPTER_CONFIG if extra is not None and extra.kind == "adapter" else CONFIG)
+    kind = "model" if extra is None else extra.kind
+    if kind != "template":
+        sources.require_checkpoint(source, ADAPTER_CONFIG if kind == "adapter" else CONFIG)
     return CopyPlan(
         source=source,
         target=target,
@@ -171,6 +183,7 @@ def _document(staged: StagingOutcome) -> dict[str, object]:
         "kept": staged.kept,
         "revision": staged.revision,
         "manifest": staged.manifest,
+        "template": staged.template,
     }
 
 
@@ -200,6 +213,7 @@ def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bin
         "bucket.manifest": settings.bucket.manifest,
         "modelRevision": settings.model_revision,
         "bucket.parts": settings.bucket.parts or None,
+        "bucket.template": settings.bucket.template,
     }
     if bind:
         _write(path, staged)
