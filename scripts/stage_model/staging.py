@@ -17,7 +17,7 @@ from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, StagingOutcome
 from gemma_serving.cloud.staging.sources import SourceFile
 from gemma_serving.contracts.answers import Absent
-from gemma_serving.contracts.chat_template import AGE_WORDS
+from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE, TemplateAge
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
@@ -77,15 +77,19 @@ def stage_model(options: StageOptions) -> ExitCode:
     # Only the hub proves a commit, but a source with the settings' commit keeps that setting.
     model = staged[settings.model]
     proven = model.revision if options.origin is None or model.revision == settings.model_revision else None
-    template = staged.get(settings.vllm.own_template or "", model)
-    hashes = {name: _setting(one) for name, one in staged.items() if one not in {model, template}}
+    own = settings.vllm.own_template
+    ages: dict[str, TemplateAge] = {TEMPLATE: model.template}
+    if own is not None:
+        ages[own] = staged[own].template
+    hashes = {name: _setting(one) for name, one in staged.items() if one is not model and name != own}
     found = {
         "bucket.manifest": _setting(model),
         "modelRevision": proven or None,
         "bucket.parts": hashes or None,
-        "bucket.template": template.template,
+        "bucket.templates": ages,
     }
-    _say(f"The chat template {AGE_WORDS[template.template]}.")
+    for name, age in ages.items():
+        _say(f"{name} {AGE_WORDS[age]}.")
     _record(stack, settings, found, bind=options.bind)
     if options.origin is not None:
         origin = options.origin if options.origin.startswith(_GS) else str(Path(options.origin).resolve())
@@ -213,13 +217,13 @@ def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bin
         "bucket.manifest": settings.bucket.manifest,
         "modelRevision": settings.model_revision,
         "bucket.parts": settings.bucket.parts or None,
-        "bucket.template": settings.bucket.template,
+        "bucket.templates": settings.bucket.templates,
     }
     if bind:
         _write(path, staged)
     changes = {key: value for key, value in staged.items() if value != before[key]}
     for key, value in changes.items():
-        text = json.dumps(value) if key == "bucket.parts" else value
+        text = value if isinstance(value, str) else json.dumps(value)
         why = " because the commit of this source is unknown" if key == "modelRevision" else ""
         done = f"set {key} to {text}" if value is not None else f"{'removed' if bind else 'remove'} {key}{why}"
         _say(f"{path.name}: {done}" if bind else f"{path.name} does not serve these weights yet: {done}")

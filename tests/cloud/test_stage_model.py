@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,12 +23,14 @@ from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import ResourceState
 from gemma_serving.engine.state import StackState
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stage_model import __main__ as stage_model
 from gemma_serving.scripts.stage_model import bucket_creation, housekeeping, staging
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.cloud.conftest import PROJECT
 from tests.cloud.test_template_age import JULY
 from tests.safetensors_files import safetensors
@@ -416,12 +419,19 @@ def test_a_template_of_the_project_is_staged_beside_the_model_and_its_age_writte
     (tmp_path / "chat" / "tools.jinja").write_text(JULY)
     assert stage("--from", "checkpoint", "--json") == ExitCode.DONE
     printed = capsys.readouterr()
-    assert "stage_model: The chat template has Google's fixes of April and 9 July 2026." in printed.err
+    assert "stage_model: chat_template.jinja has an unknown age: " in printed.err
+    assert "stage_model: ./chat/tools.jinja has Google's fixes of April and 9 July 2026." in printed.err
     [part] = json.loads(printed.out)["parts"]
     settings = from_file(file)
     [extra] = extra_checkpoints(settings)
     assert (part["name"], part["prefix"]) == ("./chat/tools.jinja", extra.folder)
-    assert (settings.bucket.template, dict(settings.bucket.parts)) == ("2026-07", {})
+    assert settings.bucket.templates == {"chat_template.jinja": "unknown", "./chat/tools.jinja": "2026-07"}
+    assert not settings.bucket.parts
+    notes = (
+        plan(to_deployment(settings)),
+        plan(to_deployment(replace(settings, vllm=replace(settings.vllm, chat_template=None)))),
+    )
+    assert [[one.severity for one in each.findings if one.id == "MOD08"] for each in notes] == [[], ["info"]]
     assert sorted(contents(staging_world, extra.folder)) == [
         f"{extra.folder}/{MANIFEST}",
         f"{extra.folder}/tools.jinja",

@@ -196,7 +196,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "MOD03": Incident("rtx6000-31b", {"vllm.speculativeConfig": FOREIGN}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),
     "MOD04": Incident("l4-qat", {"model": ABSENT_ID}, "block", r"google/.* 404 \(https.*2026-07-31\).*Set model: xbill9/"),
     "MOD07": Incident("tpu-v6e1", {"model": "google/gemma-4-E4B-it"}, "block", r"commit of google/gemma-4-E2B-it, .*\. Set modelRevision: ee0ef6023621cff"),
-    "MOD08": Incident("l4-qat", {"bucket.template": "2026-04"}, "warn", r"April 2026, but lacks .*9 July .*set vllm\.\w+: \./chat_template"),
+    "MOD08": Incident("l4-qat", {"bucket.templates": {"chat_template.jinja": "2026-04"}}, "warn", r"April 2026, but lacks .* set vllm\.\w+: \./chat_template"),
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
     "CST02": Incident("l4-qat-002", {}, "info", r"is 1, which costs \$32\.\d\d per day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),

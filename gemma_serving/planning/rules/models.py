@@ -112,9 +112,10 @@ def _old_template(subject: Subject) -> RuleResult | None:
     is_stack = deployment.model_revision is not None and resolved.spec.is_gemma4
     if not is_stack or deployment.vllm.chat_template != own:  # a template of the image has no record
         return None
-    age = deployment.bucket.template or "unknown"
-    if age == "unknown" and own is None and known is not None and known.commit == deployment.model_revision:
+    age = deployment.bucket.templates.get(own or TEMPLATE)
+    if age is None and own is None and known is not None and known.commit == deployment.model_revision:
         age = known.template
+    age = age or "unknown"
     if age == "2026-07":
         return None
     return RuleResult(
