@@ -46,7 +46,7 @@ def test_a_stack_serves_its_staged_part_and_leaves_nothing(workspace, stack, par
     workspace.teardown(stack)
 
 
-@pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e1"])
+@pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e1-e4b"])
 def test_a_stack_serves_the_chat_template_of_the_project_and_an_edited_one_only_when_it_is_staged(workspace, stack):
     """The simulated server exits at a path that its container does not have, as vLLM does."""
     template = workspace.folder / "project" / "chat" / "tools.jinja"
