@@ -41,6 +41,7 @@ from gemma_serving.planning.settings.image import in_artifact_registry
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.scripts.stack.deployed_server import secret_versions
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import to_deployment
 
@@ -71,12 +72,7 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
     if settings.weights != "prefetched-image" and settings.vllm.chat_template == settings.vllm.own_template:
         yield DoctorCheck(name="chat template", run=partial(_template, checkup, settings), required=False)
-    for kind in KINDS:
-        version = settings.secret_version(kind.key)
-        if version is not None:
-            fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
-            run = partial(_secret_version, checkup, version, create=fix, add=fix)
-            yield checkup.calling(kind.reference_key, *_SECRETS, run)
+    yield from secret_checks(checkup, settings, secret_versions(checkup.state))
     yield from hub_checks(checkup, settings, before_staging=True)
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
@@ -87,6 +83,17 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
     yield image_check(checkup, settings)
+
+
+def secret_checks(checkup: Checkup, settings: Settings, stored: Mapping[str, str]) -> Iterator[DoctorCheck]:
+    """Yield a check for each secret that is set by reference, or whose version is among the `stored` ones, which `up` replaces."""
+    for kind in KINDS:
+        version = settings.secret_version(kind.key)
+        name, fix = kind.key, f"gemma up {checkup.stack} --refresh"
+        if version is not None:
+            name, fix = kind.reference_key, f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
+        if found := version or stored.get(kind.name):
+            yield checkup.calling(name, *_SECRETS, partial(_secret_version, checkup, found, create=fix, add=fix))
 
 
 def hub_checks(checkup: Checkup, settings: Settings, *, before_staging: bool = False) -> Iterator[DoctorCheck]:
