@@ -14,7 +14,10 @@ from gemma_serving.cloud.google_session import GoogleListError, NotJsonError
 from gemma_serving.cloud.hub import main_commit
 from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.cloud.staging.sources import hub
+from gemma_serving.cloud.staging.template_age import recorded_age, template_record
 from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.staged_weights import (
@@ -67,6 +70,8 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     for extra in (None, *extra_checkpoints(settings)) if settings.weights == "bucket" else ():
         run = partial(_weights, checkup, settings, extra)
         yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
+    if settings.weights != "prefetched-image" and settings.vllm.chat_template == settings.vllm.own_template:
+        yield DoctorCheck(name="chat template", run=partial(_template, checkup, settings), required=False)
     yield from secret_checks(checkup, settings, secret_versions(checkup.state))
     yield from hub_checks(checkup, settings, before_staging=True)
     if settings.docker_hub is not None:
@@ -146,6 +151,20 @@ def _weights(checkup: Checkup, settings: Settings, extra: ExtraCheckpoint | None
     # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
     end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
     yield ok(f"{named}{size}{end}")
+
+
+def _template(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
+    """Report the age of the served template, as staging recorded it or read from the hub. Nothing if other checks report why it cannot be read."""
+    with contextlib.suppress(ScriptError, GoogleListError):
+        if settings.weights == "hub":
+            manifest: object = {TEMPLATE: template_record(hub(settings.model, settings.model_revision))}
+        else:
+            own = [extra.folder for extra in extra_checkpoints(settings) if extra.kind == "template"]
+            folder = own[0] if own and own[0] else settings.weights_prefix
+            manifest = _manifest(checkup, settings.bucket_name(checkup.stack), object_name(folder, MANIFEST))
+        age = recorded_age(as_mapping(manifest))
+        line = unknown if age == "unknown" else ok
+        yield line(f"it {AGE_WORDS[age]}", values={"age": age}, required=False)
 
 
 def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
