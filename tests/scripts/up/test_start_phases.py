@@ -68,7 +68,7 @@ def shown(describe, wanted, step=WAITS):
     """Ask as the engine's watch does, until the answer is as wanted, and return the last answer."""
     end_s = time.monotonic() + 10
     while (found := describe(step)) != wanted and time.monotonic() < end_s:
-        time.sleep(0.01)
+        time.sleep(0.01)  # the reader is a thread of its own
     return found
 
 
