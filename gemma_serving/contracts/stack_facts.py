@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
@@ -95,6 +96,11 @@ class CloudFacts:
     """Why a request for capacity waits or failed: quota, stock or unknown, with the evidence; None in other states."""
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
+
+    @property
+    def serves_nothing(self) -> bool:
+        """True if the server failed and Google reports nothing that it serves."""
+        return FAILED in {self.state.lower(), self.phase} and self.running is None and not self.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,9 @@ def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
     if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
         return facts
     cause = failed_service_cause(state, cloud)
-    return facts if cause is None else replace(facts, server=Present(replace(cloud, phase_detail=cause.hint)))
+    if cause is None:
+        return facts
+    return replace(facts, server=Present(replace(cloud, phase_detail=cause.hint or cause.line)))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:

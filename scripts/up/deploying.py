@@ -56,7 +56,9 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         changes, unchanged, warnings = changes_of(document)
         starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
         # A gateway has no plan, and so no effect on a server and no price.
-        coming = upcoming(stack, document, changes) if changes and settings is not None else None
+        is_dead = facts.cloud is not None and facts.cloud.serves_nothing
+        has_plan = changes and settings is not None
+        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if has_plan else None
     # The checks of a stack without a server had the weights.
     if settings is not None and starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
@@ -161,7 +163,7 @@ def _of_server(stack: str, error: str) -> str:
         return error
     reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
     cause = known_cause(server_log(read(stack)), [*lines[:-1], reason], reason=reason)
-    if cause is None or cause.hint == reason:
+    if cause is None or not cause.hint:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 

@@ -186,13 +186,15 @@ def test_a_stack_without_a_state_has_no_price(monkeypatch):
     assert deployed_stack("dev") == (None, None)
 
 
-def test_a_machine_whose_collector_alone_changes_keeps_its_server():
-    new, key = {"gemma-serving-collector": "b"}, 'metadata["gemma-serving-collector"]'
-    for before in ({}, {"gemma-serving-collector": "a"}):
-        changes = changes_of(machine(before, new, key))
-        assert effect_of_changes(changes) == "update"
-    changes = changes_of(machine({"startup-script": "a"}, {"startup-script": "b"}, 'metadata["startup-script"]'))
-    assert effect_of_changes(changes) == "restart"
+@pytest.mark.parametrize(
+    ("name", "effect"),
+    [("gemma-serving-collector", "update"), ("startup-script", "update"), ("gemma-serving-document", "restart")],
+)
+def test_a_machine_whose_collector_or_script_alone_changes_keeps_its_server(name, effect):
+    """tests/engine/test_tpu_stack.py: a changed start-up script leaves the server running."""
+    for before in ({}, {name: "a"}):
+        changes = changes_of(machine(before, {name: "b"}, f'metadata["{name}"]'))
+        assert effect_of_changes(changes) == effect
 
 
 def test_a_pull_request_shows_a_gateways_settings_findings_and_the_effect_of_a_change(tmp_path, subtests):

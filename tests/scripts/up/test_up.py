@@ -891,6 +891,45 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
 
 
 @pytest.mark.parametrize(
+    ("change", "cloud", "parts"),
+    [
+        (LABELS, CloudFacts(state="ACTIVE", running="0123"), ["the server keeps running", "No requests are lost."]),
+        (LABELS, CloudFacts(state="ACTIVE", phase="failed", running="0123"), ["the server keeps running"]),
+        (LABELS, CloudFacts(state="ACTIVE", phase="booting"), ["the server keeps running"]),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", unknown=("No answer.",)),
+            ["the server keeps running", "No requests are lost."],
+        ),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
+        (
+            RESTART,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
+        (REVISION, CloudFacts(state="FAILED"), ["tpu-v6e1: changes a stack that serves nothing. A start takes "]),
+        (
+            REVISION,
+            CloudFacts(state="FAILED", running="gemma-x-00001-abc"),
+            ["The old revision serves until the new one is ready"],
+        ),
+    ],
+)
+def test_a_server_that_was_never_ready_does_not_keep_running(engine, capsys, change, cloud, parts):
+    engine.preview, engine.facts = preview_of(change), replace(cloud, place="us-east5-a")
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    typed("--yes")
+    out = capsys.readouterr().out
+    assert [part for part in parts if part not in out] == []
+    promises = ("keeps running", "No requests are lost.", "The old revision serves", "restores the previous")
+    assert not cloud.serves_nothing or not any(promise in out for promise in promises)
+
+
+@pytest.mark.parametrize(
     ("stack", "change", "costs", "text"),
     [
         (STACK, RESTART, tpu_costs(1.35), "$1.35/h, as now, "),
