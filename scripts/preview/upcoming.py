@@ -1,7 +1,7 @@
 """Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
@@ -59,7 +59,7 @@ def upcoming(
     """
     folder = runner.project_folder()
     after = describe_stack(folder, stack, date=today())
-    now, costs = deployed_stack(stack)
+    now, costs = deployed_stack(stack, preview)
     settings = stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder)
     planned = plan(to_deployment(settings, folder))
     run = settings.cloud_run
@@ -174,13 +174,16 @@ def _keeps_server(change: ResourceChange) -> bool:
     )
 
 
-def deployed_stack(stack: str) -> tuple[StackOutputs | None, ServerCosts | None]:
+def deployed_stack(stack: str, preview: Mapping[str, object]) -> tuple[StackOutputs | None, ServerCosts | None]:
     """Return the outputs and the costs of a stack as of its last `up`; the outputs are None if another version of the project deployed it.
 
-    Both None without a server. Raises ScriptError if the state cannot be read.
+    The costs of a server that the preview changes are those before the change, as Google reported it to a refresh. Both None without a server.
+    Raises ScriptError if the state cannot be read.
     """
     try:
         state = of_deployment(stack, read_deployment(stack))
+        before = {step.get("urn"): as_mapping(step.get("oldState")) for step in steps_in(preview)}
+        state = replace(state, resources=[before.get(item.get("urn")) or item for item in state.resources])
     except CommandRefusedError:
         return None, None
     is_waiting = state.outputs is not None and state.outputs.state in WITHOUT_MACHINE

@@ -20,7 +20,7 @@ def why_not_asked(outputs: StackOutputs, found: StatedResource | None, *, tunnel
         return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
     scaling = as_mapping(as_mapping(found.inputs.get("template") if found else None).get("scaling"))
     if outputs.target != "tpu" and not wake and not scaling.get("minInstanceCount"):
-        return "Not checked: with minInstances 0, a request may start an instance. Pass --wake to check anyway."
+        return "Not checked: a request may start an instance. Pass --wake to check anyway."
     return None
 
 

@@ -377,7 +377,9 @@ class SimulatedRevisions:
             steady = loop.time() - started_at > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
-            instance.server = await self._server(instance)
+            with contextlib.suppress(RevisionFailedError):  # without its secrets, no instance starts
+                self._environment(instance.spec, _TemplateReader(instance.spec.template), [])
+                instance.server = await self._server(instance)
 
 
 def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:

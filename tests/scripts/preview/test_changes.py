@@ -174,7 +174,7 @@ def test_the_price_now_is_that_of_the_deployed_stack_while_idle_and_with_all_ins
         found = {"type": SERVICE_TYPE, "urn": "v", "inputs": scaling}
         document = {"version": 3, "deployment": {"resources": [stack_resource(), found]}}
         monkeypatch.setattr(deployed, "read_deployment", lambda _stack, it=document: deployment_of("dev", it))
-        outputs, costs = deployed_stack("dev")
+        outputs, costs = deployed_stack("dev", {})
         assert (outputs.model, costs.now, costs.most) == ("google/gemma-4-E2B-it", least * 1.42, most * 1.42)
 
 
@@ -183,7 +183,7 @@ def test_a_stack_without_a_state_has_no_price(monkeypatch):
         raise CommandRefusedError("no stack")
 
     monkeypatch.setattr(deployed, "read_deployment", missing)
-    assert deployed_stack("dev") == (None, None)
+    assert deployed_stack("dev", {}) == (None, None)
 
 
 @pytest.mark.parametrize(
