@@ -114,8 +114,13 @@ def changed_by_hand(facts: StackFacts) -> Sequence[str]:
 
 def moved_traffic(facts: StackFacts) -> str:
     """Return that traffic was moved outside Pulumi, and until when that stays; empty if the latest revision has all of it."""
-    cloud = facts.cloud
-    if cloud is None or cloud.state != "READY" or not cloud.traffic or list(cloud.traffic) == [cloud.stored]:
+    cloud, server = facts.cloud, facts.recorded
+    if cloud is None or server is None or not cloud.traffic or list(cloud.traffic) == [cloud.stored]:
+        return ""
+    # After a failed `up`, the previous revision keeps the traffic.
+    if cloud.state == "FAILED" and (server.has_failed or cloud.declared != cloud.stored):
+        return ""
+    if cloud.state not in {"READY", "FAILED"}:
         return ""
     stays = f"It stays until `gemma up {facts.stack}` changes the service; --refresh moves it back now."
     return f"Traffic was moved outside Pulumi: {shares_text(cloud.traffic)}. {stays}"

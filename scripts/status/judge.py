@@ -103,6 +103,7 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
     yield facts.is_unrecorded, "gemma recover {stack}"
     yield not status.deployed and not pending and cloud is None, "{up}"
+    yield google == "FAILED" and bool(moved_traffic(facts)), "gemma up {stack} --refresh"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield cloud is not None and cloud.has_ended, "{up}"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"

@@ -24,7 +24,13 @@ def test_two_versions_of_a_key_stay_and_a_return_beyond_them_is_refused(workspac
     assert states == ["ENABLED", "ENABLED", "DESTROYED"]
     first, previous, current = revisions
     assert serve(workspace, previous) is None
-    assert "versions/1 is in state DESTROYED and cannot be read" in serve(workspace, first)["message"]
+    refused = serve(workspace, first)["message"]
+    assert f"'{first.rpartition('/')[2]}' is not ready" in refused
+    assert "versions/1 is in state DESTROYED and cannot be read" in refused
+    found = status(workspace)
+    assert found["next_command"] == f"gemma up {STACK} --refresh"
+    assert f"100 % {first.rpartition('/')[2]}" in found["drift"][0]
+    assert "Traffic was moved outside Pulumi" in up(workspace)
     serve(workspace, current)
 
 

@@ -244,6 +244,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("TPU04", Incident("tpu-v6e1", {"tpu.api": "compute-engine", "tpu.zones": CENTRAL}, "warn", r"for us-central1-a, us-central1-b\..*us-east5-a")),
     ("SCL02", Incident("l4-qat", {"cloudRun.zonalRedundancy": True}, "warn", r"0 in new projects, is not set\. Set cloudRun\.zonalRedundancy: false")),
     ("SCL03", Incident("l4-qat", {"cloudRun.region": "us-central1"}, "warn", r"by invitation only in us-central1.*region: us-east4;.*set cloudRun\.gpuQuota")),
+    ("SCL03", Incident("l4-qat", {"cloudRun.region": "asia-south1"}, "warn", r"by invitation only in asia-south1.*region: asia-southeast1;")),
     ("SCL07", Incident("l4-12b-qat", {**CUT, "cloudRun.requestTimeout": "5m"}, "warn", r"A slow answer .*requestTimeout: 1h")),
     ("FIT03", Incident("l4-12b-qat", FROM_HUB, "block", r"22\.28 GiB checkpoint needs 26\.28 GiB .* cloudRun\.cpu: 8, cloudRun\.memory: 28Gi")),
     ("HST01", Incident("l4-12b-qat", {**FROM_HUB, "cloudRun.memory": "8Gi"}, "block", r"Set cloudRun\.cpu: 8, cloudRun\.memory: 28Gi")),

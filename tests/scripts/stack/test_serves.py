@@ -97,6 +97,8 @@ def test_what_google_has_otherwise_is_said_unless_it_is_unknown_or_of_a_failed_u
         (replace(SERVES, state="FAILED", stored="x-2"), ""),
         (replace(SERVES, traffic={"x-1": 90, "x-0": 10}), "90 % x-1, 10 % x-0"),
         (replace(SERVES, traffic={"x-0": 100}), "100 % x-0"),
+        (replace(SERVES, state="FAILED", traffic={"x-0": 100}), "100 % x-0"),
+        (replace(SERVES, state="DEPLOYING", traffic={"x-0": 100}), ""),
     ],
 )
 def test_traffic_of_another_revision_than_the_latest_was_moved_by_a_person(cloud, shares):
