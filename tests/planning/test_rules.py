@@ -178,7 +178,7 @@ def test_len02_names_the_projects_own_assumption_where_it_decides():
     assert "because vllm.disableChunkedMmInput is true by this project's default, but" in assumed.message
     assert "because vllm.disableChunkedMmInput is true, but" in chosen.message
     assert {"vllm.disable_chunked_mm_input": False} in [remedy.changes for remedy in assumed.remedies]
-    on_tpu = len02(on="v6e-1")
+    on_tpu = len02(on="v6e-1", limit_mm_per_prompt={"video": 1})
     assert "Set it to false only if clients send text" in on_tpu.advice
     assert {"vllm.disable_chunked_mm_input": False} not in [remedy.changes for remedy in on_tpu.remedies]
     assert (
@@ -377,7 +377,9 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
 
 
 def test_the_least_batch_that_holds_a_video_is_accepted():
-    bad = deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True)
+    bad = deployment(
+        max_num_batched_tokens=2_048, disable_chunked_mm_input=True, limit_mm_per_prompt={"image": 4, "video": 1}
+    )
     least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")
     assert isinstance(least, int)
     for tokens, shown in ((least, False), (least - 1, True)):
