@@ -315,7 +315,8 @@ def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest
     values = ("--config=/x", "--middleware=a.B", "--tool-server=demo", "--logits-processors=a:B", "--worker-cls=a.B")
     more = ("--tool-parser-plugin=/x.py", '--kv-events-config={"endpoint": "tcp://*:5557"}', "--scheduler-cls=a.B")
     others = ("--otlp-traces-endpoint=http://x:4317", "--reasoning-parser-plugin=/x.py", "--io-processor-plugin=x")
-    for argument in (*origins, *switches, *values, *more, *others):
+    later = ("--hf-config-path=evil/repo", "--enable-log-requests")
+    for argument in (*origins, *switches, *values, *more, *others, *later):
         with subtests.test(argument):
             finding = the(plan(deployment(extra_args=("--max-logprobs=5", argument))), "SEC10")
             assert f"opens the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
