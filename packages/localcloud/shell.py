@@ -63,19 +63,29 @@ def _write(path: Path, own: str, *lines: str) -> None:
 
 async def run_child(command: Sequence[str], environment: Mapping[str, str], *, umask: int = -1) -> int:
     """Run the command, forward signals to it, and return its exit code (128 + N after signal N). A `umask` of -1 keeps this process's."""
+    loop = asyncio.get_running_loop()
+    running: list[asyncio.subprocess.Process] = []
+    early: list[signal.Signals] = []
+
+    def take(number: signal.Signals) -> None:
+        if running:
+            _forward(running[0], number)
+        else:
+            early.append(number)  # the command is just being started
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, take, number)
     try:
-        child = await asyncio.create_subprocess_exec(*command, env=dict(environment), umask=umask)
+        running.append(await asyncio.create_subprocess_exec(*command, env=dict(environment), umask=umask))
+        for number in early:
+            _forward(running[0], number)
+        code = await running[0].wait()
     except FileNotFoundError:
         print(f"localcloud: the command '{command[0]}' was not found on PATH.", file=sys.stderr)
         return _NOT_FOUND
     except PermissionError:
         print(f"localcloud: the file '{command[0]}' is not executable.", file=sys.stderr)
         return _NOT_EXECUTABLE
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, _forward, child, number)
-    try:
-        code = await child.wait()
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)

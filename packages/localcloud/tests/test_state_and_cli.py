@@ -318,6 +318,21 @@ class TestRun:
         assert process.returncode == 42
         assert errors.count(b"\n") == 1
 
+    def test_a_signal_while_the_command_starts_goes_on_to_it(self):
+        script = (
+            "import asyncio, os, signal, sys; from localcloud import shell\n"
+            "start = asyncio.create_subprocess_exec\n"
+            "async def slow(*words, **options):\n"
+            "    child = await start(*words, **options)\n"
+            "    os.kill(os.getpid(), signal.SIGTERM)\n"
+            "    await asyncio.sleep(0.1)\n"
+            "    return child\n"
+            "asyncio.create_subprocess_exec = slow\n"
+            "sys.exit(asyncio.run(shell.run_child(['sleep', '60'], os.environ)))"
+        )
+        done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=LIMIT_S, check=False)
+        assert done.returncode == 128 + signal.SIGTERM
+
     def test_refusals_are_one_sentence(self, localcloud):
         absent = "the command 'no-such-command-anywhere' was not found on PATH."
         refusals = (
