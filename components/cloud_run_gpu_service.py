@@ -175,6 +175,8 @@ class CloudRunGpuService(pulumi.ComponentResource):
                 deletion_protection=run.deletion_protection,
                 labels={**args.labels, **args.ownership.labels},
                 template=_template(args),
+                # Declared, so that a refresh undoes what was set by hand for all revisions.
+                scaling=gcp.cloudrunv2.ServiceScalingArgs(min_instance_count=0),
                 traffics=[gcp.cloudrunv2.ServiceTrafficArgs(type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", percent=100)],
             ),
             # A revision whose account cannot read its secrets or its bucket never starts.

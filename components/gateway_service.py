@@ -64,6 +64,7 @@ class GatewayService(pulumi.ComponentResource):
                 deletion_protection=False,
                 labels={**args.labels, **args.ownership.labels},
                 template=_template(args),
+                scaling=gcp.cloudrunv2.ServiceScalingArgs(min_instance_count=0),
                 traffics=[gcp.cloudrunv2.ServiceTrafficArgs(type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", percent=100)],
             ),
             opts=child,

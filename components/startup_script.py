@@ -37,8 +37,8 @@ PLAIN_FILE: Final = {"name": "agent.py", "folder": "/var/lib/gemma-serving", "va
 """The program in plain text, for inspection on the TPU VM. `variable` is the environment variable with another folder."""
 
 SECTIONS = (
-    "gemma_serving.contracts.final_failures",
     "gemma_serving.contracts.guest_attributes",
+    "gemma_serving.contracts.server_errors",
     "gemma_serving.contracts.machine_log",
     "gemma_serving.contracts.masking",
     "gemma_serving.contracts.rollout",

@@ -34,7 +34,7 @@ class StoredSecretArgs:
 class StoredSecret(pulumi.ComponentResource):
     """One secret, one version of it, and one grant per reader. Use one of its kinds.
 
-    A new value creates a new version and destroys the old one. Nothing reads "latest", which can change under a running server.
+    A new value creates a new version, and older ones stay. Nothing reads "latest", which can change under a running server.
     """
 
     _kind: ClassVar[str]
@@ -71,7 +71,8 @@ class StoredSecret(pulumi.ComponentResource):
                 secret=secret.id,
                 # Marked here too, because the value must be a secret in the state for every caller.
                 secret_data=pulumi.Output.secret(args.value),
-                deletion_policy="DELETE",
+                # The previous revision of a service reads the previous version (`stacks.hooks.old_secrets`). All end with the secret.
+                deletion_policy="ABANDON",
             ),
             opts=pulumi.ResourceOptions.merge(
                 child, pulumi.ResourceOptions(ignore_changes=["secretData"] if self._keeps_value else None)

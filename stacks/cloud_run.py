@@ -27,6 +27,7 @@ from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSet
 from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundation
 from gemma_serving.stacks.hooks.changed_server import show_changes
+from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
 from gemma_serving.stacks.hooks.run_failures import explain_failures
 from gemma_serving.stacks.hooks.run_recorder import keep_runs
 from gemma_serving.stacks.hooks.staged_weights import require_staged_weights
@@ -56,6 +57,7 @@ def deploy(context: Context) -> StackOutputs:
     explain_failures(context, foundation.new_grants)
     require_staged_weights(context)
     show_changes(context)
+    destroy_old_versions(context)
     service = CloudRunGpuService(
         "vllm",
         _arguments(context, run, foundation, network),

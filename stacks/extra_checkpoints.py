@@ -1,4 +1,4 @@
-"""Drafters and adapters of a stack, staged next to its model in the bucket, and the command that stages them."""
+"""Drafters, adapters and a chat template of a stack, staged next to its model in the bucket, and the command that stages them."""
 
 import shlex
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gemma_serving.cloud.model_files import PROJECT
-from gemma_serving.contracts.staged_weights import OWN_FOLDER, own_folder
+from gemma_serving.contracts.installation import project_root
+from gemma_serving.contracts.staged_weights import OWN_FOLDER, manifest_hash, own_folder
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.hub_files import HUB_ID
 from gemma_serving.planning.settings.stack import Settings
@@ -18,15 +19,15 @@ _GS: Final = "gs://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraCheckpoint:
-    """A checkpoint that the server loads in addition to its model."""
+    """A checkpoint that the server loads in addition to its model, or its chat template."""
 
-    kind: Literal["drafter", "adapter"]
+    kind: Literal["drafter", "adapter", "template"]
     source: str
-    """Hugging Face id, or gs://BUCKET/FOLDER."""
+    """Hugging Face id, gs://BUCKET/FOLDER, or ./FILE of the project."""
     revision: str | None = None
     """Commit on the hub; None for the latest of the main branch."""
     digest: str | None = None
-    """Hash of its manifest; None if it is not staged."""
+    """Hash of its manifest; None if it is not staged. A template's is that of the file, so an edited one is not staged."""
 
     @property
     def name(self) -> str:
@@ -38,13 +39,18 @@ class ExtraCheckpoint:
         """Folder of its copy in the bucket; None if it is not staged."""
         return None if self.digest is None else own_folder(self.name, self.digest)
 
+    @property
+    def file(self) -> Path:
+        """Path of a template."""
+        return (project_root() or Path.cwd()) / self.source
+
 
 def extra_checkpoints(settings: Settings) -> tuple[ExtraCheckpoint, ...]:
-    """Return the checkpoints that staging copies to the bucket in addition to the model, the drafter first."""
-    return tuple(_drafter_and_adapters(settings)) if settings.weights == "bucket" else ()
+    """Return what staging copies to the bucket in addition to the model, the drafter first."""
+    return tuple(_all(settings)) if settings.weights == "bucket" else ()
 
 
-def _drafter_and_adapters(settings: Settings) -> Iterator[ExtraCheckpoint]:
+def _all(settings: Settings) -> Iterator[ExtraCheckpoint]:
     hashes = {source: digest.removeprefix(OWN_FOLDER) for source, digest in settings.bucket.parts.items()}
     drafter = named_drafter(settings.vllm)
     if drafter is not None and HUB_ID.fullmatch(drafter):
@@ -54,6 +60,21 @@ def _drafter_and_adapters(settings: Settings) -> Iterator[ExtraCheckpoint]:
     for place in dict.fromkeys((settings.vllm.lora_adapters or {}).values()):
         if place.startswith(_GS) or HUB_ID.fullmatch(place):
             yield ExtraCheckpoint(kind="adapter", source=place, digest=hashes.get(place))
+    if settings.vllm.own_template is not None:
+        template = ExtraCheckpoint(kind="template", source=settings.vllm.own_template)
+        yield replace(template, digest=_file_digest(template.file))
+
+
+def _file_digest(path: Path) -> str | None:
+    """Return the hash of the manifest of one file; None if it cannot be read."""
+    import hashlib  # noqa: PLC0415 - 2 ms, and most stacks have no template
+
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    return manifest_hash({"files": [{"name": path.name, "size_bytes": len(data), "sha256": sha256}]})
 
 
 def with_local_folders(options: VllmOptions, staged: tuple[ExtraCheckpoint, ...], root: str) -> VllmOptions:
@@ -65,6 +86,9 @@ def with_local_folders(options: VllmOptions, staged: tuple[ExtraCheckpoint, ...]
         options = replace(options, speculative_config={**rest, "model": folders[str(config["model"])]})
     if adapters is not None:
         options = replace(options, lora_adapters={name: folders.get(place, place) for name, place in adapters.items()})
+    template = options.own_template
+    if template in folders:
+        options = replace(options, chat_template=f"{folders[template]}/{Path(template).name}")
     return options
 
 

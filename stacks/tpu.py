@@ -29,6 +29,7 @@ from gemma_serving.stacks.base import COMMAND, Context, Foundation, lay_foundati
 from gemma_serving.stacks.deployed.other_stacks import network_of_gateway
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.next_steps import next_steps
+from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
 from gemma_serving.stacks.hooks.run_recorder import keep_runs
 from gemma_serving.stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
 from gemma_serving.stacks.outputs import known_after_up, stack_outputs
@@ -80,6 +81,7 @@ def deploy(context: Context) -> StackOutputs:
         )
     foundation = lay_foundation(context, project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context))
     show_changes(context)
+    destroy_old_versions(context)
     network = _network(context, tpu, foundation, shared)
     _tunnel_grants(context, tpu, foundation)
     declare_alerts(context, foundation)

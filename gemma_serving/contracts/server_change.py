@@ -14,6 +14,8 @@ from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 MODEL: Final = "model"
 IMAGE: Final = "image"
 _SERVE: Final = "serve"
+_INSTANCES: Final = {"minInstanceCount": "minInstances", "maxInstanceCount": "maxInstances"}
+"""Setting of each count of a revision's scaling."""
 _SHOWN_CHARACTERS: Final = 80
 _SHARED_CHARACTERS: Final = 20
 """Shown of a long beginning that both values have."""
@@ -111,7 +113,9 @@ def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
     variables = _variables(as_sequence(container.get("envs")))
     if not isinstance(image, str) or variables is None:
         return None
-    return {**flags_of(cast("Sequence[str]", served)), **variables, IMAGE: image}
+    scaling = as_mapping(template.get("scaling"))
+    instances = {name: str(scaling[key]).removesuffix(".0") for key, name in _INSTANCES.items() if key in scaling}
+    return {**flags_of(cast("Sequence[str]", served)), **variables, **instances, IMAGE: image}
 
 
 def _variables(given: Sequence[object]) -> dict[str, str] | None:

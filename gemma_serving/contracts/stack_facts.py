@@ -6,11 +6,12 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
 
-Part = Literal["server", "cost", "buckets", "labels", "locks"]
+Part = Literal["server", "cost", "lost", "labels", "locks"]
 """Parts that are read only for a caller that names them. `cost`: the server with its age, cost and shortage."""
 ServingWord = Literal["deployed", "waiting", "ended", "no server", "not deployed", "unknown"]
 INCOMPLETE: Final = "incomplete"
@@ -73,6 +74,8 @@ class CloudFacts:
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
     """Traffic percentage by revision, largest first; None if unknown or not Cloud Run."""
+    scaling: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Scaling of the whole service without Google's default values. No stack sets any, so it was changed outside Pulumi."""
     age_s: float | None = None
     """Seconds since `since`."""
     usd: float | None = None
@@ -96,6 +99,11 @@ class CloudFacts:
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
 
+    @property
+    def serves_nothing(self) -> bool:
+        """True if the server failed and Google reports nothing that it serves."""
+        return FAILED in {self.state.lower(), self.phase} and self.running is None and not self.unknown
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedResource:
@@ -110,6 +118,8 @@ class StatedResource:
     outputs: Mapping[str, object] = field(default_factory=dict[str, object])
     is_recorded: bool = True
     """False if the state has none, or only its interrupted creation: a server of another owner may have one of the names."""
+    has_failed: bool = False
+    """True if its last creation or update failed. `up` then tries again, unless a refresh accepts what Google has."""
 
     def metadata(self, key: str) -> str | None:
         """Return a declared metadata value of the TPU VM; None without it."""
@@ -128,11 +138,6 @@ class ServesNow:
     """Reason why nothing serves, or why that is unknown, as a sentence; empty if the server exists."""
     cause: str = ""
     """Answer of each zone to the last request for capacity, if none granted it and the answers are known."""
-
-    @property
-    def may_be_gone(self) -> bool:
-        """True if the state may have a server that no longer exists, so a preview must compare it with Google."""
-        return self.word in {"ended", "unknown"}
 
     @property
     def shown(self) -> str:
@@ -168,8 +173,8 @@ class StackFacts:
     """True if a deletion of the stack did not finish."""
     server: Answer[CloudFacts] | None = None
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
-    lost_buckets: Answer[Sequence[str]] | None = None
-    """Buckets of the state that no longer exist."""
+    lost: Answer[Sequence[str]] | None = None
+    """Buckets and secret versions of the state that no longer exist, one sentence each."""
     labels: Answer[Sequence[FoundResource]] | None = None
     """What Google has under the labels of the stack, and what its state names. Absent: every list was read."""
     locks: Sequence[StackLock] | None = None

@@ -15,8 +15,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
-from gemma_serving.contracts.final_failures import is_final
 from gemma_serving.contracts.guest_attributes import WAITING_FOR_HUB
+from gemma_serving.contracts.server_errors import is_final
 from gemma_serving.contracts.serving_document import BucketWeights, ServingDocument
 from gemma_serving.vm_agent.base import (
     GIB,
@@ -69,7 +69,7 @@ HUB_ERRORS = {
     "RepoNotFound": "Repository Not Found for url {model}. ",
     "RevisionNotFound": "Revision Not Found for url {model}. ",
 }
-"""huggingface_hub's message for each X-Error-Code (utils/_http.py), by which contracts.final_failures knows a final failure."""
+"""huggingface_hub's message for each X-Error-Code (utils/_http.py), by which contracts.server_errors knows a final failure."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 

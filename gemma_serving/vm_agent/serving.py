@@ -21,6 +21,7 @@ from gemma_serving.contracts.guest_attributes import (
     STARTING,
     WAITING_FOR_DOCKER,
 )
+from gemma_serving.contracts.server_errors import server_error, waiting_phase
 from gemma_serving.contracts.serving_document import (
     API_KEY_VARIABLE,
     DOCUMENT_METADATA_KEY,
@@ -45,9 +46,7 @@ from gemma_serving.vm_agent.containers import (
     remove_container,
     remove_image,
     remove_other_models,
-    server_error,
     start_container,
-    waiting_phase,
 )
 from gemma_serving.vm_agent.follow import LatestDocument
 from gemma_serving.vm_agent.metadata_guard import MetadataGuard

@@ -10,7 +10,7 @@ from judges.real.home import run
 
 _CHILD: Final = """
 import json, sys
-from gemma_serving.vm_agent.containers import server_error
+from gemma_serving.contracts.server_errors import server_error
 from gemma_serving.vm_agent.publishing import LogFollower
 lines, follower, phases = sys.stdin.read().splitlines(), LogFollower(), []
 for line in lines:

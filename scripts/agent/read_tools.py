@@ -209,7 +209,7 @@ def log_answer(answer: Answer) -> Answer:
         "target": document.get("target"),
         "lines": untrusted(source, "\n".join(lines)),
         "shows": untrusted(source, str(cause["line"])) if cause else None,
-        "fix": cause.get("fix"),
+        "fix": cause.get("fix") or None,
         "finding": cause.get("finding") or None,
         "said": answer["said"],
     }

@@ -72,7 +72,8 @@ async def preview(call: CommandCall) -> Answer:
         usd_per_hour = most_usd_per_hour(frozen.settings, frozen.folder)
         await report(call.context, 0, 1, f"previewing stack {stack}")
         state = await asyncio.to_thread(read, stack)
-        refresh = refresh or await asyncio.to_thread(_may_be_gone, state)
+        differences = await asyncio.to_thread(_differences, state)
+        refresh = refresh or bool(differences)
         document = await _previewed(agent, frozen, state, refresh=refresh)
         steps = steps_of(document)
         bound, budget = await asyncio.to_thread(_verdict, agent, frozen, steps, state, usd_per_hour)
@@ -96,7 +97,7 @@ async def preview(call: CommandCall) -> Answer:
         "is_disruptive": any(change.is_disruptive for change in changes),
         "usd_per_hour_now": await asyncio.to_thread(_known_usd_per_hour, state),
         "usd_per_hour": round(usd_per_hour, 4),
-        "said": untrusted("the program and the engine", agent.mask("\n".join(warnings))),
+        "said": untrusted("the program and the engine", agent.mask("\n".join([*differences, *warnings]))),
         "allowed": bound is not None,
         "budget": budget,
     }
@@ -205,12 +206,12 @@ def _known_usd_per_hour(state: StackState) -> float | None:
     return None if rate is None else round(rate, 4)
 
 
-def _may_be_gone(state: StackState) -> bool:
-    """Return whether the server in the state is gone, or may be."""
+def _differences(state: StackState) -> Sequence[str]:
+    """Return what Google has otherwise than the state, one sentence each."""
     from gemma_serving.scripts.stack.facts import read_facts  # noqa: PLC0415 - loads Google's packages
-    from gemma_serving.scripts.stack.serves import serves_now  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.serves import differs  # noqa: PLC0415 - the same
 
-    return serves_now(read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)).may_be_gone
+    return differs(read_facts(state, "server", "lost", limit_s=GOOGLE_LIMIT_S))
 
 
 def _require_ready(frozen: FrozenProject, state: StackState) -> None:

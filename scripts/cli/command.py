@@ -176,7 +176,11 @@ def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Comma
     parser = _parser(command, command.program)
     parsed = parser.parse_args(arguments)
     chosen = next((sub for sub in command.subcommands if sub.name == getattr(parsed, "subcommand", None)), command)
-    return chosen, read_options(chosen.options, parsed)
+    options = read_options(chosen.options, parsed)
+    stack = getattr(options, "stack", None)
+    if isinstance(stack, str) and "/" in stack:
+        raise UsageError(f"--stack is {stack!r}; it must be the name alone: {stack.rpartition('/')[2]}.")
+    return chosen, options
 
 
 def is_readable(command: Command[Any], arguments: Sequence[str]) -> bool:

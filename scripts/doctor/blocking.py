@@ -78,6 +78,7 @@ def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
         *apis,
         *capacity.checks(checkup),
         _weights_check(settings, checkup.stack),
+        *model.secret_checks(checkup, settings, {}),
         *from_internet,
         *used,
     ]

@@ -14,7 +14,10 @@ from gemma_serving.cloud.google_session import GoogleListError, NotJsonError
 from gemma_serving.cloud.hub import main_commit
 from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.cloud.staging.sources import hub
+from gemma_serving.cloud.staging.template_age import recorded_age, template_record
 from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.staged_weights import (
@@ -38,6 +41,7 @@ from gemma_serving.planning.settings.image import in_artifact_registry
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.scripts.stack.deployed_server import secret_versions
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import to_deployment
 
@@ -66,12 +70,9 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     for extra in (None, *extra_checkpoints(settings)) if settings.weights == "bucket" else ():
         run = partial(_weights, checkup, settings, extra)
         yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
-    for kind in KINDS:
-        version = settings.secret_version(kind.key)
-        if version is not None:
-            fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
-            run = partial(_secret_version, checkup, version, create=fix, add=fix)
-            yield checkup.calling(kind.reference_key, *_SECRETS, run)
+    if settings.weights != "prefetched-image" and settings.vllm.chat_template == settings.vllm.own_template:
+        yield DoctorCheck(name="chat template", run=partial(_template, checkup, settings), required=False)
+    yield from secret_checks(checkup, settings, secret_versions(checkup.state))
     yield from hub_checks(checkup, settings, before_staging=True)
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
@@ -82,6 +83,17 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
     yield image_check(checkup, settings)
+
+
+def secret_checks(checkup: Checkup, settings: Settings, stored: Mapping[str, str]) -> Iterator[DoctorCheck]:
+    """Yield a check for each secret that is set by reference, or whose version is among the `stored` ones, which `up` replaces."""
+    for kind in KINDS:
+        version = settings.secret_version(kind.key)
+        name, fix = kind.key, f"gemma up {checkup.stack} --refresh"
+        if version is not None:
+            name, fix = kind.reference_key, f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
+        if found := version or stored.get(kind.name):
+            yield checkup.calling(name, *_SECRETS, partial(_secret_version, checkup, found, create=fix, add=fix))
 
 
 def hub_checks(checkup: Checkup, settings: Settings, *, before_staging: bool = False) -> Iterator[DoctorCheck]:
@@ -139,6 +151,20 @@ def _weights(checkup: Checkup, settings: Settings, extra: ExtraCheckpoint | None
     # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
     end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
     yield ok(f"{named}{size}{end}")
+
+
+def _template(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
+    """Report the age of the served template, as staging recorded it or read from the hub. Nothing if other checks report why it cannot be read."""
+    with contextlib.suppress(ScriptError, GoogleListError):
+        if settings.weights == "hub":
+            manifest: object = {TEMPLATE: template_record(hub(settings.model, settings.model_revision))}
+        else:
+            own = [extra.folder for extra in extra_checkpoints(settings) if extra.kind == "template"]
+            folder = own[0] if own and own[0] else settings.weights_prefix
+            manifest = _manifest(checkup, settings.bucket_name(checkup.stack), object_name(folder, MANIFEST))
+        age = recorded_age(as_mapping(manifest))
+        line = unknown if age == "unknown" else ok
+        yield line(f"it {AGE_WORDS[age]}", values={"age": age}, required=False)
 
 
 def _manifest(checkup: Checkup, bucket: str, name: str) -> object:

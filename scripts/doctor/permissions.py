@@ -57,7 +57,7 @@ COMMON: Sequence[RolePermissions] = (
 _SECRETS = _role(
     "secretmanager.admin",
     f"secretmanager.secrets {_OWN} {_ACCESS}",
-    "secretmanager.versions add get access destroy",
+    "secretmanager.versions add get list access destroy",
     by_name=True,
 )
 _REFERENCES = _role("secretmanager.admin", f"secretmanager.secrets {_ACCESS}", by_name=True)

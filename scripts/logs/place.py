@@ -72,9 +72,9 @@ def server_log(state: StackState) -> ServerLog:
 
 
 def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "Cause | None":
-    """Return the root cause from the log; None if it is unknown or the settings cannot be read.
+    """Return the root cause from the log, or its error with an unknown cause; None if it shows neither or the settings cannot be read.
 
-    `reason`: what the agent published with its phase `failed`, or empty.
+    `reason`: the error of a server that failed, or empty.
     """
     from gemma_serving.planning.planner import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
     from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
@@ -90,6 +90,8 @@ def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "C
 
 
 def sentence(cause: "Cause") -> str:
-    """Return a cause as text."""
+    """Return a cause as text, and an error without one as such."""
+    if not cause.hint:
+        return f"the server's error, whose cause is not known: {cause.line}"
     finding = f" [{cause.finding}: docs/reference/rules.md]" if cause.finding else ""
     return f"known cause{finding}: {cause.hint}"

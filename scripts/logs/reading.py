@@ -15,6 +15,7 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.machine_log import SOURCE_LABEL
 from gemma_serving.contracts.masking import LineMask, masked
+from gemma_serving.contracts.server_errors import server_error
 from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.logs.place import ServerLog, known_cause, server_log
@@ -81,7 +82,7 @@ def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None"
 
 
 def failed_service_cause(state: StackState, cloud: CloudFacts) -> "Cause | None":
-    """Return the cause in the log of a service's newest revision; None if it is unknown or cannot be read."""
+    """Return the cause in the log of a service's newest revision, like `known_cause`; None if the log cannot be read."""
     try:
         log = server_log(state)
         mask = LineMask(api_keys(log))
@@ -89,7 +90,8 @@ def failed_service_cause(state: StackState, cloud: CloudFacts) -> "Cause | None"
         lines = newest_lines(google_api.connect(log.project), log, since, _PAGE, mask)
     except (ScriptError, ValueError):
         return None
-    return newest_cause(log, [line for line in lines if line.where == cloud.stored])
+    texts = [line.text for line in lines if line.where == cloud.stored]
+    return known_cause(log, texts, reason=server_error(texts)[0])
 
 
 def api_keys(log: ServerLog) -> tuple[str, ...]:

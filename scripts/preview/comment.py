@@ -288,6 +288,7 @@ def _text_of(preview: StackPreview, described: StackDescription) -> Iterator[str
         # If the settings cannot be read or planned, the engine's error is about the same, without a way out.
         yield f"The preview of stack {preview.stack} failed: {described.error or preview.error}"
         return
+    yield from preview.differences
     yield f"{headline(preview.stack, preview.changes)}."
     if described.figures:
         each = "" if described.is_tpu else " for each instance"

@@ -10,11 +10,14 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.masking import masked
 from gemma_serving.engine import runner
 from gemma_serving.engine.previewed import preview, selected_or_new
+from gemma_serving.engine.state import read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.hidden import environment_secrets
 from gemma_serving.scripts.preview.without_secrets import without_secrets
+from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.frozen import frozen_here
+from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, differs, moved_traffic
 from gemma_serving.stacks.loading import is_gateway_file
 
 
@@ -26,6 +29,8 @@ class StackPreview(BaseModel):
     changes: tuple[ResourceChange, ...] = ()
     unchanged: int = 0
     """Number of resources without a change."""
+    differences: tuple[str, ...] = ()
+    """What Google has otherwise than the state, one sentence each."""
     error: str | None = None
     """Why the preview failed."""
     simulated: bool = False
@@ -54,8 +59,17 @@ def _preview(stack: str, *, hide: bool) -> StackPreview:
         with contextlib.ExitStack() as held:
             if hides:
                 held.enter_context(frozen_here(stack))
+            differences, moved = ((), "") if hides else _compared(stack)  # a refresh would read the values of secrets
             is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack))
-            changes, unchanged, _ = changes_of(preview(stack), environment_secrets())
-            return found.model_copy(update={"changes": changes, "unchanged": unchanged, "new_stack": not is_known})
+            refresh = ["--refresh"] if differences else []
+            changes, unchanged, _ = changes_of(preview(stack, *refresh), environment_secrets())
+            engine = {"changes": changes, "unchanged": unchanged, "new_stack": not is_known}
+            return found.model_copy(update={**engine, "differences": tuple(filter(None, (*differences, moved)))})
     except ScriptError as error:
         return found.model_copy(update={"error": masked(str(error))})
+
+
+def _compared(stack: str) -> tuple[Sequence[str], str]:
+    """Return why the engine must compare the state with Google first, and what it leaves as it is."""
+    facts = read_facts(read(stack), "server", "lost", limit_s=GOOGLE_LIMIT_S)
+    return differs(facts), moved_traffic(facts)

@@ -1,7 +1,7 @@
 """Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
@@ -11,7 +11,7 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.server_change import server_change
-from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY
+from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY, SCRIPT_METADATA_KEY
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import read_deployment, type_in
 from gemma_serving.engine.previewed import steps_in
@@ -21,13 +21,13 @@ from gemma_serving.planning.cost.capacity_order import order_lines
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
-from gemma_serving.scripts.preview.plans import UNKNOWN_PROJECT, StackDescription, describe_stack
+from gemma_serving.scripts.preview.plans import START, UNKNOWN_PROJECT, StackDescription, describe_stack
 from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate, planned_rate, recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.planned import to_deployment, today
 
-_WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY)
-"""Metadata keys of a machine that the agent follows without its server, or reads at the next pull."""
+_WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY, SCRIPT_METADATA_KEY)
+"""Metadata keys of a machine that the agent follows without its server, or reads at the next pull or boot."""
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
 _RENEWAL: Final = "renewalName"
@@ -50,14 +50,16 @@ class Upcoming:
     """Forms of capacity in use, or that may be requested, and that Google does not end after a time."""
 
 
-def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
-    """Return the effect of a preview in JSON, and its cost.
+def upcoming(
+    stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange], *, serves_nothing: bool = False
+) -> Upcoming:
+    """Return the effect of a preview in JSON, and its cost. `serves_nothing`: Google reports that no server is ready.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
     folder = runner.project_folder()
     after = describe_stack(folder, stack, date=today())
-    now, costs = deployed_stack(stack)
+    now, costs = deployed_stack(stack, preview)
     settings = stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder)
     planned = plan(to_deployment(settings, folder))
     run = settings.cloud_run
@@ -66,8 +68,12 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     if costs is not None and not _makes_server(changes):
         keeps_capacity = not costs.is_service and run is None and not requests
         rate = changed_rate(costs, rate, stays=keeps_capacity)
+    sentences = [f"{headline(stack, changes)}.", *_sentences(after, changes, compiles=_compiles(preview))]
+    is_kept = not _makes_server(changes) and effect_of_changes(changes) in {"update", "restart", "revision"}
+    if serves_nothing and is_kept and after.figures and not _awaited(changes):
+        sentences = [f"{stack}: changes a stack that serves nothing. A start takes {after.figures[START]} (planned)."]
     return Upcoming(
-        sentences=[f"{headline(stack, changes)}.", *_sentences(after, changes, compiles=_compiles(preview))],
+        sentences=sentences,
         cost=_cost(planned, rate),
         order=tuple(order_lines(planned.cost.order)) if requests else (),
         endless_forms=planned.cost.endless_forms if requests or now is None else _endless_in_use(now, planned),
@@ -168,13 +174,16 @@ def _keeps_server(change: ResourceChange) -> bool:
     )
 
 
-def deployed_stack(stack: str) -> tuple[StackOutputs | None, ServerCosts | None]:
+def deployed_stack(stack: str, preview: Mapping[str, object]) -> tuple[StackOutputs | None, ServerCosts | None]:
     """Return the outputs and the costs of a stack as of its last `up`; the outputs are None if another version of the project deployed it.
 
-    Both None without a server. Raises ScriptError if the state cannot be read.
+    The costs of a server that the preview changes are those before the change, as Google reported it to a refresh. Both None without a server.
+    Raises ScriptError if the state cannot be read.
     """
     try:
         state = of_deployment(stack, read_deployment(stack))
+        before = {step.get("urn"): as_mapping(step.get("oldState")) for step in steps_in(preview)}
+        state = replace(state, resources=[before.get(item.get("urn")) or item for item in state.resources])
     except CommandRefusedError:
         return None, None
     is_waiting = state.outputs is not None and state.outputs.state in WITHOUT_MACHINE

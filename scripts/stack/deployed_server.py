@@ -1,6 +1,6 @@
 """Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -87,7 +87,8 @@ def server_of(item: Item) -> StatedResource:
         kind, names = capacity_kind(inputs), _capacity_names(inputs, outputs)
     else:
         kind, names = SERVICE, [f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"]
-    return StatedResource(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs)
+    failed = bool(item.get("initErrors"))
+    return StatedResource(kind=kind, names=names, project=project, inputs=inputs, outputs=outputs, has_failed=failed)
 
 
 def named_server(state: StackState) -> StatedResource:
@@ -111,14 +112,31 @@ def _named_service(project: str, region: str, name: str) -> StatedResource:
     return replace(server_of({"type": SERVICE_TYPE, "inputs": inputs}), is_recorded=False)
 
 
-def lost_buckets(state: StackState) -> Sequence[str]:
-    """Return the names of the stack's buckets that no longer exist. Raises ScriptError if that is unknown."""
+def lost_parts(state: StackState) -> Sequence[str]:
+    """Return the stack's buckets and current secret versions that no longer exist, one sentence each. Raises ScriptError if one is unknown."""
     buckets = [as_mapping(item.get("outputs")) for item in state.by_urn.values() if item.get("type") == BUCKET_TYPE]
-    return [
+    lost = [
         str(one.get("name"))
         for one in buckets
         if _read(connect(str(one.get("project"))), BUCKET, [str(one.get("name"))]) is None
     ]
+    again = f"If it had the weights, run `gemma stage_model {state.stack}` after `gemma up {state.stack}`."
+    found = [f"Bucket {name} no longer exists, so no server can start from its files. {again}" for name in lost]
+    for version in secret_versions(state).values():
+        match lookup(connect(*state.projects[:1]), "secretmanager", f"v1/{version}"):
+            case Unknown(why=why):
+                raise ScriptError(why)
+            case Present(value=document) if document.get("state") != "DESTROYED":
+                continue
+            case _:
+                found.append(f"{version} was destroyed, so no server that reads it can start again.")
+    return found
+
+
+def secret_versions(state: StackState) -> Mapping[str, str]:
+    """Return the current version of each secret of the stack, by the name of its component, such as `api-key`."""
+    outputs = [(urn.rpartition("::")[2], as_mapping(item.get("outputs"))) for urn, item in state.by_urn.items()]
+    return {name: str(found["versionName"]) for name, found in outputs if found.get("versionName")}
 
 
 def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
@@ -297,6 +315,9 @@ def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),
         traffic=shares,
+        scaling={
+            key: value for key, value in as_mapping(document.get("scaling")).items() if value not in {0, "AUTOMATIC"}
+        },
         unknown=() if shares is not None else ("Google did not return the traffic split of the service.",),
     )
     return facts, [_owned(SERVICE, document, found.project, stack)]

@@ -19,7 +19,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.deployed_server import (
     cloud_facts,
     has_server_component,
-    lost_buckets,
+    lost_parts,
     named_server,
     serving,
 )
@@ -79,8 +79,8 @@ def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
     found, queries = facts.declared, dict[str, Callable[[], Answer[object]]]()
     if found is not None and asks_server:
         queries["server"] = lambda: _report(found, state.former_name or state.stack, costs=costs)
-    if found is not None and "buckets" in parts:
-        queries["lost_buckets"] = lambda: Present(lost_buckets(state))  # calls nothing without a bucket
+    if found is not None and "lost" in parts:
+        queries["lost"] = lambda: Present(lost_parts(state))  # calls nothing without a bucket or a secret
     if "labels" in parts:
         queries["labels"] = lambda: _labelled(state)
     answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)

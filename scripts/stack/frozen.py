@@ -127,6 +127,7 @@ def _named(settings: Settings) -> Iterator[tuple[str, str]]:
         ("modelConfig", settings.architecture_file),
         ("draftConfig", settings.drafter_file),
         ("prices", settings.prices),
+        ("vllm.thinking.template", settings.vllm.own_template),
     ):
         if path:
             yield key, path

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.kinds import SERVICE
+from gemma_serving.cloud.service_traffic import shares_text
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -24,6 +26,7 @@ GOOGLE_LIMIT_S: Final = 10.0
 """Timeout of Google's answer for a command that only uses the server."""
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
+_HASH_DIGITS: Final = 12
 Stamp = Callable[[float], str]
 """Formats a time in seconds since 1970."""
 
@@ -87,6 +90,46 @@ def _without_server(facts: StackFacts) -> ServesNow:
     else:
         why = f"The state has only {number_of(count, 'other resource')}."
     return ServesNow(word="no server", why=why)
+
+
+def differs(facts: StackFacts) -> Sequence[str]:
+    """Return what Google has otherwise than the state, or may have, one sentence each. `up` then compares them first, and undoes it."""
+    serves, lost = serves_now(facts), facts.lost.value if isinstance(facts.lost, Present) else ()
+    return [*([serves.why] if serves.word in {"ended", "unknown"} else changed_by_hand(facts)), *lost]
+
+
+def changed_by_hand(facts: StackFacts) -> Sequence[str]:
+    """Return what was changed about a running server outside Pulumi, one sentence each."""
+    cloud, server, found = facts.cloud, facts.recorded, list[str]()
+    if cloud is None or server is None:
+        return ()
+    if cloud.declared and cloud.stored and cloud.declared != cloud.stored and not server.has_failed:
+        kind = "revision" if server.kind == SERVICE else "document"
+        stored, declared = short_identity(cloud.stored), short_identity(cloud.declared)
+        found.append(f"The {kind} was changed outside Pulumi: {stored} instead of {declared}.")
+    if cloud.scaling:
+        scaling = ", ".join(f"{key} {value}" for key, value in cloud.scaling.items())
+        found.append(f"The scaling of the service was changed outside Pulumi: {scaling}.")
+    return found
+
+
+def moved_traffic(facts: StackFacts) -> str:
+    """Return that traffic was moved outside Pulumi, and until when that stays; empty if the latest revision has all of it."""
+    cloud, server = facts.cloud, facts.recorded
+    if cloud is None or server is None or not cloud.traffic or list(cloud.traffic) == [cloud.stored]:
+        return ""
+    # After a failed `up`, the previous revision keeps the traffic.
+    if cloud.state == "FAILED" and (server.has_failed or cloud.declared != cloud.stored):
+        return ""
+    if cloud.state not in {"READY", "FAILED"}:
+        return ""
+    stays = f"It stays until `gemma up {facts.stack}` changes the service; --refresh moves it back now."
+    return f"Traffic was moved outside Pulumi: {shares_text(cloud.traffic)}. {stays}"
+
+
+def short_identity(identity: str) -> str:
+    """Return the first 12 digits of a document's hash, or the name of a revision."""
+    return identity[:_HASH_DIGITS] if len(identity) == 64 else identity  # noqa: PLR2004 - digits of SHA-256
 
 
 def _not_granted(facts: StackFacts, word: ServingWord, after: str = "") -> ServesNow:
@@ -203,5 +246,5 @@ def why_not_asked(outputs: StackOutputs, found: StatedResource | None, *, tunnel
         return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
     scaling = as_mapping(as_mapping(found.inputs.get("template") if found else None).get("scaling"))
     if outputs.target != "tpu" and not wake and not scaling.get("minInstanceCount"):
-        return "Not checked: with minInstances 0, a request may start an instance. Pass --wake to check anyway."
+        return "Not checked: a request may start an instance. Pass --wake to check anyway."
     return None

@@ -17,6 +17,7 @@ from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, StagingOutcome
 from gemma_serving.cloud.staging.sources import SourceFile
 from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE, TemplateAge
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
@@ -76,8 +77,19 @@ def stage_model(options: StageOptions) -> ExitCode:
     # Only the hub proves a commit, but a source with the settings' commit keeps that setting.
     model = staged[settings.model]
     proven = model.revision if options.origin is None or model.revision == settings.model_revision else None
-    hashes = {name: _setting(one) for name, one in staged.items() if one is not model}
-    found = {"bucket.manifest": _setting(model), "modelRevision": proven or None, "bucket.parts": hashes or None}
+    own = settings.vllm.own_template
+    ages: dict[str, TemplateAge] = {TEMPLATE: model.template}
+    if own is not None:
+        ages[own] = staged[own].template
+    hashes = {name: _setting(one) for name, one in staged.items() if one is not model and name != own}
+    found = {
+        "bucket.manifest": _setting(model),
+        "modelRevision": proven or None,
+        "bucket.parts": hashes or None,
+        "bucket.templates": ages,
+    }
+    for name, age in ages.items():
+        _say(f"{name} {AGE_WORDS[age]}.")
     _record(stack, settings, found)
     if options.origin is not None:
         origin = options.origin if options.origin.startswith(_GS) else str(Path(options.origin).resolve())
@@ -103,18 +115,22 @@ def _require_compatible(options: StageOptions) -> None:
 def _plan(
     options: StageOptions, settings: Settings, target: WeightsBucket, extra: ExtraCheckpoint | None = None
 ) -> CopyPlan:
-    """Return the copy of the model, a drafter or an adapter. Raises CommandRefusedError if it is not a checkpoint."""
+    """Return the copy of the model, a drafter, an adapter or a template. Raises CommandRefusedError if it is not a checkpoint."""
     origin = options.origin if extra is None else extra.source
     if origin is not None and origin.startswith(_GS):
         bucket, folder = sources.bucket_of(origin)
         source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder)
+    elif extra is not None and extra.kind == "template":
+        source = sources.file_of(extra.file)
     elif extra is not None:
         source = sources.hub(extra.source, extra.revision)
     elif origin is not None:
         source = sources.FolderSource(folder=Path(origin))
     else:
         source = _model_on_hub(options, settings)
-    sources.require_checkpoint(source, ADAPTER_CONFIG if extra is not None and extra.kind == "adapter" else CONFIG)
+    kind = "model" if extra is None else extra.kind
+    if kind != "template":
+        sources.require_checkpoint(source, ADAPTER_CONFIG if kind == "adapter" else CONFIG)
     return CopyPlan(
         source=source,
         target=target,
@@ -171,6 +187,7 @@ def _document(staged: StagingOutcome) -> dict[str, object]:
         "kept": staged.kept,
         "revision": staged.revision,
         "manifest": staged.manifest,
+        "template": staged.template,
     }
 
 
@@ -200,11 +217,12 @@ def _record(stack: str, settings: Settings, staged: Mapping[str, object]) -> Non
         "bucket.manifest": settings.bucket.manifest,
         "modelRevision": settings.model_revision,
         "bucket.parts": settings.bucket.parts or None,
+        "bucket.templates": settings.bucket.templates,
     }
     _write(path, staged)
     changes = {key: value for key, value in staged.items() if value != before[key]}
     for key, value in changes.items():
-        text = json.dumps(value) if key == "bucket.parts" else value
+        text = value if isinstance(value, str) else json.dumps(value)
         why = " because the commit of this source is unknown" if key == "modelRevision" else ""
         done = f"set {key} to {text}" if value is not None else f"removed {key}{why}"
         _say(f"{path.name}: {done}")

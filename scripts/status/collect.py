@@ -22,9 +22,9 @@ from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
 from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
 from gemma_serving.scripts.status.report import (
-    BUCKETS,
     ENDPOINT,
     GOOGLE,
+    LOST,
     REFRESH,
     STATE,
     ServerFacts,
@@ -100,7 +100,7 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
     outputs, server = facts.deployed, facts.recorded
     queries: dict[str, Callable[[], _Answers]] = {
         GOOGLE: lambda: {
-            "facts": _with_cause(state, read_facts(state, "cost", "buckets", "locks", limit_s=request.limit_s))
+            "facts": _with_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
         }
     }
     if outputs is not None and server is not None:
@@ -116,7 +116,7 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
         if answer is None:
             unanswered[source] = reason_of(error)
     facts = answers.get("facts", facts)
-    read = {STATE: facts.state, GOOGLE: facts.server, BUCKETS: facts.lost_buckets}
+    read = {STATE: facts.state, GOOGLE: facts.server, LOST: facts.lost}
     unanswered |= {source: part.why for source, part in read.items() if isinstance(part, Unknown)}
     if facts.cloud is not None and facts.cloud.has_ended:
         not_asked = None
@@ -147,7 +147,9 @@ def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
     if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
         return facts
     cause = failed_service_cause(state, cloud)
-    return facts if cause is None else replace(facts, server=Present(replace(cloud, phase_detail=cause.hint)))
+    if cause is None:
+        return facts
+    return replace(facts, server=Present(replace(cloud, phase_detail=cause.hint or cause.line)))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:
@@ -162,7 +164,7 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if facts.is_gateway:
         target = "gateway"
-    lost = facts.lost_buckets.value if isinstance(facts.lost_buckets, Present) else ()
+    lost = facts.lost.value if isinstance(facts.lost, Present) else ()
     return StackStatus(
         stack=facts.stack,
         deployed=outputs is not None and facts.recorded is not None,
@@ -175,18 +177,11 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
         server=answers.get("endpoint"),
         drift=(
             *drift_of(facts, target),
-            *(_lost_sentence(name, facts.stack) for name in lost),
+            *lost,
             *answers.get("refresh", ()),
         ),
         refreshed="refresh" in answers,
         waits=tuple(waits_of(facts, now)),
-    )
-
-
-def _lost_sentence(bucket: str, stack: str) -> str:
-    return (
-        f"Bucket {bucket} no longer exists, so no server can start from its files. Run `gemma up {stack} --refresh`, then "
-        f"`gemma stage_model {stack}` if it had the weights."
     )
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
 
-from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
@@ -14,18 +13,14 @@ from gemma_serving.scripts.stack.serves import (
     UNRECORDED,
     WAITING_STATES,
     after_locks,
+    changed_by_hand,
     is_being_deleted,
     lock_sentence,
+    moved_traffic,
     recorded_state,
+    short_identity,
 )
 from gemma_serving.scripts.status.report import HEALTHY, WITHOUT_SERVER, StackStatus
-
-_HASH_DIGITS: Final = 12
-
-
-def short_identity(identity: str) -> str:
-    """Return the first 12 digits of a document's hash, or the name of a revision."""
-    return identity[:_HASH_DIGITS] if len(identity) == 64 else identity  # noqa: PLR2004 - digits of SHA-256
 
 
 def drift_of(facts: StackFacts, target: str | None) -> Sequence[str]:
@@ -36,20 +31,14 @@ def drift_of(facts: StackFacts, target: str | None) -> Sequence[str]:
     if facts.recorded is None:
         return [UNRECORDED]
     kind = "document" if target == "tpu" else "revision"
-    declared = cloud.declared
-    stored = cloud.stored
-    running = cloud.running
-    found: list[str] = []
-    if declared and stored and declared != stored:
-        found.append(
-            f"The {kind} was changed outside Pulumi: {short_identity(stored)} instead of {short_identity(declared)}."
-        )
-    elif stored and running and stored != running and cloud.phase == FAILED:
+    stored, running = cloud.stored, cloud.running
+    found = [text for text in (*changed_by_hand(facts), moved_traffic(facts)) if text]
+    if found or not stored or not running or stored == running:
+        return found
+    if cloud.phase == FAILED:
         back = f"The TPU VM rolled back to the last known good {kind}, {short_identity(running)}."
-        found.append(f"{kind.capitalize()} {short_identity(stored)} failed. {back}")
-    elif stored and running and stored != running:
-        found.append(f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}.")
-    return found
+        return [f"{kind.capitalize()} {short_identity(stored)} failed. {back}"]
+    return [f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}."]
 
 
 def document_that_serves(cloud: CloudFacts) -> str:
@@ -109,20 +98,19 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     """Yield commands, each with its condition. The first that applies is used; the last always applies."""
     cloud, pending = status.cloud, bool(facts.pending)
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    lost = isinstance(facts.lost_buckets, Present) and bool(facts.lost_buckets.value)
     yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
     yield isinstance(facts.state, Unknown), "gemma recover {stack}"
     yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
     yield facts.is_unrecorded, "gemma recover {stack}"
     yield not status.deployed and not pending and cloud is None, "{up}"
+    yield google == "FAILED" and bool(moved_traffic(facts)), "gemma up {stack} --refresh"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield cloud is not None and cloud.has_ended, "{up}"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield pending, "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield google == ACTIVE and (recorded_state(facts) in WITHOUT_MACHINE or bool(_renewal(facts))), "{up}"
-    yield lost, "gemma up {stack} --refresh"
-    yield bool(status.drift), "gemma preview {stack}"
+    yield bool({*status.drift} - {moved_traffic(facts)}), "gemma up {stack} --refresh"
     yield cloud is None, "gemma doctor {stack}"
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"
     yield status.target == "tpu" and phase != READY, "gemma logs {stack} --follow"

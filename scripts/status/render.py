@@ -16,8 +16,8 @@ from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
 from gemma_serving.scripts.cli.tables import FittedTable
 from gemma_serving.scripts.stack.costs import cost_columns
-from gemma_serving.scripts.stack.serves import Stamp, run_end
-from gemma_serving.scripts.status.judge import document_that_serves, short_identity
+from gemma_serving.scripts.stack.serves import Stamp, run_end, short_identity
+from gemma_serving.scripts.status.judge import document_that_serves
 from gemma_serving.scripts.status.report import StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")

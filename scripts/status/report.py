@@ -11,7 +11,7 @@ SCHEMA_VERSION: Final = 2
 
 STATE = "state"
 GOOGLE = "google"
-BUCKETS = "buckets"
+LOST = "buckets and secrets"
 ENDPOINT = "endpoint"
 REFRESH = "refresh"
 """Sources of the status."""

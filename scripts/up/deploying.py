@@ -28,7 +28,7 @@ from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
-from gemma_serving.scripts.stack.serves import serves_now, unfinished_teardown
+from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
 
@@ -46,17 +46,17 @@ _SERVER_FAILED: Final = "The server failed: "
 
 def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes: bool) -> ExitCode:
     """Preview a stack, confirm, and deploy it. A gateway has no settings of a server. Raises ScriptError."""
-    stack, serves = facts.stack, serves_now(facts)
-    refresh = ["--refresh"] if refreshes or serves.may_be_gone else []
-    if serves.word == "unknown":
-        print_progress("up", serves.why)
+    stack, differences = facts.stack, differs(facts)
+    refresh = ["--refresh"] if refreshes or differences else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
     with show_step("previewing"):
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
         starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
         # A gateway has no plan, and so no effect on a server and no price.
-        coming = upcoming(stack, document, changes) if changes and settings is not None else None
+        is_dead = facts.cloud is not None and facts.cloud.serves_nothing
+        has_plan = changes and settings is not None
+        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if has_plan else None
     # The checks of a stack without a server had the weights.
     if settings is not None and starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
@@ -64,13 +64,14 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
     shown = [
         *(dropped_settings(stack) if facts.recorded is not None else ()),
         *program_messages(stack, messages, warnings),
-        *([serves.why] if serves.word == "ended" else []),
+        *differences,
+        *filter(None, [moved_traffic(facts)]),
     ]
-    if deletion := unfinished_teardown(facts, serves):
+    if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [f"Warning: {deletion}", *shown]
     if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
-        engine_up(stack, [], steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
+        engine_up(stack, refresh, steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     effect, limits = [change_counts(changes, unchanged)], ""
@@ -161,7 +162,7 @@ def _of_server(stack: str, error: str) -> str:
         return error
     reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
     cause = known_cause(server_log(read(stack)), [*lines[:-1], reason], reason=reason)
-    if cause is None or cause.hint == reason:
+    if cause is None or not cause.hint:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 

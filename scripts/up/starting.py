@@ -57,7 +57,7 @@ def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     if settings is not None:
         _require_plan(stack, settings)
         home_region(settings, stack, state.by_urn)  # before the checks of another region
-    facts = read_facts(state, "server", limit_s=_ANSWER_LIMIT_S)
+    facts = read_facts(state, "server", "lost", limit_s=_ANSWER_LIMIT_S)
     if settings is not None:  # no check of the doctor is for a gateway
         _require_zone(settings, facts)
         report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))

@@ -9,16 +9,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from gemma_serving.contracts.final_failures import FINAL_FAILURES
 from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.server_errors import EXCEPTION, FINAL_FAILURES, HUB, LOGGER, PASSING, server_error
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from gemma_serving.planning.memory.budget import utilization_leaving
-from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.types import MemoryPlan, Plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
-from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.secrets import HF_TOKEN, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.speed.startup import LONGEST_PROBE
@@ -26,8 +26,11 @@ from gemma_serving.planning.units import align_to
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
-_ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception): \S.*")
-"""Last line of a Python traceback."""
+_UNITS_GIB: Final = {"K": 2**-20, "M": 2**-10, "T": 2**10}
+_STEP: Final = 0.01
+_ROUNDING: Final = 1e-6
+_HUB_BUSY: Final = rf"(?im)^(?=.*(?:{HUB.pattern})).*(?-i:{EXCEPTION.pattern}).*(?:{PASSING.pattern})"
+"""An exception with the hub's address and a transient cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +45,6 @@ class FailedStart:
     def run(self) -> CloudRunSettings | None:
         """Settings of the service. None on a TPU."""
         return self.settings.cloud_run
-
-    @property
-    def probe(self) -> ProbeSettings | None:
-        """Startup probe in effect. None on a TPU."""
-        return self.plan.startup.probe
 
     @property
     def bucket(self) -> str:
@@ -64,7 +62,8 @@ class Cause:
     """The cause of a failure, and the log line that shows it."""
 
     line: str
-    hint: str
+    hint: str = ""
+    """Cause and fix. Empty if the line is the error of a server and its cause is unknown."""
     finding: str = ""
     """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
 
@@ -72,33 +71,31 @@ class Cause:
 def cause_of(lines: Sequence[str], start: FailedStart, *, reason: str = "") -> Cause | None:
     """Return the cause shown by the newest matching line. Of several, the one that explains the others.
 
-    `reason`: what the agent published with its phase `failed`. It, or the last error in the lines, replaces a generic cause.
+    `reason`: the error of a server that failed, which is returned if no cause is known. Without one, if the engine did not start, the error
+    in the lines.
     """
+    text = "\n".join(LOGGER.sub("", line) for line in lines)  # a message can continue on the next line
     for known in known_causes().values():
-        if known.get("target") not in {None, start.settings.target}:
+        found = next(reversed([*re.finditer(known["pattern"], text)]), None)
+        if found is None or known.get("target") not in {None, start.settings.target}:
             continue
-        for line in reversed(lines):
-            found = re.search(known["pattern"], line)
-            named = _named_reason(known["pattern"], lines, reason) if found is not None and known.get("generic") else ""
-            if named:
-                return Cause(line=named, hint=named)
-            if found is not None:
-                return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
-    return None
-
-
-def _named_reason(generic: str, lines: Sequence[str], reason: str) -> str:
-    """Return the agent's reason if it is not generic, or the newest such error in the log; otherwise an empty string."""
-    errors = [found[0] for line in reversed(lines) if (found := _ERROR.search(line))]
-    return next((error for error in (reason, *errors) if error and not re.search(generic, error)), "")
+        if known.get("generic"):
+            is_named = reason and not re.search(known["pattern"], reason)
+            error = reason if is_named else server_error(lines)[0]
+            if error:
+                return Cause(line=error)
+        line = lines[text.count("\n", 0, found.start())]
+        return Cause(line=line, hint=_hint(known, _facts(found, start)), finding=known.get("rule", ""))
+    return Cause(line=reason) if reason else None
 
 
 @cache
 def known_causes() -> Mapping[str, Mapping[str, Any]]:
     """Return the known causes by name, in the order in which they are tried: crashes on public record first."""
     table = tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
-    final = {name: {"pattern": pattern, **table[name]} for name, pattern in FINAL_FAILURES.items()}
-    return {crash.id: _recorded(crash) for crash in CRASHES.values() if crash.pattern} | table | final
+    shared = {**FINAL_FAILURES, "hub-busy": _HUB_BUSY}
+    read = {name: {"pattern": pattern, **table[name]} for name, pattern in shared.items()}
+    return {crash.id: _recorded(crash) for crash in CRASHES.values() if crash.pattern} | table | read
 
 
 def _recorded(crash: Crash) -> Mapping[str, str]:
@@ -116,7 +113,7 @@ def _hint(known: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
     """Return the values that a text can name: the groups of the line, and facts of the settings and the plan."""
-    settings, memory = start.settings, start.plan.memory
+    settings, memory, probe = start.settings, start.plan.memory, start.plan.startup.probe
     model = settings.model
     original = original_of(settings.model)
     near = other_ids(settings.model)
@@ -139,16 +136,20 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, Any]:
         "other_precision": f"Set gemma-serving:model to {original}"
         if original != model
         else "Choose a checkpoint in bf16",
+        "is_converted": original != model,
+        "on_tpu": settings.target == "tpu",
+        "is_privileged": settings.tpu is not None and settings.tpu.container == "privileged",
+        "runtime_version": settings.tpu.runtime_version if settings.tpu is not None else None,
         "in_bucket": settings.weights == "bucket",
         "weights": folder_uri(start.bucket, settings.weights_prefix),
         "source": "the image" if settings.weights == "prefetched-image" else "the hub",
         "loads_libraries": dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
-        "enough_utilization": utilization_leaving(memory.outside_enough_gib, memory.usable_gib),
         "on_chip": "VMEM of a chip" if settings.target == "tpu" else "shared memory of the GPU",
-        "none_fits": groups.get("longest") == 0,
-        "may_wait_longer": start.probe is not None and start.probe.budget_s < LONGEST_PROBE.budget_s,
+        "probe": probe,
+        "may_wait_longer": probe is not None and probe.budget_s < LONGEST_PROBE.budget_s,
         "longest": LONGEST_PROBE,
         **groups,
+        **_other_utilization(groups, start.plan.memory),
         **_more_memory(groups, start),
     }
 
@@ -162,6 +163,35 @@ def _other_commit(model: str, revision: str | None) -> str:
 def _value(text: str | None) -> int | str:
     digits = (text or "").replace(",", "")
     return int(digits) if digits.isdecimal() else text or ""
+
+
+def _other_utilization(groups: Mapping[str, Any], memory: MemoryPlan) -> Mapping[str, object]:
+    """Return the utilization that failed, a lower one that frees what the line lacks, and a higher one with that much more KV cache.
+
+    The line's figures go before the plan's, which the failure disproved.
+    """
+    failed = float(groups.get("share") or round(memory.budget_gib / memory.usable_gib, 4))
+    highest = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
+    lacking_gib = _gib(groups.get("needs")) - _gib(groups.get("free")) if groups.get("free") else 0.0
+    lower = min(highest, failed - max(lacking_gib / memory.usable_gib, _STEP))
+    more_gib = (_gib(groups.get("needed")) or memory.kv_request_gib) - _gib(groups.get("available"))
+    higher = math.ceil((failed + max(more_gib / memory.usable_gib, _STEP)) * 100 - _ROUNDING) / 100
+    return {
+        "failed": failed,
+        "highest": highest,
+        "recommends": memory.headroom_gib < memory.outside_enough_gib,
+        "lower": math.floor(lower * 100 + _ROUNDING) / 100,
+        "too_low": lower * memory.usable_gib < memory.budget_gib - memory.kv_gib + memory.kv_request_gib,
+        "higher": higher,
+        "can_raise": higher <= highest,
+        "none_fits": groups.get("longest") == 0,
+    }
+
+
+def _gib(size: object) -> float:
+    """Return a size of a log line in GiB, of which it has no unit or its first letter last; 0 without one."""
+    text = str(size or 0)
+    return float(text.rstrip(" KMGT")) * _UNITS_GIB.get(text[-1], 1.0)
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:

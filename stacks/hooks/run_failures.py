@@ -17,6 +17,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.server_errors import server_error
 from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.planning.settings.text import format_memory
 from gemma_serving.stacks.base import Context
@@ -97,12 +98,14 @@ class FailureReport:
             return f"Revision {revision} did not start, and its log cannot be read: {why}"
         if not lines:
             return f"Revision {revision} did not start, and Cloud Logging has no log lines of it yet. {command}"
-        cause = cause_of([line.text for line in lines], self.start)
+        texts = [line.text for line in lines]
+        cause = cause_of(texts, self.start, reason=server_error(texts)[0])
         if cause is not None:
             denied = (line.text for line in lines if self.grants.may_be_denied(line.text))
             seen = dict.fromkeys((cause.line, *denied))
             shown = "".join(f"\n  {line[:_LONGEST_LINE]}" for line in seen)
-            return f"Revision {revision} did not start. {cause.hint} {command}{shown}"
+            hint = cause.hint or "Its error has no known cause."
+            return f"Revision {revision} did not start. {hint} {command}{shown}"
         last = "".join(f"\n  [{line.source}] {line.text}"[:_LONGEST_LINE] for line in lines[-_SHOWN:])
         return (
             f"Revision {revision} did not start, and no log line shows a known cause. {command} Its last lines:{last}"
@@ -114,10 +117,11 @@ class FailureReport:
         if run is None:
             return ""
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
+        zonal = "set cloudRun.zonalRedundancy: false, which uses another GPU quota, or " if run.zonal_redundancy else ""
         return (
             f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}. During an "
             "update, instances of the old revision count too. "
-            f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or lower cloudRun.maxInstances, "
+            f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or {zonal}lower cloudRun.maxInstances, "
             "cloudRun.cpu or cloudRun.memory."
         )
 

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,16 @@ from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import ResourceState
 from gemma_serving.engine.state import StackState
+from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stage_model import __main__ as stage_model
 from gemma_serving.scripts.stage_model import bucket_creation, housekeeping, staging
+from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from tests.cloud.conftest import PROJECT
+from tests.cloud.test_template_age import JULY
 from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -376,6 +382,42 @@ def test_other_weights_leave_the_folder_of_the_first_alone(file, staging_world):
     assert contents(staging_world, served) == before
     assert "chat_template" not in str(before)
     assert f"manifest: sha256:{staged_hash_in(staging_world, served)}" in file.read_text()
+
+
+def test_a_template_of_the_project_is_staged_beside_the_model_and_its_age_written(
+    file, staging_world, tmp_path, capsys
+):
+    options = "  gemma-serving:vllm:\n"
+    file.write_text(file.read_text().replace(options, f"{options}    thinking: {{ template: ./chat/tools.jinja }}\n"))
+    (tmp_path / "checkpoint" / "chat_template.jinja").write_text("{{ messages }}")
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert "chat/tools.jinja is not a chat template: expected a file that ends in .jinja." in capsys.readouterr().err
+    (tmp_path / "chat").mkdir()
+    (tmp_path / "chat" / "other.jinja").write_text("{{ other }}")
+    (tmp_path / "chat" / "tools.jinja").write_text(JULY)
+    assert stage("--from", "checkpoint", "--json") == ExitCode.DONE
+    printed = capsys.readouterr()
+    assert "stage_model: chat_template.jinja has an unknown age: " in printed.err
+    assert "stage_model: ./chat/tools.jinja has Google's fixes of April and 9 July 2026." in printed.err
+    [part] = json.loads(printed.out)["parts"]
+    settings = from_file(file)
+    [extra] = extra_checkpoints(settings)
+    assert (part["name"], part["prefix"]) == ("./chat/tools.jinja", extra.folder)
+    assert settings.bucket.templates == {"chat_template.jinja": "unknown", "./chat/tools.jinja": "2026-07"}
+    assert not settings.bucket.parts
+    notes = (
+        plan(to_deployment(settings)),
+        plan(to_deployment(replace(settings, vllm=replace(settings.vllm, chat_template=None)))),
+    )
+    assert [[one.severity for one in each.findings if one.id == "MOD08"] for each in notes] == [[], ["info"]]
+    assert sorted(contents(staging_world, extra.folder)) == [
+        f"{extra.folder}/{MANIFEST}",
+        f"{extra.folder}/tools.jinja",
+    ]
+    (tmp_path / "chat" / "tools.jinja").unlink()
+    (tmp_path / "chat" / "tools.jinja").symlink_to("/etc/hostname")
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert "is a link to /etc/hostname, which is outside the folder" in capsys.readouterr().err
 
 
 def staged_hash_in(world, folder):

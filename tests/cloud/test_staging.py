@@ -45,12 +45,12 @@ def test_a_changed_file_of_the_same_size_is_copied_again(staging_world, checkpoi
 def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypatch, change):
     write = copying.write_manifest
 
-    def late(target, *arguments):
+    def late(plan, *arguments):
         if change == "changed":
             staging_world.put("m/config.json", b"theirs")
         else:
-            target.delete(target.objects("m/")["m/config.json"])
-        return write(target, *arguments)
+            plan.target.delete(plan.target.objects("m/")["m/config.json"])
+        return write(plan, *arguments)
 
     monkeypatch.setattr(copying, "write_manifest", late)
     with pytest.raises(

@@ -38,7 +38,8 @@ def test_a_service_is_restarted_by_the_request_of_the_page(workspace):
     body = {key: first[key] for key in ("template", "etag")}
     workspace.call("PATCH", f"run/v2/{first['name']}?updateMask=template&forceNewRevision=true", body)
     until(lambda: service(workspace)["latestReadyRevision"] != first["latestReadyRevision"], "another revision")
-    workspace.pulumi("refresh", "--yes", "--skip-preview", "--stack", CLOUD_RUN)
+    (said,) = drift(workspace, CLOUD_RUN)
+    assert said in workspace.script("up", "--stack", CLOUD_RUN, "--yes").out
     assert drift(workspace, CLOUD_RUN) == []
     assert_nothing_to_change(workspace, CLOUD_RUN)
     workspace.script("teardown", "--stack", CLOUD_RUN, "--yes")

@@ -1,8 +1,10 @@
-"""Drafters and adapters beside the model: one command stages them, the server reads its own copies, and nothing is left."""
+"""Drafters, adapters and a chat template beside the model: one command stages them, the server reads its own copies, and nothing is left."""
 
 import json
 
 import pytest
+
+from tests.cloud.test_template_age import APRIL, JULY
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -41,4 +43,31 @@ def test_a_stack_serves_its_staged_part_and_leaves_nothing(workspace, stack, par
     )
     refused = workspace.script("stage_model", "--stack", stack, "--remove", staged["prefix"], "--yes", expect=2)
     assert "is served by" in refused.err
+    workspace.teardown(stack)
+
+
+@pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e1-e4b"])
+def test_a_stack_serves_the_chat_template_of_the_project_and_an_edited_one_only_when_it_is_staged(workspace, stack):
+    """The simulated server exits at a path that its container does not have, as vLLM does."""
+    template = workspace.folder / "project" / "chat" / "tools.jinja"
+    template.parent.mkdir(exist_ok=True)
+    template.write_text(JULY)
+    workspace.pulumi("stack", "init", stack)
+    workspace.configure(stack, weights="bucket", **{"vllm.thinking": {"template": "./chat/tools.jinja"}})
+    workspace.script("stage_model", "--stack", stack)
+    template.write_text(APRIL)
+    refused = workspace.up(stack, expect=1)
+    assert "No weights are staged in gs://" in refused.text
+    assert "tools.jinja-" in refused.text
+    report = workspace.script("stage_model", "--stack", stack, "--json").json
+    [part] = report["parts"]
+    assert (part["name"], part["copied"], part["template"], report["copied"]) == ("./chat/tools.jinja", 1, "2026-04", 0)
+    planned = workspace.script("plan", "--stack", stack).out
+    assert "MOD08" in planned
+    assert "lacks Google's fix of 9 July 2026" in " ".join(planned.split())
+    workspace.up(stack)
+    words = json.dumps([one for one in workspace.resources(stack) if one["type"] in SERVERS])
+    assert f"--chat-template=/mnt/models/{part['prefix']}/tools.jinja" in words
+    workspace.assert_no_changes(stack)
+    assert workspace.script("smoke", "--stack", stack, "--json").json["passed"] is True
     workspace.teardown(stack)

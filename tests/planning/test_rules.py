@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.question.types import Plan
@@ -17,6 +18,7 @@ from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.rules.security import exposure
 from gemma_serving.planning.rules.security.advisories import vulnerabilities
 from gemma_serving.planning.settings.accepted import acceptable_ids, check_accepted
+from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
 from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.finding import Finding
@@ -418,3 +420,29 @@ def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
     small = with_changes(MEASURED["qat-26b-l4"], {"cloud_run.memory_mib": 16_384, "cloud_run.cpu": 4})
     finding = the(plan(small), "FIT03")
     assert finding.remedies[0].changes == {"cloud_run.memory_mib": 20_480, "cloud_run.cpu": 6}
+
+
+def test_the_age_of_a_template_is_its_record_else_that_of_the_pinned_commit_and_never_guessed(
+    subtests: pytest.Subtests,
+):
+    model = "google/gemma-4-E2B-it"
+    pinned = replace(deployment(), model=model, model_revision=CHECKPOINTS[model].commit)
+    own, image = replace(pinned.vllm, chat_template="./a.jinja"), replace(pinned.vllm, chat_template="/a.jinja")
+    read = {"chat_template.jinja": "2026-07", "./a.jinja": "unknown"}
+    for name, changed, severity in (
+        ("a known commit", {}, None),
+        ("another commit", {"model_revision": "0" * 40}, "info"),
+        ("no commit", {"model_revision": ""}, "info"),
+        ("no stack", {"model_revision": None}, None),
+        (
+            "a record goes before the commit",
+            {"bucket": BucketSettings(templates={**read, "chat_template.jinja": "older"})},
+            "warn",
+        ),
+        ("an unknown record too", {"bucket": BucketSettings(templates={"chat_template.jinja": "unknown"})}, "info"),
+        ("the project's own has no other's record", {"bucket": BucketSettings(templates=read), "vllm": own}, "info"),
+        ("one of the image has none", {"vllm": image}, None),
+    ):
+        with subtests.test(name):
+            finding = found(plan(replace(pinned, **changed)), "MOD08")
+            assert (finding and finding.severity) == severity

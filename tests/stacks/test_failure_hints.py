@@ -8,7 +8,7 @@ import pytest
 from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
-from gemma_serving.stacks.hooks.failure_hints import cause_of, known_causes
+from gemma_serving.stacks.hooks.failure_hints import Cause, cause_of, known_causes
 from tests.stacks.failed_start import failed_start
 
 MEMORY = "Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing the memory limit, see https://cloud.google.com/run/docs/configuring/memory-limits"
@@ -250,16 +250,16 @@ def test_a_crash_on_public_record_is_recognized_with_its_page_and_the_way_out():
         assert CRASHES[identifier].way_out in cause.hint
 
 
-def test_the_newest_other_error_replaces_the_engines_last_line():
+def test_the_newest_other_error_replaces_the_engines_last_line_and_is_no_known_cause():
     error = "ValueError: the drafter has another vocabulary"
     lines = [
         "ValueError: older",
-        f"(EngineCore pid=407) ERROR 11-27 [core.py:1] {error}",
+        f"(EngineCore pid=407) ERROR 11-27 10:00:00 [core.py:1] {error}",
         ENGINE_FAILED,
         EXIT,
         CANCELLED,
     ]
-    assert cause_of(lines, failed_start()).hint == error
+    assert cause_of(lines, failed_start()) == Cause(line=error)
 
 
 def test_what_the_planner_does_not_know_has_no_hint():

@@ -73,8 +73,8 @@ def lines_of(name):
 def test_a_public_log_of_a_dead_tpu_server_names_the_utilization():
     cause = cause_of(lines_of("v5e-1-dies.log"), tpu_start())
     assert cause.finding == "FIT05"
-    assert "It needs 384.11MB, and 346.77MB is free." in cause.hint
-    assert "Set gemma-serving:vllm.gpuMemoryUtilization to 0.9" in cause.hint
+    assert "It needs 384.11MB. 346.77MB is free." in cause.hint
+    assert "Set gemma-serving:vllm.gpuMemoryUtilization to 0.89 or less." in cause.hint
 
 
 @pytest.mark.parametrize(("name", "start"), [("l4-runs.log", failed_start), ("v6e-4-runs.log", tpu_start)])
@@ -92,7 +92,11 @@ HBM = (
 @pytest.mark.parametrize(
     ("line", "finding", "says"),
     [
-        (HBM, "FIT01", ["A chip ran out of memory (HBM)", "vllm.gpuMemoryUtilization or vllm.maxNumBatchedTokens"]),
+        (
+            HBM,
+            "FIT01",
+            ["(HBM): 2.00GB needed, 1.20GB available.", "vllm.gpuMemoryUtilization to 0.87 or less, lower vllm.maxNum"],
+        ),
         (
             "XlaRuntimeError: RESOURCE_EXHAUSTED: E0100: RuntimeBufferAllocationFailure:",
             "FIT01",
@@ -114,7 +118,7 @@ HBM = (
             "FIT06",
             ["cannot load the precision of google/"],
         ),
-        ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the TPU VM"]),
+        ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 has the TPU. "]),
         (
             "Cannot pull image docker.io/vllm/vllm-tpu@sha256:0: Error response from daemon: manifest unknown",
             "",

@@ -70,6 +70,12 @@ MISTAKES = [
     (
         "l4-qat",
         "image",
+        {**OWN, "repository": "localhost/me/vllm"},
+        '= "localhost/me/vllm": expected LOCATION-docker.pkg.dev/PROJECT/',
+    ),
+    (
+        "l4-qat",
+        "image",
         {**OWN, "repository": "docker.io/me/vllm"},
         "or a repository of Docker Hub such as vllm/vllm-openai",
     ),

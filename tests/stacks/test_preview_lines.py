@@ -31,7 +31,7 @@ def lines(stack, date, *accepted):
 
 @pytest.mark.parametrize(
     ("stack", "date", "vulnerabilities", "notes"),
-    [("tpu-v6e1", "2026-09-20", 5, 1), ("tpu-v6e1", "2027-06-01", 5, 2), ("l4-12b-qat", "2026-09-20", 2, 0)],
+    [("tpu-v6e1", "2026-09-20", 5, 1), ("tpu-v6e1", "2027-06-01", 5, 2), ("l4-12b-qat", "2026-09-20", 2, 1)],
 )
 def test_vulnerabilities_and_notes_are_one_line_that_counts_them_and_names_the_command(
     stack, date, vulnerabilities, notes

@@ -76,7 +76,7 @@ def test_a_known_cause_is_shown_with_its_line_and_without_the_others(project, re
     write(project, *printed(error, *TRACEBACK), *run_messages.exited(1, TEMPLATE, service=SERVICE))
     write(project, *printed("a line of another revision"), revision=REVISION.replace("00002", "00001"))
     text = explained(report)
-    assert text.startswith(f"Revision {SERVICE}-00002-abc did not start. No GPU memory is left for the KV cache")
+    assert text.startswith(f"Revision {SERVICE}-00002-abc did not start. No memory is left for the KV cache")
     assert text.endswith(f" To read its log, run `gemma logs l4-12b-qat`.\n  {error}")
 
 
@@ -92,6 +92,18 @@ def test_without_a_known_cause_the_last_lines_are_shown(project, report):
     assert "another revision" not in text
 
 
+def test_an_error_without_a_known_cause_is_shown_instead_of_the_traceback_that_follows_it(project, report):
+    """vllm-project/vllm#42005: the API server's traceback is longer than the lines that are shown."""
+    error = "NotImplementedError: Speculative Decoding with draft models does not support multimodal models yet"
+    last = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    texts = [f"(EngineCore pid=7) ERROR 05-08 10:00:00 [core.py:1136] {error}", *TRACEBACK, f"(APIServer pid=1) {last}"]
+    write(project, *printed(*texts), *run_messages.exited(1, TEMPLATE, service=SERVICE))
+    text = explained(report)
+    assert text.endswith(
+        f"did not start. Its error has no known cause. To read its log, run `gemma logs l4-12b-qat`.\n  {error}"
+    )
+
+
 def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(report, monkeypatch):
     shown = []
     monkeypatch.setattr(pulumi.log, "error", shown.append)
@@ -102,7 +114,13 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
         assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
     assert len(shown) == 2
     assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
-    assert "To read the quotas and request more, run `gemma doctor l4-12b-qat`" in shown[1]
+    assert "run `gemma doctor l4-12b-qat`; or lower cloudRun.maxInstances" in shown[1]
+    redundant = FailureReport(
+        start=failed_start(run={"zonal_redundancy": True}), service=SERVICE, secrets=[], grants=NewGrants()
+    )
+    said = "You do not have quota for using GPUs with zonal redundancy."
+    asyncio.run(redundant.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said])))
+    assert "or set cloudRun.zonalRedundancy: false, which uses another GPU quota, or lower" in shown[2]
 
 
 def test_no_secret_of_the_containers_output_is_shown(project, report):

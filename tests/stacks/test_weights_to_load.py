@@ -4,6 +4,7 @@ import pytest
 
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.memory.host_memory import parts_bytes
+from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.hooks.staged_weights import staged_weights
 from gemma_serving.stacks.loading import from_values
 from gemma_serving.stacks.planned import to_deployment
@@ -94,6 +95,45 @@ def test_staged_parts_are_local_folders_that_need_no_hub(stack, mode, root, copi
     bucket = "gs://my-project-gemma-x-models"
     folders = {(f"{bucket}/{name}{ENDING}", f"{root}/{name}{ENDING}") for name in ("sql", "gemma-4-E2B-it-assistant")}
     assert {(one.uri, one.path) for one in context.part_copies} == (folders if copied else set())
+
+
+@pytest.fixture
+def template(tmp_path, monkeypatch):
+    """A chat template of the project, in the settings as ./chat/tools.jinja."""
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
+    (tmp_path / "chat").mkdir()
+    (tmp_path / "chat" / "tools.jinja").write_text("{{ messages }}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "chat" / "tools.jinja"
+
+
+@pytest.mark.parametrize(
+    ("stack", "mode", "root", "copied"),
+    [
+        ("l4-12b-qat", "fuse", "/mnt/models", False),
+        ("l4-12b-qat", "memory", "/mnt/weights", True),
+        ("l4-12b-qat", "streamer", "/mnt/weights", True),
+        ("tpu-v6e1", None, "/mnt/models", True),
+    ],
+)
+def test_a_template_of_the_project_is_served_from_a_folder_that_its_content_names(template, stack, mode, root, copied):
+    changes = {} if mode is None else {"cloudRun": {**values_of(stack)["cloudRun"], "mount": {"mode": mode}}}
+    vllm = {"lora": None, "speculative": None, "thinking": {"template": "./chat/tools.jinja"}}
+    before = with_parts(stack, {}, vllm=vllm, **changes)
+    [part] = before.parts
+    first = before.vllm.chat_template
+    assert first == f"{root}/{part.folder}/tools.jinja"
+    assert not before.needs_hub
+    assert [one.path for one in before.part_copies] == ([f"{root}/{part.folder}"] if copied else [])
+    check = staged_weights(before.settings, before.names.stack)[-1]
+    assert (check.prefix, check.manifest) == (part.folder, part.digest)
+    template.write_text("{{ messages | tojson }}")
+    after = with_parts(stack, {}, vllm=vllm, **changes)
+    assert after.vllm.chat_template != first, "an edited template must be staged again"
+    template.unlink()
+    [blocked] = [one for one in plan(to_deployment(after.settings)).stopping if one.id == "ARG02"]
+    assert "./chat/tools.jinja) is not a file of vLLM 0." in blocked.message
+    assert "image, nor a file of the project with weights: bucket. vLLM will exit at startup." in blocked.message
 
 
 def test_each_staged_part_is_checked_before_the_service_is_made():

@@ -9,8 +9,9 @@ import pytest
 from gemma_serving.contracts import guest_attributes
 from gemma_serving.contracts.guest_attributes import RETRYING, WAITING, WAITING_FOR_DOCKER, WITH_REASON
 from gemma_serving.contracts.rollout import RolloutLimits
+from gemma_serving.contracts.server_errors import server_error, waiting_phase
 from gemma_serving.contracts.serving_document import parse_document
-from gemma_serving.vm_agent.containers import refused_by_registry, server_error, waiting_phase
+from gemma_serving.vm_agent.containers import refused_by_registry
 from gemma_serving.vm_agent.stored_state import AgentPacing
 from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT

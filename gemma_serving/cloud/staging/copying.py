@@ -8,7 +8,7 @@ Another bucket is copied within Google. A manifest is deleted before the first c
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -24,6 +24,8 @@ from gemma_serving.cloud.staging.bucket import (
     extend_crc32c,
 )
 from gemma_serving.cloud.staging.sources import BucketSource, FolderSource, HubSource, SourceFile
+from gemma_serving.cloud.staging.template_age import recorded_age, template_record
+from gemma_serving.contracts.chat_template import TEMPLATE, TemplateAge
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each, in_order
 from gemma_serving.contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, manifest_hash, own_folder, strangers
@@ -61,6 +63,8 @@ class StagingOutcome:
     kept: int
     manifest: str
     """`manifest_hash` of the current content of the bucket."""
+    template: TemplateAge
+    """Age of its chat template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,8 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     for copied in copy.copied(missing, _CopyProgress("copying", missing, on_bytes)):
         done[copied.name] = copied
         on_file(copied, True)
-    digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
+    template = template_record(plan.source)
+    digest = write_manifest(plan, [done[file.name] for file in files], template)
     left = target.objects(f"{PARTS}/{plan.prefix}/").values()
     each([partial(target.delete, item) for item in left], workers=plan.workers)
     return StagingOutcome(
@@ -116,6 +121,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
         copied=len(missing),
         kept=len(files) - len(missing),
         manifest=digest,
+        template=recorded_age({TEMPLATE: template}),
     )
 
 
@@ -312,17 +318,18 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
         target.delete(before)
 
 
-def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
-    """Write the manifest unless it exists, and return its hash.
+def write_manifest(plan: CopyPlan, files: Sequence[SourceFile], template: Mapping[str, str]) -> str:
+    """Write the manifest unless it exists, and return its hash. `template`: what it records of the chat template.
 
     Raises ScriptError if the folder does not contain these files because another writer changed them since they were compared or copied.
     """
+    target, prefix = plan.target, plan.prefix
     present = target.objects(f"{prefix}/")
     for file in files:
         found = present.get(f"{prefix}/{file.name}")
         if found is None or (found.size_bytes, found.crc32c) != (file.size_bytes, file.crc32c):
             raise changed(f"gs://{target.name}/{prefix}/{file.name}")
-    document = _manifest(revision, files)
+    document = {**_manifest(plan.source.revision, files), TEMPLATE: template}
     name, data = f"{prefix}/{MANIFEST}", json.dumps(document, indent=1).encode()
     before = present.get(name)
     if before is None or before.crc32c != crc32c(data):

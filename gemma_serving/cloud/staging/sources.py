@@ -1,6 +1,7 @@
 """Sources of a checkpoint: a local folder, the Hugging Face Hub at one commit, or a folder of another bucket."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,9 +82,11 @@ def _require_whole(source: "FolderSource | HubSource | BucketSource", file: Sour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSource:
-    """A checkpoint in a local folder."""
+    """A checkpoint in a local folder, or one file of it."""
 
     folder: Path
+    only: str = ""
+    """Name of the only file; empty for all."""
 
     @property
     def place(self) -> str:
@@ -97,7 +100,8 @@ class FolderSource:
 
     def files(self) -> Sequence[SourceFile]:
         """List the folder's files. Raises CommandRefusedError for a link that leads out of the folder and of the hub's cache."""
-        paths = (path for path in self.folder.rglob("*") if _is_wanted(path.relative_to(self.folder).as_posix()))
+        listed = self.folder.glob(self.only or "**/*")
+        paths = (path for path in listed if _is_wanted(path.relative_to(self.folder).as_posix()))
         return [
             SourceFile(name=path.relative_to(self.folder).as_posix(), size_bytes=path.stat().st_size, sha256=None)
             for path in sorted(paths)
@@ -126,6 +130,13 @@ class FolderSource:
         if len(data) != end - start:
             raise ScriptError(f"{self.folder / file.name} was changed during the copy. Run this again.")
         return data
+
+
+def file_of(path: Path) -> FolderSource:
+    """Return one file of a folder as a source. Raises CommandRefusedError without it."""
+    if path.suffix not in _WANTED or not path.is_file():
+        raise CommandRefusedError(f"{path} is not a chat template: expected a file that ends in .jinja.")
+    return FolderSource(folder=path.parent, only=path.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +174,7 @@ class HubSource:
         with hub_errors(self.model, "run this again to resume"):
             answer = http_backoff(
                 "GET",
-                hf_hub_url(self.model, file.name, revision=self.revision),
+                hf_hub_url(self.model, file.name, revision=self.revision, endpoint=os.environ.get("HF_ENDPOINT")),
                 headers={**build_hf_headers(), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"},
                 timeout=_READ_LIMIT_S,
                 max_retries=_RETRIES,
@@ -187,9 +198,10 @@ def hub(model: str, revision: str | None) -> HubSource:
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
-        info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
+        api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+        info = api.model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
         # The file list of a gated repository is public, but its files are not.
-        HfApi().auth_check(model)
+        api.auth_check(model)
     real = real_sizes(info)
     files = [
         SourceFile(

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from gemma_serving.contracts.chat_template import TemplateAge
 from gemma_serving.planning.data.tables import Table, data_file, row_of
 
 Kind = Literal["instruct", "base", "qat", "drafter"]
@@ -48,6 +49,9 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """A commit of the repository from public sources, read 2026-11; empty if none was found. `commit_source` names the source. The hub was not
     queried: its main branch may be newer, but commits do not disappear."""
     commit_source: str = ""
+    template: TemplateAge = "unknown"
+    """Newest of Google's fixes that the chat template at `commit` has, by its SHA-256 in `template_source`."""
+    template_source: str = ""
     runs_on: tuple[str, ...] = ()
     """Cards and TPU generations on which a public log shows a server with these files, in their own precision; a test counts the logs again."""
     absent: Page | None = None

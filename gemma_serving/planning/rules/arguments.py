@@ -188,6 +188,9 @@ def _template_hint(given: str, resolved: Resolved, known: Sequence[str]) -> str 
     starts_there = path != given or not resolved.is_tpu or "/" not in path
     if _is_template(given) or _is_elsewhere(given) or (path in known and starts_there):
         return None
+    if given == resolved.vllm.own_template:
+        is_staged = given in resolved.deployment.staged_parts
+        return None if is_staged else ", nor a file of the project with weights: bucket"
     names = {one.rpartition("/")[2]: f"{sources}{one}" for one in known if "/" in one}
     near = meant(path.rpartition("/")[2], names)
     return f" (did you mean {names[near[0]]}?)" if near else ""

@@ -52,7 +52,7 @@ _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
 _NOTHING: Mapping[str, object] = {}
-_NOTES = frozenset({"CST05", "CST04"})
+_NOTES = frozenset({"CST05", "CST04", "MOD08"})
 _MEMORY = ("FIT", "HST")
 """Findings about the memory of devices and hosts."""
 _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids, owner_of
 from gemma_serving.planning.model.catalog import absent_model
@@ -100,6 +101,28 @@ def _foreign_commit(subject: Subject) -> RuleResult | None:
         "Its weights cannot be loaded.",
         remedies=(change("model_revision", own_commit),),
         advice="" if own_commit else advice,
+    )
+
+
+@rule("MOD08")
+def _old_template(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    deployment, known = resolved.deployment, find_checkpoint(resolved.deployment.model)
+    own = deployment.vllm.own_template
+    is_stack = deployment.model_revision is not None and resolved.spec.is_gemma4
+    if not is_stack or deployment.vllm.chat_template != own:  # a template of the image has no record
+        return None
+    age = deployment.bucket.templates.get(own or TEMPLATE)
+    if age is None and own is None and known is not None and known.commit == deployment.model_revision:
+        age = known.template
+    age = age or "unknown"
+    if age == "2026-07":
+        return None
+    return RuleResult(
+        f"The chat template {own or f'of {deployment.model}'} {AGE_WORDS[age]}.",
+        severity="info" if age == "unknown" else "warn",
+        advice=f"To serve Google's current one, save it in the project, set {deployment.vllm_key('chat_template')}: ./{TEMPLATE} "
+        "(weights: bucket), and run gemma stage_model, which records its age.",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from gemma_serving.contracts.chat_template import TemplateAge
 from gemma_serving.planning.settings.annotations import OnChange
 from gemma_serving.planning.settings.text import BucketName, ManifestHash, Prefix, Region
 
@@ -31,6 +32,8 @@ class BucketSettings:
 
     Each part is in a separate folder, like the weights. Parts without a hash are downloaded from the hub.
     """
+    templates: Annotated[Mapping[str, TemplateAge], OnChange("nothing")] = field(default_factory=dict[str, TemplateAge])
+    """Newest of Google's fixes in each staged chat template, written by `gemma stage_model`. `older` lacks one of April 2026 too."""
     force_destroy: Annotated[bool, OnChange("update")] = True
     """Delete the staged weights together with the stack. You can stage them again from the hub."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False

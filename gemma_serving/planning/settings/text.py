@@ -53,7 +53,7 @@ Subnetwork = Annotated[
 Repository = Annotated[
     str,
     Matching(
-        r"^([a-z0-9-]+-docker\.pkg\.dev(/[a-z0-9._-]+){3,}|[a-z0-9_-]+(/[a-z0-9._-]+)*)$",
+        r"^([a-z0-9-]+-docker\.pkg\.dev(/[a-z0-9._-]+){3,}|[a-z0-9_-]+(/[a-z0-9._-]+)?)$",
         "LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE in Artifact Registry, or a repository of Docker Hub",
         "vllm/vllm-openai",
     ),

@@ -194,7 +194,10 @@ class VllmOptions:
         str | None, Doc("Parser that separates reasoning from the response: gemma4 for Gemma 4.")
     ] = None
     chat_template: Annotated[
-        str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
+        str | None,
+        Doc(
+            "Chat template used instead of the checkpoint's: a file of the image, or `./NAME.jinja` of the project (`weights: bucket`)."
+        ),
     ] = None
     thinks_by_default: Annotated[
         bool | None,
@@ -253,6 +256,11 @@ class VllmOptions:
             "They must be flags of the image's vLLM without a key here."
         ),
     ] = ()
+
+    @property
+    def own_template(self) -> str | None:
+        """Chat template that is a file of the project, as ./FILE; None without one. The server reads a staged copy."""
+        return self.chat_template if (self.chat_template or "").startswith("./") else None
 
     def merged_over(self, base: "VllmOptions") -> "VllmOptions":
         """Return these options if set, otherwise those of `base`; `extra_args` of both, base's first."""

@@ -78,7 +78,7 @@ class ThinkingSettings:
     parser: str | None = None
     """Parser that separates reasoning from the response. Default: gemma4."""
     template: str | None = None
-    """Chat template file inside the image, used instead of the checkpoint's."""
+    """Chat template used instead of the checkpoint's: a file of the image, or `./NAME.jinja` of the project (`weights: bucket`)."""
     default: bool | None = None
     """True if the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."""
 

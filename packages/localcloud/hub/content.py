@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any, Final
 
-from localcloud.hub.repositories import ADAPTER_CONFIG, CONFIG, INDEX, WEIGHTS, Repository, architecture
+from localcloud.hub.repositories import ADAPTER_CONFIG, CONFIG, INDEX, TEMPLATE, WEIGHTS, Repository, architecture
 from localcloud.vllm.recorded import drafter, find_model
 
 NOTE: Final = "simulated by the local cloud: content is generated, tensors are shrunk"
@@ -165,6 +166,8 @@ def _other(
         return _json({"metadata": metadata, "weight_map": placed})
     if name.endswith(".json"):
         return _json({"simulated": NOTE})
+    if name == TEMPLATE:
+        return (files("localcloud.hub") / "data" / TEMPLATE).read_bytes()
     return f"{NOTE}\n".encode()
 
 

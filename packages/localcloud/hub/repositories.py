@@ -14,11 +14,12 @@ State = Literal["public", "gated", "private", "absent"]
 CONFIG: Final = "config.json"
 ADAPTER_CONFIG: Final = "adapter_config.json"
 INDEX: Final = "model.safetensors.index.json"
+TEMPLATE: Final = "chat_template.jinja"
 WEIGHTS: Final = ".safetensors"
 _USUAL: Final = (
     ".gitattributes",
     "README.md",
-    "chat_template.jinja",
+    TEMPLATE,
     CONFIG,
     "generation_config.json",
     "processor_config.json",

@@ -31,7 +31,7 @@ from localcloud.world.timeline import Clock
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
 """Returns the payload of `projects/P/secrets/S/versions/V` for a service account's email. Raises RevisionFailedError if access is denied."""
-ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
+ListObjects: TypeAlias = Callable[[str], Mapping[str, int | str] | None]
 """Returns names and sizes in bytes of a bucket's objects, or None if the bucket does not exist."""
 WriteLog: TypeAlias = Callable[[str, LogLine], None]
 """Writes a line to Cloud Logging, for a revision's full name."""
@@ -377,7 +377,9 @@ class SimulatedRevisions:
             steady = loop.time() - started_at > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
-            instance.server = await self._server(instance)
+            with contextlib.suppress(RevisionFailedError):  # without its secrets, no instance starts
+                self._environment(instance.spec, _TemplateReader(instance.spec.template), [])
+                instance.server = await self._server(instance)
 
 
 def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:

@@ -37,12 +37,16 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
             raise RevisionFailedError(f"Permission denied on secret: {secret} for Revision service account {account}.")
         return _payload(cloud, full)
 
-    def list_objects(bucket: str) -> Mapping[str, int] | None:
-        """Return names and sizes in bytes of a bucket's objects."""
+    def list_objects(bucket: str) -> Mapping[str, int | str] | None:
+        """Return names and sizes in bytes of a bucket's objects, and in place of the size the text of each config.json."""
         if not cloud.store.has("storage.buckets", bucket):
             return None
         return {
-            name.split("/", 1)[1]: int(document["size"])
+            name.split("/", 1)[1]: (
+                (cloud.state / "objects" / str(document["_file"])).read_text(encoding="utf-8", errors="replace")
+                if name.endswith("/config.json")
+                else int(document["size"])
+            )
             for name, document in cloud.store.under("storage.objects", bucket + "/")
         }
 

@@ -131,7 +131,11 @@ class Deployments:
         """
         for serving in self.serving(self._store.get(SERVICES, name) or {}):
             if not self._ready(serving):
-                await self._start(name, serving)
+                try:
+                    await self._start(name, serving)
+                except DeploymentFailedError as error:
+                    self._failed(name, serving, generation, error, operation)
+                    return
         if (self._store.get(SERVICES, name) or {}).get("latestReadyRevision") == revision:
             await self._serve(name, revision, generation, operation)
             return

@@ -5,6 +5,7 @@ median counts. Weights scale with the number of chips, reading with the size of 
 step with the bytes that a device reads and its bandwidth. 1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,13 +13,15 @@ from functools import cache
 from statistics import median
 from typing import Any, Final
 
-from localcloud.json_values import JsonObject, packaged, parts
+from localcloud.json_values import JsonObject, as_object, packaged, part, parts
 
 GIB: Final = 2**30
 _LEAST_BYTES: Final = 0.5625
 """Bytes of a 4-bit parameter with its scales."""
 _LINEAR_BYTES: Final = {"fp8": 1.0, "nvfp4": _LEAST_BYTES}
 """Bytes of a parameter of a linear layer; 2 in bf16, _LEAST_BYTES in w4a16."""
+_STORED_FORMS: Final = {"int4": "w4a16", "float8": "fp8", "float4": "nvfp4"}
+"""Forms of compressed-tensors by the type and the bits of a weight."""
 _ACTIVE_BYTES: Final = {"bf16": 2.0, "fp8": 1.12, "nvfp4": 0.7, "w4a16": 0.65}
 """Mean bytes of a parameter that a token reads. w4a16: about 16.4 GB over 25.23 billion parameters; fp8: 12.75 GiB of 22.7 for 12B."""
 
@@ -171,6 +174,19 @@ def find_model(name: str) -> Model | None:
         return _checkpoint(size)
     repacked = f"{size}-q4_0-w4a16"
     return _checkpoint(repacked if "q4_0" in suffix and repacked in _tables()["checkpoints"] else f"{size}-w4a16")
+
+
+def in_stored_form(model: Model, config: str) -> Model:
+    """Return a checkpoint in the precision that its config.json states; unchanged if the text states none that is known, as that of a placeholder."""
+    try:
+        document = as_object(json.loads(config))
+    except ValueError:
+        return model
+    groups = part(part(document, "quantization_config"), "config_groups").values()
+    weights = part(as_object(next(iter(groups), None)), "weights")
+    is_plain = "model_type" in document and "quantization_config" not in document
+    form = "bf16" if is_plain else _STORED_FORMS.get(f"{weights.get('type')}{weights.get('num_bits')}", model.form)
+    return (find_model(f"gemma-4-{model.size}-{form}") if form != model.form else None) or model
 
 
 def _checkpoint(key: str) -> Model:

@@ -21,19 +21,19 @@ class VariableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes."""
+    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes, and a config.json to its text."""
 
     path: str
-    files: Mapping[str, int]
+    files: Mapping[str, int | str]
     options: Mapping[str, str]
     readable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A bucket that the server can name as `gs://`: `files` maps the objects' names to their sizes in bytes; `problem` is why it cannot be listed."""
+    """A bucket that the server can name as `gs://`: `files` maps the objects' names as for a mount; `problem` is why it cannot be listed."""
 
-    files: Mapping[str, int]
+    files: Mapping[str, int | str]
     problem: str
 
 

@@ -174,7 +174,9 @@ def _check_words(arguments: Arguments, environment: RuntimeEnvironment, *, is_tp
         path = posixpath.join("/workspace/tpu_inference" if is_tpu else sources, template)
         real, known = environment.folder(path), known_words("chat_templates")
         is_built_in = template in known and "/" not in template
-        if not (is_built_in or path.removeprefix(sources) in known or (real is not None and real.is_file())):
+        is_mounted = any(path.removeprefix(f"{mount.path}/") in mount.files for mount in environment.mounts)
+        is_there = is_mounted or (real is not None and real.is_file())
+        if not (is_built_in or path.removeprefix(sources) in known or is_there):
             raise EngineStartError(
                 f"vllm.exceptions.VLLMValidationError: The supplied chat template string ({template}) appears path-like, but doesn't exist! "
                 f"Tried: {template} and {posixpath.join(_TEMPLATES, template)} (parameter=chat_template)"

@@ -12,11 +12,12 @@ from typing import Final
 from localcloud.vllm import hub
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.memory import EngineStartError
-from localcloud.vllm.recorded import GIB, Model, constant, find_model
+from localcloud.vllm.recorded import GIB, Model, constant, find_model, in_stored_form
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
 _FIRST_STREAMER: Final = (0, 11, 1)
 """First release that authenticates at Cloud Storage (Google's GKE page on the streamer). Before it, `gs://` is not a valid model name."""
+_CONFIG: Final = "config.json"
 _STREAMED_FORMATS: Final = ("runai_streamer", "runai_streamer_sharded")
 
 
@@ -61,17 +62,17 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
     if model is None:
         raise EngineStartError(_not_a_model(name))
     if name.startswith("gs://") and environment.buckets is not None:
-        return _streamed_weights(arguments, environment, model)
+        return _streamed_weights(arguments, environment)
     if name.startswith("gs://"):
         rate = min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s)
         return Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
     return _hub_weights(arguments, model, environment)
 
 
-def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> Weights:
+def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
     below = _streamed_files(arguments, environment)
     weights = _folder_weights(arguments.model, below, min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s))
-    buffer = _buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
+    buffer = _buffer_bytes(weights.model, weights.size_bytes, environment.streamer_limit)
     return replace(weights, streamed=True, host_gib=(constant("SERVER_HELD_GIB"), buffer / 2**30))
 
 
@@ -128,9 +129,11 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
 
 def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
     folder = environment.folder(arguments.model)
-    files: dict[str, int] = {}
+    files: dict[str, int | str] = {}
     if folder is not None and folder.is_dir():
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
+    if folder is not None and _CONFIG in files:
+        files[_CONFIG] = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
     volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
     weights = _folder_weights(
@@ -145,14 +148,14 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
     return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, constant("SERVER_HELD_GIB")))
 
 
-def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Weights:
+def _folder_weights(name: str, files: Mapping[str, int | str], mb_per_s: float) -> Weights:
     """Check a folder as vLLM does: first the configuration, then the weights.
 
     A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
     """
-    if "config.json" not in files and "params.json" not in files:
+    if _CONFIG not in files and "params.json" not in files:
         raise EngineStartError(_not_a_model(name))
-    weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
+    weights = {file: int(size) for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
     if not weights:
         raise LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
     model = find_model(name)
@@ -161,12 +164,13 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Wei
             f"ValueError: the simulated server does not support the checkpoint in '{name}': "
             "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
         )
+    model = in_stored_form(model, str(files.get(_CONFIG)))
     known = model.disk_bytes
     total = sum(weights.values())
     return Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
 
 
-def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int]:
+def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int | str]:
     """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
     name = arguments.model
     if environment.release < _FIRST_STREAMER:

@@ -47,7 +47,7 @@ def test_a_preview_shows_the_price_that_counts_for_the_deployed_stack(  # noqa: 
 ):
     monkeypatch.setattr(update_tools, "read", lambda _stack: now)
     monkeypatch.setattr(update_tools, "create_state", lambda *_args, **_options: None)
-    monkeypatch.setattr(update_tools, "_may_be_gone", lambda _state: False)
+    monkeypatch.setattr(update_tools, "_differences", lambda _state: ())
     seen = anyio.run(lambda: call(build(bench_of(), audit), "preview", {"stack": STACK}))
     assert seen.structured_content["usd_per_hour_now"] == usd
 

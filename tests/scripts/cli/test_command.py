@@ -15,7 +15,7 @@ import pytest
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from tests.polling import until
 from tests.safetensors_files import safetensors
 
@@ -65,6 +65,20 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(words, sentence, c
     command = Command(name="x", help="Do x.", options=Outer, run=lambda _options: ExitCode.DONE)
     assert run_command(command, words) == 2
     assert capsys.readouterr().err == f"x: {sentence}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfStack:
+    """Options of a command for a stack."""
+
+    stack: StackName
+
+
+def test_a_stack_with_organization_and_project_is_refused_with_its_name(capsys):
+    command = Command(name="x", help="Do x.", options=OfStack, run=lambda _options: ExitCode.DONE)
+    assert run_command(command, ["--stack", "acme/gemma-serving/l4-qat"]) == 2
+    said = "--stack is 'acme/gemma-serving/l4-qat'; it must be the name alone: l4-qat."
+    assert capsys.readouterr().err == f"x: {said}\n"
 
 
 BUFFERED = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}

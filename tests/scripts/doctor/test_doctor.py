@@ -55,6 +55,7 @@ from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run, Scenario, Tpu
+from tests.cloud.test_template_age import APRIL, JULY
 from tests.tools.ci_page import page_commands
 
 PROJECT = "doctor-project"
@@ -281,12 +282,13 @@ class World:
         policy["bindings"] = [*policy.get("bindings", []), {"role": role, "members": [member]}]
         self.admin("POST", f"{path}:setIamPolicy", {"policy": policy})
 
-    def stage(self, stack, *, without="", commit=""):
+    def stage(self, stack, *, without="", commit="", template=JULY):
         """Put the weights into the bucket, as `scripts.stage_model` does, from a folder or from a commit of the hub."""
         checkpoint = self.folder / "checkpoint"
         checkpoint.mkdir(exist_ok=True)
         (checkpoint / "config.json").write_text("{}")
         (checkpoint / "model.safetensors").write_text("weights")
+        (checkpoint / "chat_template.jinja").write_text(template)
         self.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/storage.googleapis.com:enable", {})
         name = f"{PROJECT}-gemma-{stack}-models"
         existing = self.admin("GET", f"/storage/storage/v1/b?project={PROJECT}").get("items", [])
@@ -1096,6 +1098,20 @@ def test_weights_are_missing_until_they_are_staged_whole(world):
     assert world.state("weights", "l4-qat") == "ok"
     world.scenario(faults=[{"method": "storage.objects.get", "count": 999, "status": 403}])
     assert world.state("weights", "l4-qat") == "unknown"
+
+
+def test_the_age_of_the_template_is_said_and_fails_nothing(world):
+    assert not [line for line in world.doctor("l4-qat")[1]["checks"] if line["check"] == "chat template"]
+    for text, status, age, detail in (
+        (JULY, "ok", "2026-07", "it has Google's fixes of April and 9 July 2026"),
+        (APRIL, "ok", "2026-04", "it has Google's fixes of April 2026, but lacks Google's fix of 9 July 2026"),
+        ("{{ messages }}", "unknown", "unknown", "it has an unknown age: it was not read, or does not write what"),
+    ):
+        world.stage("l4-qat", template=text)
+        world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
+        line = world.line("chat template", "l4-qat")
+        assert (line["status"], line["values"], line["fix"]) == (status, {"age": age}, "")
+        assert line["detail"].startswith(detail)
 
 
 def test_a_drafter_is_missing_until_its_copy_is_staged_with_the_hash_of_the_settings(world):

@@ -189,7 +189,7 @@ class TestTheCommand:
         ("phase", "reason", "says"),
         [
             ("failed", "The confined server could not use the accelerator: set tpu.container: privileged.", "Set gemma-serving:tpu.container: privileged.\n"),
-            ("failed", "The disk of the TPU VM is broken.", "known cause: The disk of the TPU VM is broken.\n"),
+            ("failed", "The disk of the TPU VM is broken.", "logs: the server's error, whose cause is not known: The disk of the TPU VM is broken.\n"),
             ("failed", f"The server exited with code 1: {ENGINE_FAILED}", "vLLM's engine did not start."),
             ("retrying", "The disk of the TPU VM is broken.", "--lines 1000`. Fix the setting that it names."),
         ],
@@ -209,6 +209,22 @@ class TestTheCommand:
         cloud = CloudFacts(state="FAILED", state_since=now, stored=f"gemma-{RUN.stack}-00001-abc")
         assert failed_service_cause(stack, cloud).line == NO_WEIGHTS
         assert failed_service_cause(stack, replace(cloud, stored="another")) is None
+
+    def test_an_error_without_a_known_cause_is_named_and_never_called_one(self, deployed, capsys, monkeypatch):
+        monkeypatch.setattr("gemma_serving.cloud.google_api.connect", lambda _: deployed.api)
+        error = "(EngineCore pid=7) ERROR 11-27 10:00:00 [core.py:1136] NotImplementedError: draft models do not support multimodal models"
+        last = [f"(APIServer pid=1)   frame {number}" for number in range(60)]
+        write(deployed, RUN, error, *last, f"(APIServer pid=1) {ENGINE_FAILED}")
+        shown = error.partition("] ")[2]
+        cloud = CloudFacts(
+            state="FAILED", state_since=datetime.now(UTC).isoformat(), stored=f"gemma-{RUN.stack}-00001-abc"
+        )
+        found = failed_service_cause(StackState(stack=RUN.stack, status="missing"), cloud)
+        assert (found.line, found.hint) == (shown, "")
+        assert run_command(command.COMMAND, ["--stack", RUN.stack, "--json"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["cause"] == {"finding": "", "line": shown, "fix": ""}
+        assert said.err.endswith(f"logs: the server's error, whose cause is not known: {shown}\n")
 
     def test_a_wrong_duration_is_refused(self, capsys):
         assert run_command(command.COMMAND, ["--stack", "x", "--since", "10"]) == 2

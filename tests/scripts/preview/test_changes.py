@@ -174,7 +174,7 @@ def test_the_price_now_is_that_of_the_deployed_stack_while_idle_and_with_all_ins
         found = {"type": SERVICE_TYPE, "urn": "v", "inputs": scaling}
         document = {"version": 3, "deployment": {"resources": [stack_resource(), found]}}
         monkeypatch.setattr(deployed, "read_deployment", lambda _stack, it=document: deployment_of("dev", it))
-        outputs, costs = deployed_stack("dev")
+        outputs, costs = deployed_stack("dev", {})
         assert (outputs.model, costs.now, costs.most) == ("google/gemma-4-E2B-it", least * 1.42, most * 1.42)
 
 
@@ -183,16 +183,18 @@ def test_a_stack_without_a_state_has_no_price(monkeypatch):
         raise CommandRefusedError("no stack")
 
     monkeypatch.setattr(deployed, "read_deployment", missing)
-    assert deployed_stack("dev") == (None, None)
+    assert deployed_stack("dev", {}) == (None, None)
 
 
-def test_a_machine_whose_collector_alone_changes_keeps_its_server():
-    new, key = {"gemma-serving-collector": "b"}, 'metadata["gemma-serving-collector"]'
-    for before in ({}, {"gemma-serving-collector": "a"}):
-        changes = changes_of(machine(before, new, key))
-        assert effect_of_changes(changes) == "update"
-    changes = changes_of(machine({"startup-script": "a"}, {"startup-script": "b"}, 'metadata["startup-script"]'))
-    assert effect_of_changes(changes) == "restart"
+@pytest.mark.parametrize(
+    ("name", "effect"),
+    [("gemma-serving-collector", "update"), ("startup-script", "update"), ("gemma-serving-document", "restart")],
+)
+def test_a_machine_whose_collector_or_script_alone_changes_keeps_its_server(name, effect):
+    """tests/engine/test_tpu_stack.py: a changed start-up script leaves the server running."""
+    for before in ({}, {name: "a"}):
+        changes = changes_of(machine(before, {name: "b"}, f'metadata["{name}"]'))
+        assert effect_of_changes(changes) == effect
 
 
 def test_a_pull_request_shows_a_gateways_settings_findings_and_the_effect_of_a_change(tmp_path, subtests):

@@ -13,6 +13,7 @@ import pytest
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine import runner
+from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.cli.github import GitHubRepository
 from gemma_serving.scripts.preview import previews
@@ -138,6 +139,10 @@ def test_an_unreachable_github_is_one_sentence():
         repository("http://127.0.0.1:9").upsert_comment(7, MARKER, "x")
 
 
+def missing(stack):
+    return StackState(stack=stack, status="missing")
+
+
 def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypatch, tmp_path):
     """Nothing is written to the backend, and the settings file stays as it was."""
     path = tmp_path / "Pulumi.new.yaml"
@@ -157,6 +162,7 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    monkeypatch.setattr(previews, "read", missing)
     (found,) = preview_stacks(["new"], hide_secrets=False)
     assert (found.unchanged, found.new_stack, found.error) == (12, True, None)
     assert asked[0][1] == "gs://real"
@@ -213,6 +219,7 @@ def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(deployed))
+    monkeypatch.setattr(previews, "read", missing)
     monkeypatch.setattr(previews, "selected_or_new", lambda stack, **_: contextlib.nullcontext(stack in deployed))
     monkeypatch.setattr(previews, "preview", lambda stack: asked.append(stack) or ENGINE)
     options = ["run", *(["--base", base] if base else []), "--out", "out"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.cloud.clock import GoogleClock
-from gemma_serving.contracts.answers import Absent, Unknown
+from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
@@ -15,7 +15,7 @@ from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, docu
 from gemma_serving.scripts.smoke.failure import ServerFailure
 from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack import facts as stack_facts
-from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_buckets, serving
+from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_parts, serving
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.serves import run_end, serves_now
 from gemma_serving.scripts.status.judge import document_that_serves
@@ -283,9 +283,22 @@ def test_a_bucket_that_no_longer_exists_is_said_and_one_that_cannot_be_read_is_u
     monkeypatch.setattr(deployed_server, "connect", lambda _project: world.api)
     outputs = {"name": "gemma-x-models", "project": PROJECT}
     found = state(stack_resource(), service(), resource("gcp:storage/bucket:Bucket", "models", outputs=outputs))
-    assert lost_buckets(found) == ["gemma-x-models"]
+    (said,) = lost_parts(found)
+    assert said.startswith("Bucket gemma-x-models no longer exists, so no server can start from its files.")
     world.call("POST", "storage", f"storage/v1/b?project={PROJECT}", {"name": "gemma-x-models", "location": "US"})
-    assert lost_buckets(found) == []
+    assert lost_parts(found) == []
     monkeypatch.setattr(deployed_server, "lookup", lambda *_: Unknown("no answer"))
     with pytest.raises(ScriptError, match="no answer"):
-        lost_buckets(found)
+        lost_parts(found)
+
+
+@pytest.mark.parametrize("status", ["ENABLED", "DISABLED", "DESTROYED", ""])
+def test_a_secret_version_is_lost_if_it_was_destroyed_or_deleted(monkeypatch, status):
+    version = f"projects/{PROJECT}/secrets/gemma-x-api-key/versions/2"
+    component = resource("gemma-serving:index:ApiKeySecret", "api-key", outputs={"versionName": version})
+    found = state(stack_resource(), service(), component, resource("gcp:secretmanager/secret:Secret", "api-key"))
+    answer = Present({"state": status}) if status else Absent()
+    monkeypatch.setattr(deployed_server, "connect", lambda *_: None)
+    monkeypatch.setattr(deployed_server, "lookup", lambda *_: answer)
+    gone = [f"{version} was destroyed, so no server that reads it can start again."]
+    assert lost_parts(found) == (gone if status in {"DESTROYED", ""} else [])

@@ -11,8 +11,8 @@ from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import facts as stack_facts
 from gemma_serving.scripts.stack.facts import facts_of, read_facts
-from gemma_serving.scripts.stack.serves import serves_now
-from tests.scripts.planted_states import queued, resource, stack_resource, state
+from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now
+from tests.scripts.planted_states import queued, resource, service, stack_resource, state
 
 TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
 COMPONENT = resource(CAPACITY_COMPONENT, "capacity")
@@ -57,6 +57,53 @@ NETWORK = resource("gcp:compute/network:Network", "network")
 def test_google_says_what_serves(cloud, word, why):
     found = serves_now(replace(facts_of(DEPLOYED), server=Present(cloud)))
     assert (found.word, found.why) == (word, why)
+
+
+SERVES = CloudFacts(state="READY", declared="x-1", stored="x-1", running="x-1", traffic={"x-1": 100})
+RUN = service(0, uri="https://s")
+
+
+@pytest.mark.parametrize(
+    ("server", "cloud", "lost", "said"),
+    [
+        (RUN, SERVES, Present(["It is gone."]), ["It is gone."]),
+        (RUN, SERVES, Unknown("no answer"), []),
+        (RUN, replace(SERVES, stored="x-2"), None, ["The revision was changed outside Pulumi: x-2 instead of x-1."]),
+        (RUN | {"initErrors": ["It failed."]}, replace(SERVES, stored="x-2"), None, []),
+        (
+            RUN,
+            replace(SERVES, scaling={"minInstanceCount": 1}),
+            None,
+            ["The scaling of the service was changed outside Pulumi: minInstanceCount 1."],
+        ),
+        (
+            RUN,
+            CloudFacts(state="MISSING", has_ended=True),
+            None,
+            ["Nothing serves. A teardown, a guard or an interrupted `up` deleted the server."],
+        ),
+    ],
+)
+def test_what_google_has_otherwise_is_said_unless_it_is_unknown_or_of_a_failed_up(server, cloud, lost, said):
+    facts = replace(facts_of(state(stack_resource(), server)), server=Present(cloud), lost=lost)
+    assert differs(facts) == said
+
+
+@pytest.mark.parametrize(
+    ("cloud", "shares"),
+    [
+        (SERVES, ""),
+        (replace(SERVES, traffic=None), ""),
+        (replace(SERVES, state="FAILED", stored="x-2"), ""),
+        (replace(SERVES, traffic={"x-1": 90, "x-0": 10}), "90 % x-1, 10 % x-0"),
+        (replace(SERVES, traffic={"x-0": 100}), "100 % x-0"),
+        (replace(SERVES, state="FAILED", traffic={"x-0": 100}), "100 % x-0"),
+        (replace(SERVES, state="DEPLOYING", traffic={"x-0": 100}), ""),
+    ],
+)
+def test_traffic_of_another_revision_than_the_latest_was_moved_by_a_person(cloud, shares):
+    said = moved_traffic(replace(facts_of(state(stack_resource(), RUN)), server=Present(cloud)))
+    assert said.partition(".")[0] == (f"Traffic was moved outside Pulumi: {shares}" if shares else "")
 
 
 def test_a_request_that_google_no_longer_has_and_never_granted_was_no_server():

@@ -95,7 +95,7 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
             (),
             "gemma up x",
         ),
-        (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "gemma preview x"),
+        (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "gemma up x --refresh"),
         (replace(DEPLOYED, cloud=None), EMPTY, (), "gemma doctor x"),
         (
             replace(DEPLOYED, cloud=replace(READY, phase="compiling")),
@@ -108,9 +108,6 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
 def test_each_situation_names_the_next_command(status, kept, locks, command):
     facts = facts_of(kept, locks=locks)
     assert next_command(status, facts) == command
-    if command.startswith("gemma connect"):
-        lost = replace(facts, lost_buckets=Present(["b"]))
-        assert next_command(status, lost) == "gemma up x --refresh"
 
 
 @pytest.mark.parametrize(

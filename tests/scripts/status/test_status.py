@@ -358,7 +358,7 @@ def test_a_missing_engine_is_one_sentence_of_all_stacks(monkeypatch):
 
 def test_one_cause_of_several_reads_is_shown_once_below_the_stacks():
     why = "Google rejected your login (expired). Run `gcloud auth application-default login`, then the same command again."
-    reads = tuple(UnansweredSource(source=source, why=why) for source in ("google", "buckets"))
+    reads = tuple(UnansweredSource(source=source, why=why) for source in ("google", "buckets and secrets"))
     stacks = [replace(READY, stack=stack, unanswered=reads) for stack in ("one", "two")]
     shown = drawn(replace(REPORT, stacks=tuple(stacks)), 80, terminal=False)
     assert shown.count("rejected your login") == 1

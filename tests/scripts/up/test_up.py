@@ -27,7 +27,7 @@ from gemma_serving.scripts.doctor import blocking
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import facts, refused_capacity, unfinished_teardown
+from gemma_serving.scripts.stack import facts, refused_capacity, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.up import __main__ as command
@@ -109,12 +109,13 @@ class Engine:
         self.serves = ServesNow(word="deployed")
         """What Google says of the server."""
         self.previews = []
-        monkeypatch.setattr(up, "serves_now", lambda _facts: self.serves)
+        for module in (up, serves):
+            monkeypatch.setattr(module, "serves_now", lambda _facts: self.serves)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "next_lines", lambda _stack: ["it serves"])
         monkeypatch.setattr(up, "limits_line", lambda limits, project, _: self.limits[limits.max_age_s, project])
-        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda *_: (None, None))
         monkeypatch.setattr(
             "sys.stdin",
             type("Tty", (), {"isatty": lambda _: True, "fileno": lambda _: -1, "readline": lambda _: self.typed})(),
@@ -253,9 +254,8 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     out, err = capsys.readouterr()
     assert engine.previews == [("--refresh",)]
     assert "comparing every resource with Google" in err
-    assert err.startswith(f"up: {engine.serves.why}\n")
-    assert out.splitlines() == [f"{STACK}: no changes; 3 resources are as Google reports them."]
-    assert engine.updates == [(STACK, ())], "outputs can differ alone, as after recover"
+    assert out.splitlines() == [engine.serves.why, f"{STACK}: no changes; 3 resources are as Google reports them."]
+    assert engine.updates == [(STACK, ("--refresh",))], "state and outputs can differ alone, as after recover"
 
 
 def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, capsys):
@@ -882,12 +882,51 @@ EFFECTS = [
 
 @pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
 def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
-    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda *_: (None, None))
     sentences = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0]).sentences
     assert sentences[0].startswith(f"{stack}: {words}")
     text = "\n".join(sentences)
     assert [part for part in parts if part not in text] == []
     assert parts or "No requests are lost." not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "cloud", "parts"),
+    [
+        (LABELS, CloudFacts(state="ACTIVE", running="0123"), ["the server keeps running", "No requests are lost."]),
+        (LABELS, CloudFacts(state="ACTIVE", phase="failed", running="0123"), ["the server keeps running"]),
+        (LABELS, CloudFacts(state="ACTIVE", phase="booting"), ["the server keeps running"]),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", unknown=("No answer.",)),
+            ["the server keeps running", "No requests are lost."],
+        ),
+        (
+            LABELS,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
+        (
+            RESTART,
+            CloudFacts(state="ACTIVE", phase="failed"),
+            ["tpu-v6e1: changes a stack that serves nothing. A start takes "],
+        ),
+        (REVISION, CloudFacts(state="FAILED"), ["tpu-v6e1: changes a stack that serves nothing. A start takes "]),
+        (
+            REVISION,
+            CloudFacts(state="FAILED", running="gemma-x-00001-abc"),
+            ["The old revision serves until the new one is ready"],
+        ),
+    ],
+)
+def test_a_server_that_was_never_ready_does_not_keep_running(engine, capsys, change, cloud, parts):
+    engine.preview, engine.facts = preview_of(change), replace(cloud, place="us-east5-a")
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    typed("--yes")
+    out = capsys.readouterr().out
+    assert [part for part in parts if part not in out] == []
+    promises = ("keeps running", "No requests are lost.", "The old revision serves", "restores the previous")
+    assert not cloud.serves_nothing or not any(promise in out for promise in promises)
 
 
 @pytest.mark.parametrize(
@@ -905,7 +944,7 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
     ],
 )
 def test_the_cost_is_compared_with_the_rate_now_of_the_deployed_stack(monkeypatch, stack, change, costs, text):
-    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, costs))
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda *_: (OUTPUTS, costs))
     assert upcoming(stack, preview_of(change), changes_of(preview_of(change))[0]).cost.startswith(text)
 
 
@@ -958,7 +997,7 @@ def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, mo
     ends = {None: ("spot",), "2026-11-26T20:00:00Z": ()}
     for deadline, endless in ends.items():
         deployed = replace(OUTPUTS, provisioning="spot", deadline=deadline), tpu_costs(1.40)
-        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack, found=deployed: found)
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda *_, found=deployed: found)
         coming = upcoming(STACK, preview_of(LABELS), changes_of(preview_of(LABELS))[0])
         assert coming.cost.startswith("$1.40/h, as now, ")
         assert coming.endless_forms == endless

@@ -364,6 +364,33 @@ async def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path
         assert running._instances[NAME].server is not before
 
 
+@in_loop
+async def test_an_instance_that_crashed_comes_back_only_while_its_secrets_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("localcloud.running.revisions._RESTART_PAUSE_S", 0.01)
+    async with revisions(tmp_path) as running:
+        given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+        await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        before, read_secret = running._instances[NAME].server, running._read_secret
+        assert before is not None
+
+        def destroyed(name: str, _account: str) -> str:
+            raise RevisionFailedError(f"Secret Version [{name}] is in DESTROYED state.")
+
+        running._read_secret = destroyed
+        await before.stop()
+        await asyncio.sleep(0.5)
+        assert running._instances[NAME].server is before
+        running._read_secret = read_secret
+        for _ in range(600):
+            await asyncio.sleep(0.05)
+            if running._instances[NAME].server is not before:
+                break
+        else:
+            raise AssertionError("the instance did not come back")
+
+
 def test_stopping_leaves_no_process(tmp_path: Path):
     async def run() -> int:
         async with revisions(tmp_path) as running:

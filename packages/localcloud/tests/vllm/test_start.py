@@ -1,6 +1,8 @@
 """Memory and start: the measured figures of the deployments that these models ran on."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,9 @@ import pytest
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.recorded import find_card, find_model, weights_gib
-from localcloud.vllm.settings import RuntimeEnvironment, read
+from localcloud.vllm.settings import Bucket, RuntimeEnvironment, read
 from localcloud.vllm.startup import KilledError, Start, plan
+from localcloud.vllm.weights import find_weights
 
 L4_QAT = "/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct"
 
@@ -123,7 +126,7 @@ def test_the_estimated_length_of_a_refusal_fits_and_one_block_more_does_not():
 
 def environment(
     tmp_path: Path,
-    files: dict[str, int],
+    files: Mapping[str, int | str],
     *,
     memory_mib: int = 32768,
     readable: bool = True,
@@ -171,6 +174,43 @@ def test_prefetching_reads_twice_and_buffered_reads_and_eager_mode_shorten_it(tm
     both = start(slow, "--safetensors-load-strategy=prefetch").total_s - start(slow).total_s
     assert both == pytest.approx(16.44e3 / 75, rel=0.01)
     assert start(environment(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - COMPILE_S)
+
+
+PLAIN = {"gemma-4-12b/config.json": 900, "gemma-4-12b/model.safetensors": 7}
+FORMS = {
+    "": "12B",
+    "{}": "12B",
+    '{"model_type": "gemma4_unified"}': "12B",
+    '{"model_type": "m", "quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}}}': "12B-w4a16",
+    '{"model_type": "m", "quantization_config": {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}}}}': "12B-fp8",
+    '{"model_type": "m", "quantization_config": {"quant_method": "awq"}}': "12B",
+}
+
+
+@pytest.mark.parametrize(("config", "model"), FORMS.items())
+def test_the_precision_is_that_of_the_configuration_whatever_the_folder_is_named(
+    tmp_path: Path, config: str, model: str
+):
+    files = {**PLAIN, "gemma-4-12b/config.json": config}
+    around = environment(tmp_path, files)
+    on_mount = find_weights(parse(["vllm", "serve", "/mnt/models/gemma-4-12b"]), around)
+    streamed = parse(["vllm", "serve", "gs://b/gemma-4-12b", "--load-format=runai_streamer"])
+    in_bucket = find_weights(streamed, replace(around, buckets={"b": Bucket(files=files, problem="")}))
+    folder = tmp_path / "gemma-4-12b"
+    folder.mkdir()
+    (folder / "config.json").write_text(config)
+    (folder / "model.safetensors").write_text("placeholder")
+    on_disk = find_weights(parse(["vllm", "serve", str(folder)]), replace(around, mounts=()))
+    assert [found.model.name for found in (on_mount, in_bucket, on_disk)] == [model] * 3
+
+
+def test_a_quantized_checkpoint_in_a_folder_of_another_name_serves(tmp_path: Path):
+    """In bf16, 12B does not fit on an L4."""
+    words = ["vllm", "serve", "/mnt/models/gemma-4-12b", "--max-model-len=8192"]
+    w4a16 = next(config for config, name in FORMS.items() if name == "12B-w4a16")
+    around = environment(tmp_path, {**PLAIN, "gemma-4-12b/config.json": w4a16})
+    assert plan(parse(words), around).capacity is not None
+    assert plan(parse(words), environment(tmp_path, PLAIN)).capacity is None
 
 
 def error_of(planned: Start) -> str:
