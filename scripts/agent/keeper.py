@@ -64,6 +64,8 @@ class Keepers:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process inherits it
             except BlockingIOError:
                 return False
+            if until_s:
+                path.touch()  # a new limit begins now, also with the file of an earlier one
             self._started[stack] = subprocess.Popen(
                 [sys.executable, "-m", __name__, stack, str(until_s), str(path.stat().st_mtime)],
                 cwd=runner.project_folder(),
