@@ -69,9 +69,9 @@ kills: setup  #m Kill the engine at random moments and search for leaks.
 AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
 	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
 
-# Published vulnerabilities of the locked packages. A package that the index does not report on fails too. Those of the real vLLM are excluded: its
-# vLLM is one of the measured releases and listens on 127.0.0.1 (gemma_serving/planning/data/advisories.json covers the images).
-AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt
+# Published vulnerabilities of the locked packages. A package that the index does not report on fails too. SECURITY.md names the lock files that are
+# excluded. Each is bound to an older release (gemma_serving/planning/data/advisories.json covers the images).
+AUDITED = requirements.txt requirements/agent.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt judges/tpu_compiler/locks/0.32.0.txt
 audit: setup  #m Check the locked packages for vulnerabilities.
 	@$(AUDITORS)
 	@failed=0; for file in $(AUDITED); do \

@@ -26,6 +26,8 @@ SERVER_PATHS: Final = (
 
 vLLM has more: adapters, rendering, scores, weights, profiles; and its API key guards only `/v1`. Envoy rejects a longer expression.
 """
+METHODS: Final = "GET|HEAD|POST"
+"""Methods of all these clients. A request with another one reaches no server."""
 BACKEND_PATHS: Final = "(health|metrics)"
 """Paths of one server that callers reach with GET, below `/-/NAME/`."""
 UPSTREAM_IDLE_S: Final = 3
@@ -93,7 +95,10 @@ def _overload_manager() -> _Block:
 def _routes(servers: Sequence[GatewayServer]) -> Iterator[_Block]:
     # Envoy's default of 15 s cuts every long answer.
     to_model: _Block = {"cluster": "model", "timeout": "0s", "retry_policy": _retries()}
-    models: Sequence[_Block] = [{"match": _regex(paths), "route": to_model} for paths in SERVER_PATHS]
+    methods = [{"name": ":method", "string_match": _regex(METHODS)}]
+    models: Sequence[_Block] = [
+        {"match": {**_regex(paths), "headers": methods}, "route": to_model} for paths in SERVER_PATHS
+    ]
     for route in (*map(_backend_route, servers), *models):
         headers = [
             *route["match"].get("headers", ()),

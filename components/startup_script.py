@@ -1,4 +1,4 @@
-"""Start-up script of the TPU machine: the modules of `vm_agent` and nine of `contracts`, joined into one program and compressed."""
+"""Start-up script of the TPU machine: the modules of `vm_agent` and ten of `contracts`, joined into one program and compressed."""
 
 import ast
 import base64
@@ -38,6 +38,7 @@ PLAIN_FILE: Final = {"name": "agent.py", "folder": "/var/lib/gemma-serving", "va
 
 SECTIONS = (
     "gemma_serving.contracts.guest_attributes",
+    "gemma_serving.contracts.log_phases",
     "gemma_serving.contracts.server_errors",
     "gemma_serving.contracts.machine_log",
     "gemma_serving.contracts.masking",

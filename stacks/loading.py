@@ -13,6 +13,7 @@ import yaml
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.settings_files import committed_text, no_settings_file, read_regular, refresh_command
 from gemma_serving.contracts.spelling import meant, odd_character
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
@@ -233,9 +234,11 @@ def is_gateway_file(path: Path) -> bool:
 def _config_of(path: Path) -> Mapping[str, object]:
     """Return the configuration of a settings file. Raises SettingsError for a missing or invalid file."""
     try:
-        document = read_yaml(path.read_text(encoding="utf-8"))
+        document = read_yaml(read_regular(path))
     except FileNotFoundError:
         raise SettingsError(_missing_file(path)) from None
+    except OSError as error:
+        raise SettingsError(f"{path.name} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save the file as UTF-8."
@@ -252,15 +255,11 @@ def _config_of(path: Path) -> Mapping[str, object]:
 
 
 def _missing_file(path: Path) -> str:
-    from gemma_serving.contracts.settings_files import no_settings_file  # noqa: PLC0415 - only an error needs it
-
     return no_settings_file(_stack_of(path.name), path.parent)
 
 
 def _no_settings(path: Path) -> str:
     """Return the error for a file that can be read. The engine writes one with only a salt if the stack's own was deleted."""
-    from gemma_serving.contracts.settings_files import committed_text, refresh_command  # noqa: PLC0415 - only an error needs it
-
     document = as_mapping(read_yaml(path.read_text(encoding="utf-8")))
     outside = next((key for key in map(str, document) if key.startswith(f"{PRODUCT}:")), "")
     if outside:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from gemma_serving.contracts.installation import project_root
+from gemma_serving.contracts.settings_files import read_regular
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.numbers import read_json
@@ -46,7 +47,7 @@ def read_model(path: Path, *, name: str | None = None) -> ModelSpec:
 def read_object(path: Path) -> Mapping[str, object]:
     """Return the JSON object of a file. Raises PlanningError."""
     try:
-        value = read_json(path.read_text(encoding="utf-8"))
+        value = read_json(read_regular(path))
     except OSError as error:
         raise PlanningError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:

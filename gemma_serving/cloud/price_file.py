@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gemma_serving.cloud.model_files import PROJECT
 from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.settings_files import read_regular
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import read_json
@@ -63,7 +64,7 @@ def list_prices(folder: Path = PROJECT) -> PriceBook:
 
 def _book(path: str, folder: Path) -> PriceBook:
     try:
-        document = read_json((folder / path).read_text(encoding="utf-8"))
+        document = read_json(read_regular(folder / path))
     except OSError as error:
         raise PlanningError(
             f"Cannot read the price file {path}: {error.strerror}. Set gemma-serving:prices to a path relative to Pulumi.yaml."

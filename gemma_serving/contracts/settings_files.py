@@ -1,5 +1,6 @@
 """Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder, and examples of them in a folder of their own."""
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,13 @@ from gemma_serving.contracts.spelling import did_you_mean
 
 EXAMPLES: Final = PACKAGE / "examples"
 """Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
+
+
+def read_regular(path: Path) -> str:
+    """Return the text of a file. Raises OSError, also for a pipe or a device, which may have no end, and UnicodeDecodeError."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.read_text(encoding="utf-8")
 
 
 def shipped_files(folder: Path) -> Sequence[Path]:

@@ -34,6 +34,10 @@ class _Signals:
         self.held = False
         """True while a program starts. A signal waits until it is registered."""
         self.came = False
+        self.starting = threading.Lock()
+        """Held while another thread starts a program and registers it."""
+        self.is_over = False
+        """True after an interrupted command. Other threads then start nothing more, because nobody would forward a signal."""
         self.cancel: Callable[[], object] | None = None
 
 
@@ -43,7 +47,7 @@ _SIGNALS: Final = _Signals()
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
     """Forward terminating signals to children, and raise KeyboardInterrupt, but not before the children of other threads have exited."""
-    _SIGNALS.came = False
+    _SIGNALS.came = _SIGNALS.is_over = False
     before = {number: signal.getsignal(number) for number in ENDING}
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in taken:
@@ -52,6 +56,7 @@ def interruptible() -> Generator[None]:
         yield
     finally:
         if _SIGNALS.came:
+            _end_starts()
             for process in tuple(_SIGNALS.children):
                 _await_end(process.wait)
         for number in taken:
@@ -198,9 +203,12 @@ def _interrupt() -> None:
 
 @contextlib.contextmanager
 def _held() -> Generator[None]:
-    """Delay signals. Only the main thread handles signals."""
+    """Delay signals until a program is registered. Only the main thread handles signals; a command waits for the starts of other threads."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        with _SIGNALS.starting:
+            if _SIGNALS.is_over:
+                raise KeyboardInterrupt
+            yield
         return
     came, _SIGNALS.held = _SIGNALS.came, True
     try:
@@ -209,6 +217,13 @@ def _held() -> Generator[None]:
         _SIGNALS.held = False
     if _SIGNALS.came and not came:
         _interrupt()
+
+
+def _end_starts() -> None:
+    """Wait until other threads have registered the programs that they are starting, and let them start no more."""
+    while not _SIGNALS.is_over:
+        with contextlib.suppress(KeyboardInterrupt), _SIGNALS.starting:
+            _SIGNALS.is_over = True
 
 
 def _await_end(wait: Callable[..., object]) -> None:

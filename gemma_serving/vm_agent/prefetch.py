@@ -1,5 +1,6 @@
 """Fetch a document's models from the Hugging Face hub, while the image is pulled and the old server still serves."""
 
+import hashlib
 import http.client
 import json
 import os
@@ -13,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from gemma_serving.contracts.guest_attributes import WAITING_FOR_HUB
 from gemma_serving.contracts.server_errors import is_final
@@ -39,7 +40,7 @@ from gemma_serving.vm_agent.mounted import (
     set_link,
     tree_bytes,
 )
-from gemma_serving.vm_agent.weights import StoredObject, WeightsCopy
+from gemma_serving.vm_agent.weights import SAFE_NAME, StoredObject, WeightsCopy, size_of
 
 HUB_ENDPOINT = "https://huggingface.co"
 DEFAULT_REVISION = "main"
@@ -51,8 +52,6 @@ EXCLUDED = "original/"
 """Folder with a second copy of the weights, in the format of their training."""
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot")
 """Formats that vLLM does not load from a repository with safetensors."""
-SAFE_NAME = re.compile(r"(?!\.{1,2}(?:/|$))[^/\0\\]{1,255}(?:/(?!\.{1,2}(?:/|$))[^/\0\\]{1,255}){0,20}")
-"""Names of files that stay in their folder."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 HUB_CHUNK_BYTES = 64 * 1024 * 1024
@@ -71,6 +70,9 @@ HUB_ERRORS = {
 }
 """huggingface_hub's message for each X-Error-Code (utils/_http.py), by which contracts.server_errors knows a final failure."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+CHECKED: "set[tuple[str, int, int]]" = set()
+"""Digest, inode and last change in ns of each content of the cache that this process has read. A container cannot set the time of a change."""
 
 
 @dataclass(frozen=True)
@@ -148,15 +150,16 @@ class HubCopy(WeightsCopy):
     """After `missing`: each file of the repository, and the name of its content."""
 
     def _list(self) -> "list[StoredObject]":
-        revision = urllib.parse.quote(self.revision or DEFAULT_REVISION, safe="")
-        answer = self._answer(f"api/models/{self.weights.uri}/revision/{revision}?blobs=true", MOST_LISTED_BYTES)
+        revision = self.revision or DEFAULT_REVISION
+        quoted = urllib.parse.quote(revision, safe="")
+        answer = self._answer(f"api/models/{self.weights.uri}/revision/{quoted}?blobs=true", MOST_LISTED_BYTES)
         try:
             listed = json.loads(answer)
             self.commit = str(listed["sha"])
             found = [hub_object(raw) for raw in listed["siblings"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise HubCopyError(f"The hub's list of {self.weights.uri} cannot be read: {error!r}.") from None
-        unsafe = [item.name for item in found if not SAFE_NAME.fullmatch(item.name)]
+        unsafe = [name for name in (revision, *(item.name for item in found)) if not SAFE_NAME.fullmatch(name)]
         if unsafe or not COMMIT.fullmatch(self.commit):
             raise HubCopyError(
                 f"The hub's list of {self.weights.uri} has an invalid name: {[*unsafe, self.commit][0][:200]!r}."
@@ -167,9 +170,28 @@ class HubCopy(WeightsCopy):
         return [*{item.relative: item for item in found}.values()]
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
+        return self._is_in_cache(item) or super()._is_complete(target, item)
+
+    def _is_in_cache(self, item: StoredObject) -> bool:
+        """Return whether the cache has the content. The container could change it, so it is read unless this process has read it since."""
         with suppress(OSError), open_mounted(self.blobs / item.relative) as file:
-            return os.fstat(file.fileno()).st_size == item.size
-        return super()._is_complete(target, item)
+            about = os.fstat(file.fileno())
+            mark = item.relative, about.st_ino, about.st_ctime_ns
+            if about.st_size == item.size and mark not in CHECKED and self._digest(file, item) == item.relative:
+                CHECKED.add(mark)
+            return about.st_size == item.size and mark in CHECKED
+        return False
+
+    def _digest(self, file: BinaryIO, item: StoredObject) -> str:
+        """Return the digest of an opened content. Raises OSError, and SupersededError if the copy was cancelled."""
+        self.progress(f"checking {item.name}")
+        function, first = item.hashed
+        digest = hashlib.new(function, first, usedforsecurity=False)
+        while piece := file.read(PIECE_BYTES):
+            if self.cancelled():
+                raise SupersededError
+            digest.update(piece)
+        return digest.hexdigest()
 
     def _range(self, item: StoredObject, start: int, size: int) -> bytes:
         path = f"{self.weights.uri}/resolve/{self.commit}/{urllib.parse.quote(item.name)}"
@@ -224,7 +246,7 @@ def hub_object(raw: "Mapping[str, Any]") -> StoredObject:
     digest = sha256 or git_id
     if not DIGEST.fullmatch(digest):
         raise ValueError(f"{digest[:80]!r} is no digest")
-    return StoredObject(str(raw["rfilename"]), digest, int((large or raw)["size"]), digest, "", sha256, git_id)
+    return StoredObject(str(raw["rfilename"]), digest, size_of((large or raw)["size"]), digest, "", sha256, git_id)
 
 
 def hub_error(model: str, error: urllib.error.HTTPError, *, is_hub: bool) -> HubCopyError:

@@ -1,6 +1,5 @@
 """Publication of the server's phase, derived from its log, in guest attributes without secrets."""
 
-import re
 import subprocess
 import threading
 from collections import deque
@@ -10,11 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from gemma_serving.contracts.guest_attributes import (
-    COMPILING,
     DETAIL_KEY,
     DETAIL_LIMIT_BYTES,
     DOCUMENT_HASH_KEY,
-    FETCHING_WEIGHTS,
     LOADING,
     PHASE_KEY,
     RETRYING,
@@ -23,30 +20,11 @@ from gemma_serving.contracts.guest_attributes import (
     WITH_REASON,
     reason_of,
 )
+from gemma_serving.contracts.log_phases import phase_in
 from gemma_serving.contracts.masking import masked
 from gemma_serving.vm_agent.base import CONTAINER, log
 from gemma_serving.vm_agent.clock import CLOCK, AgentClock
 from gemma_serving.vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
-
-# Messages of vLLM (GPU and TPU builds), matched case-insensitively. The first match counts.
-LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    # Settings name every phase, and without compilation vLLM 0.32.0 says so before it loads the weights.
-    (
-        "",
-        re.compile(
-            r"Initializing a V\d|args: |_config=|Namespace\(|Enforce eager|compilation was disabled|\[compilation\.py:"
-        ),
-    ),
-    (
-        COMPILING,
-        re.compile(
-            r"\bcompiling|pre-?compil|compilation|torch\.compile|captur\w* .*graph|graph captur|warm(ing)?[ -]?up",
-            re.IGNORECASE,
-        ),
-    ),
-    (FETCHING_WEIGHTS, re.compile(r"fetching \d+ files|download\w* .*(weights|model|shards)", re.IGNORECASE)),
-    (LOADING, re.compile(r"load\w* .*(model|weights|checkpoint|shards)", re.IGNORECASE)),
-)
 
 
 def utc_now() -> str:
@@ -91,14 +69,12 @@ class LogFollower:
         self.start()
 
     def add_line(self, line: str) -> None:
-        """Record one line. Within one start, `compiling` is never followed by an earlier phase."""
+        """Record one line, and the phase that it shows."""
         self.lines.append(line)
-        for phase, pattern in LOG_PHASES:
-            if pattern.search(line):
-                if phase and (phase == COMPILING or self.phase != COMPILING):
-                    self.phase = phase
-                    self.detail = line[-200:]
-                return
+        phase = phase_in(line, self.phase)
+        if phase:
+            self.phase = phase
+            self.detail = line[-200:]
 
     def stop(self, *, wait_s: float = 0.0) -> tuple[str, ...]:
         """Stop and return the last lines. A container that just stopped may write for `wait_s`."""

@@ -462,7 +462,10 @@ class Agent:
             }
 
         has_models = True
-        known = {model for kept in self.stored.documents() for model in hub_models(kept.document)}
+        kept = [one.document for one in self.stored.documents()]
+        has_new_model = bool(set(fetched_models(document)) - {model for one in kept for model in hub_models(one)})
+        # The server of another image could write the cache, so its files are compared with the hub's digests before a new one gets them.
+        known = {model for one in kept if one.image == document.image for model in hub_models(one)}
 
         def fetch_weights(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> None:
             nonlocal has_models
@@ -474,7 +477,7 @@ class Agent:
                     raise
                 log(f"Starting the last known good document with the weights on this TPU VM: {error}")
             has_models = HubFetch(
-                document, secrets, progress, cancelled, is_trial=is_trial, metadata=self.metadata
+                document, secrets, progress, cancelled, is_trial=is_trial and has_new_model, metadata=self.metadata
             ).run(known)
 
         has_weights = document.copies or set(fetched_models(document)) - known

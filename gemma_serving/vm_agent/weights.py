@@ -4,14 +4,16 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 import urllib.parse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.serving_document import BucketWeights
@@ -24,6 +26,11 @@ GENERATION_SUFFIX = ".generation"
 """Suffix of the hidden file next to each complete copy, which contains the object's generation."""
 
 PART_SUFFIX = ".part"
+
+SAFE_NAME = re.compile(
+    r"(?!\.{1,2}(?:/|$))[^/\0\\\ud800-\udfff]{1,255}(?:/(?!\.{1,2}(?:/|$))[^/\0\\\ud800-\udfff]{1,255}){0,20}"
+)
+"""Names of files that stay in their folder."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class WeightsCopy:
         if total > free:
             raise ServingError(
                 f"The weights need {total / GIB:.1f} GiB at {self.weights.path}, but only {free / GIB:.1f} GiB are free. "
-                "Use a path on a larger disk or under /dev/shm.",
+                "On a TPU VM, set tpu.bootDiskSizeGb; this replaces the capacity.",
                 retry=False,
             )
         self.copy(missing)
@@ -107,19 +114,27 @@ class WeightsCopy:
                     continue  # placeholders of folders
                 if not prefix and relative.startswith(f"{ARCHIVE_PREFIX}/"):
                     continue  # compiled programs next to weights in the root of the bucket
-                if ".." in relative.split("/") or relative.startswith("/"):
+                if not SAFE_NAME.fullmatch(relative):
                     raise ServingError(
-                        f"Object {raw['name']} has a path outside {self.weights.path}. Rename it.", retry=False
+                        f"Object {raw['name']!r} has a path outside {self.weights.path}, or that no file can have. Rename it.",
+                        retry=False,
                     )
-                size, generation = int(raw["size"]), str(raw["generation"])
-                sha256 = raw.get("metadata", {}).get("sha256", "")
-                found.append(StoredObject(raw["name"], relative, size, generation, raw.get("md5Hash", ""), sha256))
+                found.append(self._object(raw, relative))
             page = answer.get("nextPageToken", "")
             if not page:
                 break
         if not found:
             raise ServingError(f"No object under {self.weights.uri}/. Stage the model first.", retry=False)
         return found
+
+    def _object(self, raw: "Mapping[str, Any]", relative: str) -> StoredObject:
+        """Return an object of the bucket's list. Raises ServingError."""
+        try:
+            sha256 = raw.get("metadata", {}).get("sha256", "")
+            size, generation = size_of(raw["size"]), str(raw["generation"])
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ServingError(f"The list of {self.weights.uri} cannot be read: {error!r}.") from None
+        return StoredObject(raw["name"], relative, size, generation, raw.get("md5Hash", ""), sha256)
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
         """Return whether the file has the object's size and generation, written after the check."""
@@ -139,7 +154,9 @@ class WeightsCopy:
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)  # an image may be pulled to the same disk
-        target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
+        generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
+        generation.unlink(missing_ok=True)  # a link in its place is not followed
+        generation.write_text(item.generation)
 
     def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
         """Read all ranges into the file and return its digest."""
@@ -188,6 +205,14 @@ class WeightsCopy:
         base, _ = bucket_objects(self.weights.uri)
         url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
         return google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
+
+
+def size_of(stated: object) -> int:
+    """Return the size that a list states. Raises ValueError, TypeError and OverflowError."""
+    size = int(cast("str", stated))
+    if size < 0:
+        raise ValueError(f"{size} is no size")
+    return size
 
 
 def remove_copied(folder: Path, kept: Collection[Path]) -> None:

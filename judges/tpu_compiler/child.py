@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from judges.tpu_compiler.answer import Done, Event, FailedJudge, NotUnderstoodError, RefusedServer, read_event
+from judges.tpu_compiler.confined import confinement
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIMIT_S: Final = 3_600.0
@@ -29,11 +30,6 @@ def command_of(python: Path, request: Path) -> tuple[str, ...]:
     return (str(python), "-P", "-c", _START.format(root=str(ROOT)), str(request))
 
 
-def clean_environment(variables: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return the environment of the child: PATH, an empty home folder without tokens, and the server's own variables."""
-    return {"PATH": os.environ.get("PATH", os.defpath), **variables, "HOME": str(home)}
-
-
 def run_child(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -45,11 +41,11 @@ def run_child(
     """Return the events of the child, and why it ended early; empty if it did not.
 
     `report` gets each event, and None every half a second. stderr goes to `log`. The process group is terminated at the end, and if
-    anything is raised, such as KeyboardInterrupt.
+    anything is raised, such as KeyboardInterrupt. Raises CommandRefusedError if the kernel cannot confine it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     events: list[Event] = []
-    with log.open("wb") as errors:
+    with log.open("wb") as errors, confinement() as confine:
         try:
             process = subprocess.Popen(
                 list(command),
@@ -58,6 +54,7 @@ def run_child(
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 process_group=0,
+                preexec_fn=confine,  # noqa: PLW1509 - it calls the C library only
             )
         except OSError as error:
             return (), f"{command[0]} cannot be started: {error.strerror}"

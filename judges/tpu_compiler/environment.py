@@ -9,10 +9,11 @@ import fcntl
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,7 @@ from time import monotonic
 from typing import IO, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from judges.tpu_compiler.confined import clean_environment, confinement
 from judges.tpu_compiler.wheels import Wheels
 
 PYTHON: Final = "3.12"
@@ -50,14 +52,44 @@ _LOADS: Final = "import jax, libtpu, torch"
 
 def folder(wheels: Wheels) -> Path:
     """Return the folder of an environment, installed or not."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    cache = (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / "compiler"
+    cache = _users_cache() / "gemma-serving" / "compiler"
     return cache / f"{wheels.name}-{sha256(wheels.lock.read_bytes()).hexdigest()[:12]}"
 
 
+def _users_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(base) if base else Path.home() / ".cache"
+
+
+def require_own(path: Path) -> None:
+    """Raise CommandRefusedError if another user owns or can write a folder below the user's cache, or one above it there."""
+    base = _users_cache()
+    for one in (path, *path.parents):
+        if one.exists() and not _is_own(one, is_shared=one == base):
+            raise CommandRefusedError(
+                f"Another user owns {one} or can write to it, so code and answers below it can be theirs. If you created everything in it, run "
+                f"`chmod go-w {one}`; otherwise delete it, or set XDG_CACHE_HOME to a folder that only you can write."
+            )
+        if one == base:
+            break
+
+
+def _is_own(folder: Path, *, is_shared: bool) -> bool:
+    """Return whether only the user can write a folder; for a shared one, whether others can at least not replace what is in it."""
+    user, link, found = os.geteuid(), folder.lstat(), folder.stat()
+    if is_shared:
+        return {link.st_uid, found.st_uid} <= {user, 0} and (
+            not found.st_mode & stat.S_IWOTH or bool(found.st_mode & stat.S_ISVTX)
+        )
+    # Many distributions give each user a group of the same number, and let it write.
+    others = stat.S_IWOTH if found.st_gid == found.st_uid else stat.S_IWOTH | stat.S_IWGRP
+    return {link.st_uid, found.st_uid} == {user} and not found.st_mode & others
+
+
 def installed(wheels: Wheels) -> Path | None:
-    """Return the interpreter of a complete environment, or None."""
+    """Return the interpreter of a complete environment, or None. Raises CommandRefusedError if others can write it."""
     home = folder(wheels)
+    require_own(home)
     python = home / "bin" / "python"
     return python if (home / _MARKER).is_file() and python.exists() else None
 
@@ -70,7 +102,9 @@ def install(wheels: Wheels, *, report: Callable[[str], None]) -> Path:
     _check_machine()
     uv = find_uv()
     home = folder(wheels)
-    home.parent.mkdir(parents=True, exist_ok=True)
+    require_own(home)
+    for path in (home.parents[2], home.parents[1], home.parent):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = home.with_name(f"{home.name}.{os.getpid()}")  # uv goes on for a while if its parent is killed
     with _locked(home.with_name(f"{home.name}.lock"), report):
         found = installed(wheels)
@@ -81,6 +115,7 @@ def install(wheels: Wheels, *, report: Callable[[str], None]) -> Path:
         _check_disk(home.parent, wheels)
         try:
             _fill(partial, wheels, uv, report)
+            partial.chmod(0o700)
             (partial / _MARKER).touch()
             partial.rename(home)
         finally:
@@ -144,21 +179,40 @@ def _fill(partial: Path, wheels: Wheels, uv: str, report: Callable[[str], None])
     (packages / "gemma_serving_lazy_binding.pth").write_text(_LAZY, encoding="utf-8")
     for name in _LINKED:
         (packages / "torch" / "lib" / name).symlink_to(_STAND_IN)
-    _run(
-        [str(python), "-c", _LOADS],
-        "loading the libraries once",
-        "The compiler's wheels do not load on this machine: {}. They need glibc 2.31 or newer and no variable LD_PRELOAD; correct that",
-        report,
-    )
+    with tempfile.TemporaryDirectory() as empty, confinement() as confine:
+        _run(
+            [str(python), "-c", _LOADS],
+            "loading the libraries once",
+            "The compiler's wheels do not load on this machine: {}. They need glibc 2.31 or newer; correct that",
+            report,
+            environment=clean_environment({}, Path(empty)),
+            confine=confine,
+        )
 
 
-def _run(command: Sequence[str], task: str, failure: str, report: Callable[[str], None]) -> None:
+def _run(
+    command: Sequence[str],
+    task: str,
+    failure: str,
+    report: Callable[[str], None],
+    *,
+    environment: Mapping[str, str] | None = None,
+    confine: Callable[[], None] | None = None,
+) -> None:
     """Run a program to its end, and report each ten seconds. `failure` gets the last line of its output."""
     started = monotonic()
     report(task)
-    environment = {name: value for name, value in os.environ.items() if name not in UNSET} | {"NO_COLOR": "1"}
+    if environment is None:
+        environment = {name: value for name, value in os.environ.items() if name not in UNSET} | {"NO_COLOR": "1"}
     with tempfile.TemporaryFile("w+") as output:
-        program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            preexec_fn=confine,  # noqa: PLW1509 - it calls the C library only
+        )
         try:
             while _runs(program):
                 report(f"{task}: {monotonic() - started:.0f} s")

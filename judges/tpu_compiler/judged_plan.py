@@ -27,7 +27,8 @@ from gemma_serving.scripts.plan.plan_options import Judging, Question
 from gemma_serving.scripts.plan.question import settings_of
 from judges.tpu_compiler import environment
 from judges.tpu_compiler.answer import CompileAnswer, Event, Program, Stage, Total, answer_of
-from judges.tpu_compiler.child import clean_environment, command_of, run_child
+from judges.tpu_compiler.child import command_of, run_child
+from judges.tpu_compiler.confined import clean_environment
 from judges.tpu_compiler.model_config import gemma4_config, gemma4_drafter_config
 from judges.tpu_compiler.question import CompileQuestion, require_topology
 from judges.tpu_compiler.store import key_of, store_answer, stored_answer
@@ -84,6 +85,7 @@ def compiler_answer(
     if wheels is not None:
         nearest = Nearest(wheels=wheels, gap=f"The wheels are {wheels.words}, not those nearest to the image.")
     folder = environment.folder(nearest.wheels).parent
+    environment.require_own(folder / "answers")
     key = key_of(asked, nearest.wheels.lock)
     answer, began_s = stored_answer(folder / "answers", key), time.monotonic()
     is_stored = answer is not None

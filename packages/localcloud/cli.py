@@ -194,8 +194,9 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
         )
         async with _opened(state.resolve(), options) as opened:
             print(_notice(opened), file=sys.stderr, flush=True)
-            inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
-            return await run_child(command, {**inherited, **opened.variables}, umask=opened.umask)
+            return await run_child(
+                command, {**environment.inherited_variables(), **opened.variables}, umask=opened.umask
+            )
 
 
 async def _shell(options: argparse.Namespace) -> int:
@@ -218,7 +219,7 @@ async def _shell(options: argparse.Namespace) -> int:
 
 async def _own_shell(state: Path, variables: dict[str, str], umask: int) -> int:
     """Run the user's shell with the variables of a cloud, and return its exit code."""
-    inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
+    inherited = environment.inherited_variables()
     start = start_of(os.environ.get("SHELL", "/bin/sh"), state, variables)
     return await run_child(start.command, {**inherited, **variables, **start.variables}, umask=umask)
 

@@ -1,6 +1,7 @@
 """Environment that points Pulumi, Google's clients and this project at a running local cloud."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,17 @@ gcloud appends the version to each, except to the URLs of Cloud Storage and Comp
 """
 
 REMOVED = tuple(strings(_TABLES, "removed"))
-"""Variables that a command of `run` does not inherit because they bypass the local cloud or send real credentials to it."""
+"""Variables that no command inherits because they bypass the local cloud."""
+
+CREDENTIALS = f"^({_TABLES['google']}|{_TABLES['secrets']}|{_TABLES['urls']})"
+"""Pattern of `NAME=VALUE` that no command inherits, for `re` and `grep -E`, without regard to case.
+
+All variables of Google's clients, names that have a word for a credential, and package indexes with a user in their URL.
+"""
+_CREDENTIAL = re.compile(CREDENTIALS, re.IGNORECASE)
+
+LOGINS: dict[str, str] = _TABLES["logins"]
+"""Variables that name a client's file or folder of logins, with its name in the state. Their default is in the user's home folder."""
 
 REAL_PLUGIN_ENDPOINTS: dict[str, str] = _TABLES["real_plugin_endpoints"]
 """Variables that the real pulumi-gcp plugin respects, with the paths that it expects below the base URL."""
@@ -70,6 +81,7 @@ def variables(
         "HF_TOKEN": HUB_TOKEN,
         # Simulated files must not get into the cache of the real hub, and a real login must not be sent to this one.
         "HF_HOME": str(state / "huggingface"),
+        **{name: str(state / "logins" / path) for name, path in LOGINS.items()},
         **_joined(commands, given),
     }
     for api, path in API_OVERRIDES.items():
@@ -98,6 +110,15 @@ def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, st
     return {**found, **_joined(Path(commands), os.environ if inherited is None else inherited)}
 
 
+def inherited_variables() -> dict[str, str]:
+    """Return the variables of this process that a command inherits: without credentials and what bypasses the local cloud."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in REMOVED and not _CREDENTIAL.match(f"{name}={value}")
+    }
+
+
 def _joined(commands: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that extend one of the caller's lists: command folders and hosts that bypass the proxy."""
     python = os.path.abspath(sys.executable)  # noqa: PTH100 - a link must stay one, and `..` must go, so a second shell finds the same
@@ -117,5 +138,8 @@ def without_proxy(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def exports(values: Mapping[str, str]) -> str:
-    """Return `export` lines for a shell."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(values.items()))
+    """Return lines for a shell: `unset` of what no command inherits, then `export`."""
+    named = f"env | grep -iE {shlex.quote(CREDENTIALS)} | sed 's/=.*//' | grep -xE '[A-Za-z_][A-Za-z0-9_]*'"
+    return f"unset {' '.join(REMOVED)} $({named})\n" + "\n".join(
+        f"export {name}={shlex.quote(value)}" for name, value in sorted(values.items())
+    )

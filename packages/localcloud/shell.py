@@ -38,8 +38,7 @@ def start_of(shell: str, state: Path, variables: Mapping[str, str]) -> ShellStar
     """
     folder = state / _FOLDER
     folder.mkdir(exist_ok=True)
-    removed = " ".join(environment.REMOVED)
-    exports = f"unset {removed}\n{environment.exports(variables)}"
+    exports = environment.exports(variables)
     history = shlex.quote(str(folder / "history"))
     name = Path(shell).name
     if name == "bash":

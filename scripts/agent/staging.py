@@ -8,10 +8,11 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, command_tool
 from gemma_serving.scripts.agent.context import CHANGES, AgentContext, Answer
 from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
+from gemma_serving.scripts.stack.settings import stack_settings
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
-_REFERENCE: Final = "refs/"
-"""Prefix of special hub references, such as refs/pr/1, which anyone can propose."""
+_DEFAULT_BRANCH: Final = "main"
+"""Branch of the hub that only the model's owners write. The hub also has the commits that anyone proposed, by their hash."""
 
 
 def parse_sources(given: Sequence[str]) -> frozenset[str]:
@@ -26,7 +27,7 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     "stage_model",
     {
         "stack": STACK_OF_CALL,
-        "revision": Argument("Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
+        "revision": Argument("main or the stack's modelRevision. Default: modelRevision, then main."),
         "source": Argument(
             "gs://BUCKET/FOLDER instead of the hub, from the sources that the user allowed.", option="origin"
         ),
@@ -39,17 +40,24 @@ async def stage_weights(call: CommandCall) -> Answer:
 
     A running server does not change. Then run preview and up to serve these weights.
     """
-    _require_source(call.agent, call.given["source"], call.given["revision"])
+    _require_revision(call.given["stack"], call.given["revision"])
+    _require_source(call.agent, call.given["source"])
     call.agent.runs.claim(call.given["stack"])
     return await call.answer()
 
 
-def _require_source(agent: AgentContext, source: str | None, revision: str | None) -> None:
+def _require_revision(stack: str | None, revision: str | None) -> None:
+    """Reject a revision that neither the model's owners nor the user have chosen. Raises CommandRefusedError."""
+    if revision is None or revision == _DEFAULT_BRANCH or (stack and revision == stack_settings(stack).model_revision):
+        return
+    raise CommandRefusedError(
+        f"revision is {revision[:80]!r}, and anyone can propose a commit to the hub. Allowed: {_DEFAULT_BRANCH}, or modelRevision of the "
+        "stack. Only the user can choose another, with modelRevision in the stack's file."
+    )
+
+
+def _require_source(agent: AgentContext, source: str | None) -> None:
     """Reject a source that the user did not allow. Raises CommandRefusedError."""
-    if revision is not None and revision.startswith(_REFERENCE):
-        raise CommandRefusedError(
-            f"revision is {revision[:80]!r}, which anyone can propose; it must be a branch, tag or commit."
-        )
     if source is not None and source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Sequence
 _MARKUP = {ord(one): f"&#{ord(one)};" for one in "@|*_`[]~#\\"} | str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 )
+_LINKED = re.compile(r"://|\bwww\.|\bGH-\d|:[a-z+-][\w+-]*:|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+"""What GitHub turns into a link or an icon without markup: an address, an issue, an emoji, a commit. In code it does not."""
 
 
 def plain(text: str) -> str:
     """Return text that Markdown shows literally, on one line."""
-    return " ".join(text.split()).translate(_MARKUP)
+    return _escaped(" ".join(text.split()))
+
+
+def _escaped(line: str) -> str:
+    return " ".join(code(word) if _LINKED.search(word) else word.translate(_MARKUP) for word in line.split(" "))
 
 
 def prose(text: str) -> str:
@@ -18,7 +24,7 @@ def prose(text: str) -> str:
     parts = " ".join(text.split()).split("`")
     if len(parts) % 2 == 0:  # a backtick without its pair
         return plain(text)
-    return "".join(code(part) if number % 2 else part.translate(_MARKUP) for number, part in enumerate(parts))
+    return "".join(code(part) if number % 2 else _escaped(part) for number, part in enumerate(parts))
 
 
 def code(text: str) -> str:

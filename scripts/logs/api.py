@@ -1,6 +1,6 @@
-"""Public interface of `scripts.logs` for other commands: the cause of a server's log lines."""
+"""Public interface of `scripts.logs` for other commands: new lines of a server's log, and their cause."""
 
-from gemma_serving.scripts.logs.place import known_cause, server_log
-from gemma_serving.scripts.logs.reading import failed_service_cause
+from gemma_serving.scripts.logs.place import ServerLog, known_cause, log_of, server_log
+from gemma_serving.scripts.logs.reading import failed_service_cause, follow
 
-__all__ = ["failed_service_cause", "known_cause", "server_log"]
+__all__ = ["ServerLog", "failed_service_cause", "follow", "known_cause", "log_of", "server_log"]

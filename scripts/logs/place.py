@@ -11,6 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import Target
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.facts import facts_of
 from gemma_serving.scripts.stack.serves import require_deployed
 from gemma_serving.scripts.stack.settings import stack_settings
@@ -63,12 +64,13 @@ def server_log(state: StackState) -> ServerLog:
     except CommandRefusedError:
         require_deployed(facts_of(state))
         raise
-    return ServerLog(
-        stack=state.stack,
-        project=settings.project,
-        target=settings.target,
-        location=settings.cloud_run.region if settings.cloud_run else "",
-    )
+    return log_of(state.stack, settings)
+
+
+def log_of(stack: str, settings: Settings) -> ServerLog:
+    """Return the log of a stack with these settings."""
+    region = settings.cloud_run.region if settings.cloud_run else ""
+    return ServerLog(stack=stack, project=settings.project, target=settings.target, location=region)
 
 
 def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "Cause | None":

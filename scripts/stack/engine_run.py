@@ -18,6 +18,8 @@ from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.cli.transfer import PERIOD_S
 
+Describe = Callable[[str], str] | None
+"""Returns more about a step than the engine reports, or an empty string. None: nothing."""
 _LONGEST_LINE: Final = 300
 _ONLY_ERROR: Final = re.compile(r"\A1 error occurred:\s+\* ")
 
@@ -51,6 +53,7 @@ def run_engine(
     steps: int,
     known: Sequence[str] = (),
     explain: Callable[[Sequence[str]], Sequence[str]] = list,
+    describe: Describe = None,
 ) -> None:
     """Run a Pulumi command that changes a stack, without a preview and a prompt. Raises EngineRunError.
 
@@ -71,7 +74,7 @@ def run_engine(
                 detail = "" if one.text == step else one.text
                 if one.is_lasting and not sys.stderr.isatty():
                     print(one.text, file=sys.stderr, flush=True)
-            show(step, detail)
+            show(step, (describe(step) if describe is not None else "") or detail)
 
         options = ("--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack)
         verb, *rest = arguments

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -26,9 +27,10 @@ from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
-from gemma_serving.scripts.stack.engine_run import EngineRunError, run_engine, show_step
+from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
 from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
+from gemma_serving.scripts.up.start_phases import StartPhases
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
 
@@ -71,7 +73,7 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         shown = [f"Warning: {deletion}", *shown]
     if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
-        engine_up(stack, refresh, steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
+        engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     effect, limits = [change_counts(changes, unchanged)], ""
@@ -87,7 +89,9 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
             declined="Cancelled. Nothing was changed.",
         )
     try:
-        done = engine_up(stack, refresh, steps=len(changes), known=[*messages, *warnings, limits])
+        with closing(StartPhases(facts, settings)) as phases:
+            known = [*messages, *warnings, limits]
+            done = engine_up(stack, refresh, phases.during, steps=len(changes), known=known)
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
@@ -124,15 +128,16 @@ def change_counts(changes: Sequence[ResourceChange], unchanged: int) -> str:
     return f"Resources: {', '.join(found)}."
 
 
-def engine_up(stack: str, options: Sequence[str], *, steps: int, known: Sequence[str]) -> str:
+def engine_up(stack: str, options: Sequence[str], describe: Describe, *, steps: int, known: Sequence[str]) -> str:
     """Deploy a previewed stack, and return one sentence with the time that it took. Raises ScriptError.
 
-    `known`: messages of the program that were shown before.
+    `known`: messages of the program that were shown before. `describe`: as of `run_engine`.
     """
     started_s = time.monotonic()
     forget_refusal(stack)
     explain = partial(_with_cause, stack)
-    up = partial(run_engine, stack, "up", *options, name="up", steps=steps, known=known, explain=explain)
+    run = partial(run_engine, known=known, explain=explain, describe=describe)
+    up = partial(run, stack, "up", *options, name="up", steps=steps)
     try:
         past_dead_locks(stack, up, report=partial(print_progress, "up"))
     except EngineRunError as error:

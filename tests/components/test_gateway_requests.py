@@ -74,7 +74,7 @@ class Backend:
                 self.end_headers()
                 self.wfile.write(body.encode())
 
-            do_POST = do_GET  # noqa: N815 - the standard library's name
+            do_POST = do_HEAD = do_PUT = do_DELETE = do_PATCH = do_TRACE = do_PROPFIND = do_OPTIONS = do_GET  # noqa: N815 - the library's names
 
             def log_message(self, *_):
                 pass
@@ -290,6 +290,18 @@ def test_a_caller_reaches_no_path_below_v1_that_no_client_uses(front):
     assert [path for backend in backends.values() for path, _ in backend.seen] == []
 
 
+def test_a_method_that_no_client_uses_reaches_no_server(front):
+    url, backends = front
+    for method in ("PUT", "DELETE", "PATCH", "TRACE", "PROPFIND", "OPTIONS"):
+        for path in ("v1/models", "v1/responses/resp_1", "-/tpu-a/metrics"):
+            assert requests.request(method.encode(), f"{url}/{path}", timeout=LIMIT_S).status_code in {400, 404}, (
+                method,
+                path,
+            )
+    assert [path for backend in backends.values() for path, _ in backend.seen] == []
+    assert requests.head(f"{url}/v1/models", timeout=LIMIT_S).status_code == 200
+
+
 def test_the_sdk_of_openai_reaches_all_that_vllm_serves_of_it(front):
     url, backends = front
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0)
@@ -309,7 +321,7 @@ def test_the_sdk_of_openai_reaches_all_that_vllm_serves_of_it(front):
 
 def test_the_page_lists_the_paths():
     page = (Path(__file__).parents[2] / "docs/gateway.md").read_text()
-    rows = page.partition("\n## Paths\n")[2].partition("\n\nAll other paths return 404")[0]
+    rows = page.partition("\n## Paths\n")[2].partition("\n\nAll other paths, and other methods")[0]
     paths = {
         path for row in rows.splitlines() for path in re.findall("`(/[^`]*)`", row.split("|")[1] if "|" in row else "")
     }

@@ -22,6 +22,7 @@ echo ended >>heard
 """
 COMMAND = """
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -35,9 +36,15 @@ def work():
     with started(["./engine"]) as process:
         wait(lambda: process.poll() is not None)
 
+class Slow(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        time.sleep(1)  # the program runs and the thread does not know it yet
+
 try:
     with interruptible():
-        if sys.argv[1] == "thread":
+        if sys.argv[1] != "main":
+            subprocess.Popen = Slow if sys.argv[1] == "slow thread" else subprocess.Popen
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             wait(lambda: not thread.is_alive())
@@ -80,7 +87,11 @@ class Started:
 
 @pytest.mark.parametrize(
     ("where", "signals"),
-    [("main", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), ("thread", (signal.SIGTERM, signal.SIGINT))],
+    [
+        ("main", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+        ("thread", (signal.SIGTERM, signal.SIGINT)),
+        ("slow thread", (signal.SIGTERM, signal.SIGINT)),
+    ],
 )
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the command", "to the group, as Ctrl-C"])
 def test_each_signal_reaches_the_engine_once_and_the_command_ends_after_it(tmp_path, send, where, signals):
@@ -126,13 +137,14 @@ def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
 
 MAY_START = frozenset(
     {
+        "gemma_serving/cloud/staging/template_age.py",
         "gemma_serving/engine/children.py",
         "gemma_serving/engine/trial.py",
         "scripts/agent/programs.py",
         "scripts/stack/access.py",
     }
 )
-"""The one runner; the step of `.venv/bin/pulumi` that becomes the engine; commands of the
+"""The renderer of a stranger's template, which ends by itself; the one runner; the step of `.venv/bin/pulumi` that becomes the engine; commands of the
 assistant, which write to files; and a tunnel, which runs in a session of its own until its user closes it."""
 
 

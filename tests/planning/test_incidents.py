@@ -133,7 +133,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
     "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.20 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
     "REL01": Incident("l4-12b-qat", {"image": released("0.28.0"), **DRAFTS_12B}, "block", r"will not .*pull/53884\)\. .*[Rr]emove vllm\.speculative"),
-    "LEN02": Incident("tpu-v6e4", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
+    "LEN02": Incident("l4-12b-qat", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
     "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"3 min.* cloudRun\.mount\.mode: streamer and remove"),
     "LDR02": Incident("l4-qat", {"cloudRun.mount": STREAMS, "image": OLD_IMAGE}, "block", r"vLLM 0\.10\.2, .* 0\.11\.1 .*mount\.mode: fuse-buffered"),

@@ -178,7 +178,7 @@ def test_len02_names_the_projects_own_assumption_where_it_decides():
     assert "because vllm.disableChunkedMmInput is true by this project's default, but" in assumed.message
     assert "because vllm.disableChunkedMmInput is true, but" in chosen.message
     assert {"vllm.disable_chunked_mm_input": False} in [remedy.changes for remedy in assumed.remedies]
-    on_tpu = len02(on="v6e-1")
+    on_tpu = len02(on="v6e-1", limit_mm_per_prompt={"video": 1})
     assert "Set it to false only if clients send text" in on_tpu.advice
     assert {"vllm.disable_chunked_mm_input": False} not in [remedy.changes for remedy in on_tpu.remedies]
     assert (
@@ -315,7 +315,8 @@ def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest
     values = ("--config=/x", "--middleware=a.B", "--tool-server=demo", "--logits-processors=a:B", "--worker-cls=a.B")
     more = ("--tool-parser-plugin=/x.py", '--kv-events-config={"endpoint": "tcp://*:5557"}', "--scheduler-cls=a.B")
     others = ("--otlp-traces-endpoint=http://x:4317", "--reasoning-parser-plugin=/x.py", "--io-processor-plugin=x")
-    for argument in (*origins, *switches, *values, *more, *others):
+    later = ("--hf-config-path=evil/repo", "--enable-log-requests")
+    for argument in (*origins, *switches, *values, *more, *others, *later):
         with subtests.test(argument):
             finding = the(plan(deployment(extra_args=("--max-logprobs=5", argument))), "SEC10")
             assert f"opens the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
@@ -376,7 +377,9 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
 
 
 def test_the_least_batch_that_holds_a_video_is_accepted():
-    bad = deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True)
+    bad = deployment(
+        max_num_batched_tokens=2_048, disable_chunked_mm_input=True, limit_mm_per_prompt={"image": 4, "video": 1}
+    )
     least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")
     assert isinstance(least, int)
     for tokens, shown in ((least, False), (least - 1, True)):

@@ -1,13 +1,16 @@
 """A stack can name a file with prices of its own."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import yaml
 
+from gemma_serving.cloud.model_files import read_object
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
-from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.planning.test_incidents import ROOT, TODAY
 
@@ -16,10 +19,10 @@ def planned(folder, text, name="prices.json"):
     """Plan l4-qat with a price file of this text."""
     (folder / "prices.json").write_text(text, encoding="utf-8")
     document = yaml.safe_load((ROOT / "Pulumi.l4-qat.yaml").read_text(encoding="utf-8"))
-    document["config"]["gemma-serving:prices"] = str(folder / name)
+    document["config"]["gemma-serving:prices"] = name
     path = folder / "Pulumi.l4-qat.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return plan(to_deployment(from_file(path, project="my-project"), today=TODAY))
+    return plan(to_deployment(from_file(path, project="my-project"), folder, today=TODAY))
 
 
 def test_prices_of_the_region_decide(tmp_path):
@@ -38,6 +41,23 @@ def test_weights_of_a_bucket_elsewhere_are_in_the_bill(tmp_path):
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     with pytest.raises(SettingsError, match="region applies to an existing bucket only; set existing or remove region"):
         from_file(path, project="my-project")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../prices.json", "a/../../b.json"])
+def test_a_file_outside_the_project_is_not_read(tmp_path, name):
+    with pytest.raises(SettingsError, match=r"prices.*a path inside the project, without \.\."):
+        planned(tmp_path, "{}", name)
+
+
+@pytest.mark.parametrize("reader", [read_object, from_file, is_gateway_file])
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path, reader):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        if reader is is_gateway_file:
+            assert not reader(path)
+            continue
+        with pytest.raises((PlanningError, SettingsError), match=r"cannot be read: not a regular file\."):
+            reader(path)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """What is installed is what was locked, and who installs it can read no credentials."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from judges.tpu_compiler.wheels import NEWEST
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
@@ -65,9 +68,28 @@ def test_the_locks_apart_have_hashes_and_name_no_registry(path):
         assert pinned in hashes(APART[1])
 
 
-def test_every_lock_but_that_of_the_real_vllm_is_audited_each_night():
-    audited = re.search(r"^AUDITED = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    assert {ROOT / name for name in audited} == {*LOCKED, *APART} - {APART[1]}
+def lock_files():
+    """Every file of the repository with hashes of packages."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    return {
+        name
+        for name in tracked
+        if name.endswith("go.sum") or (name.endswith(".txt") and "--hash=sha256:" in (ROOT / name).read_text())
+    }
+
+
+def test_every_lock_is_audited_each_night_or_named_on_the_security_page():
+    audited = set(re.search(r"^AUDITED = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split())
+    page = (
+        (ROOT / "SECURITY.md").read_text().partition("- **Lock files that no audit covers.**")[2].partition("\n- ")[0]
+    )
+    named = set(re.findall(r"`([^`\s]+/[^`\s]+\.(?:txt|sum))`", page))
+    assert named & audited == set()
+    assert named | audited == lock_files()
+    assert {path.relative_to(ROOT).as_posix() for path in (*LOCKED, *APART)} <= lock_files()
+    assert NEWEST.lock.relative_to(ROOT).as_posix() in audited
     assert "run: make audit" in (ROOT / ".github/workflows/nightly.yml").read_text()
     recipe = (ROOT / "Makefile").read_text().partition("\naudit: ")[2].partition("\n\n")[0]
     assert "--strict" in recipe, "a package without an answer would pass"

@@ -272,6 +272,9 @@ def advisory(name, *versions, aliases=(), published="2026-10-20"):
         ),  # published before the newest one of the file was entered
         (advisory("PYSEC-1", "0.30.0", published="2024-01-01"), "new: PYSEC-1"),
         (advisory("PYSEC-1"), "new: PYSEC-1"),  # without its versions
+        (advisory("PYSEC-1", "0.29.1rc1"), "new: PYSEC-1"),  # an image is built from 0.29.1rc1.dev468
+        (advisory("PYSEC-1", "0.30.1"), "new: PYSEC-1"),  # a release that nobody measured
+        ({**advisory("PYSEC-1", "0.30.0"), "withdrawn": "2026-10-21T00:00:00Z"}, "no new advisory"),
         (advisory("PYSEC-1", "0.6.0", "0.27.1", published="2026-12-01"), "no new advisory"),
         (advisory("PYSEC-1", "0.28.0", aliases=["GHSA-58v5-2m8f-94pr"]), "no new advisory"),
     ],

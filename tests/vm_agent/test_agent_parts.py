@@ -1,6 +1,7 @@
 """The agent's parts, one at a time, in this process."""
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,36 @@ class TestWeightsFromABucket:
         assert not (tmp_path / "m/shards/one.safetensors").exists()
         assert (tmp_path / "m/mine.txt").read_text() == "kept"
 
+    def test_a_link_in_the_place_of_a_file_is_not_followed(self, machine: Machine, tmp_path: Path):
+        stage(machine)
+        host = tmp_path / "host"
+        host.write_text("kept")
+        for name in (".config.json.generation", ".config.json.part", "config.json"):
+            (tmp_path / "m" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "m" / name).symlink_to(host)
+        copier(tmp_path / "m").run()
+        assert host.read_text() == "kept"
+        assert (tmp_path / "m/config.json").read_bytes() == b"{}"
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"name": "e2b/a\0b"}, "has a path outside"),
+            ({"name": "e2b/a\ud800"}, "has a path outside"),
+            ({"size": "-5"}, "cannot be read"),
+            ({"size": "x"}, "cannot be read"),
+            ({"metadata": "text"}, "cannot be read"),
+            ({"generation": None, "size": None}, "cannot be read"),
+        ],
+    )
+    def test_an_object_that_cannot_be_is_refused_in_one_sentence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], said: str
+    ):
+        item = {"name": "e2b/a", "size": "1", "generation": "7", "md5Hash": "x", **changes}
+        monkeypatch.setattr(weights_module, "google", lambda *_: json.dumps({"items": [item]}))
+        with pytest.raises(ServingError, match=rf"(Object .*|The list of gs://models/e2b) {said}"):
+            copier(tmp_path / "m").run()
+
     def test_a_wrong_checksum_is_refused_and_leaves_no_file(self, machine: Machine, tmp_path: Path):
         stage(machine)
         machine.wrong_md5.add("e2b/shards/one.safetensors")
@@ -156,7 +187,7 @@ class TestWeightsFromABucket:
         stage(machine)
         usage = weights_module.shutil.disk_usage(tmp_path)._replace(free=10)
         monkeypatch.setattr(weights_module.shutil, "disk_usage", lambda _: usage)
-        with pytest.raises(ServingError, match="Use a path on a larger disk"):
+        with pytest.raises(ServingError, match=r"set tpu\.bootDiskSizeGb"):
             copier(tmp_path / "m").run()
         assert machine.ranges == []
 

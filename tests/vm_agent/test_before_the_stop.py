@@ -47,6 +47,22 @@ class TestModels:
         serving.sees("ready", second, second)
         assert machine.hub.asked == []
 
+    @pytest.mark.parametrize("answers", [True, False])
+    def test_of_a_server_with_a_flaw_are_compared_with_the_hub_before_its_new_image_starts(
+        self, serving: Serving, machine: Machine, answers: bool
+    ):
+        """The old server's container could write the cache: the new one got the old one's weights, chat template and config."""
+        machine.hub.models["google/gemma-4-E2B-it"] = {"config.json": b'{"good":1}'}
+        good = serving.good()
+        (blob,) = machine.root.glob("**/models--google--gemma-4-E2B-it/blobs/*")
+        blob.write_text('{"evil":1}')
+        if not answers:
+            machine.hub.meets = lambda _: (503, b"", {})
+        other = serving.ask(image=IMAGE.replace("a" * 64, "b" * 64))
+        serving.sees("ready", other, other)
+        assert good != other
+        assert blob.read_text() == ('{"good":1}' if answers else '{"evil":1}')
+
     def test_are_fetched_with_the_token_before_the_old_server_is_stopped(self, serving: Serving, machine: Machine):
         version = "projects/p/secrets/s/versions/3"
         machine.secrets[version] = CANARY.encode()

@@ -316,5 +316,66 @@ def test_a_link_in_the_place_of_a_file_is_replaced(machine: Machine, tmp_path: P
     assert (folder / "refs/main").read_text() == COMMIT
 
 
+class TestAContentThatTheContainerChanged:
+    """The container can write the cache. A blob of the right name and size may be another model."""
+
+    def evil(self, machine: Machine, name: str) -> None:
+        blob = machine.root / "huggingface/hub" / FOLDER / "blobs" / stored_name(name, FILES[name])
+        with blob.open("r+b") as file:
+            file.write(bytes(len(FILES[name])))
+
+    @pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+    def test_is_downloaded_again(self, machine: Machine, name: str):
+        fetch(machine).run()
+        fetch(machine).run()  # now the agent has checked it
+        self.evil(machine, name)
+        machine.hub.asked.clear()
+        fetch(machine).run()
+        assert in_cache(machine) == FILES
+        assert set(asked_files(machine)) == {name}
+
+    def test_is_checked_once_and_again_after_each_change(self, machine: Machine, monkeypatch: pytest.MonkeyPatch):
+        fetch(machine).run()
+        told = list[str]()
+        fetch(machine, told=told).run()
+        assert len([line for line in told if "checking" in line]) == len(FILES) - 1, "two files have one content"
+        told.clear()
+        fetch(machine, told=told).run()
+        assert [line for line in told if "checking" in line] == []
+        os.utime(machine.root / "huggingface/hub" / FOLDER / "blobs" / stored_name("empty", b""), (0, 0))
+        fetch(machine, told=told).run()
+        assert [line for line in told if "checking" in line] == [f"{MODEL} checking empty"]
+
+    def test_ends_with_its_document(self, machine: Machine):
+        fetch(machine).run()
+        prefetch.CHECKED.clear()
+        with pytest.raises(SupersededError):
+            fetch(machine, cancelled=lambda: bool(machine.hub.asked)).run()
+
+
+@pytest.mark.parametrize("revision", ["../../../../escaped", "a/../../b", "/tmp/x", "a\\b"])
+def test_a_revision_that_leaves_the_cache_is_refused_whatever_the_hub_answers(machine: Machine, revision: str):
+    answer = f'{{"sha": "{COMMIT}", "siblings": []}}'.encode()
+    machine.hub.meets = lambda path: (200, answer, {}) if "/revision/" in path else None
+    with pytest.raises(ServingError, match="invalid name"):
+        fetch(machine, f"--revision={revision}").run()
+    assert in_cache(machine) == {}
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        '{"rfilename": "a", "blobId": "ID", "size": Infinity}',
+        '{"rfilename": "a", "blobId": "ID", "size": -1}',
+        '{"rfilename": "a\\ud800", "blobId": "ID", "size": 1}',
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_in_one_sentence(machine: Machine, listed: str):
+    answer = f'{{"sha": "{COMMIT}", "siblings": [{listed.replace("ID", "a" * 40)}]}}'.encode()
+    machine.hub.meets = lambda path: (200, answer, {}) if "/revision/" in path else None
+    with pytest.raises(ServingError, match=f"The hub's list of {MODEL} (cannot be read|has an invalid name)"):
+        fetch(machine).run()
+
+
 def test_the_stand_in_names_contents_as_git_does():
     assert hub.git_id(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"

@@ -67,7 +67,9 @@ def recommended_options(
     if offloads and strategy:
         # Prefetched pages and offloaded weights evict each other from host memory.
         strategy = "lazy"
-    limits: dict[Modality, int] = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
+    limits: dict[Modality, int] = {"image": 4, "audio": 0 if is_tpu else 1} if spec.audio_params else {"image": 4}
+    if is_tpu and not spec.tpu_torch_path:
+        limits["video"] = 0  # a JAX model has embeddings of images alone, and one other item ends its engine
     return VllmOptions(
         tensor_parallel_size=max(accelerator.devices // replicas, 1),
         quantization="fp8" if quantize_on_load else None,

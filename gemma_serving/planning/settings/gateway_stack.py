@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from gemma_serving.planning.settings.annotations import OnChange
 from gemma_serving.planning.settings.gateway import GatewaySettings
 from gemma_serving.planning.settings.observability import AlertRecipients
-from gemma_serving.planning.settings.text import FilePath, Labels, ProjectId
+from gemma_serving.planning.settings.text import Labels, ProjectId, ProjectPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class GatewayStack:
     """Envoy on Cloud Run in front of several TPU stacks, and their network. Required with target gateway, otherwise rejected."""
     alerts: Annotated[AlertRecipients, OnChange("update")] = field(default_factory=AlertRecipients)
     """Alert policy in Cloud Monitoring on requests that the gateway answers with 503."""
-    prices: Annotated[FilePath | None, OnChange("nothing")] = None
+    prices: Annotated[ProjectPath | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`."""
     labels: Annotated[Labels, OnChange("update")] = field(default_factory=dict[str, str])
     """Custom labels for every resource that supports labels."""

@@ -21,7 +21,6 @@ from gemma_serving.planning.settings.secrets import KINDS, SecretKey
 from gemma_serving.planning.settings.text import (
     Commit,
     DurationS,
-    FilePath,
     Labels,
     ModelId,
     Positive,
@@ -154,7 +153,7 @@ class Settings:
     """
     metrics: Annotated[MetricsSettings, OnChange("revision")] = field(default_factory=MetricsSettings)
     """OpenTelemetry collector next to the server, which writes metrics to Managed Service for Prometheus."""
-    prices: Annotated[FilePath | None, OnChange("nothing")] = None
+    prices: Annotated[ProjectPath | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. Default: the shipped prices.
 
     `gemma plan prices` refreshes the shipped prices. `gemma teardown --all --over-limit` uses no price file of a stack.

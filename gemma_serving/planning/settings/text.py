@@ -113,7 +113,6 @@ ProjectPath = Annotated[
         "models/other/config.json",
     ),
 ]
-FilePath = Annotated[str, Matching(r".+", "a file")]
 SecretVersion = Annotated[
     str,
     Matching(

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from judges.tests.tpu_compiler.judge import STAGES, answered, given, interpreter
 from judges.tests.tpu_compiler.questions import question
+from judges.tpu_compiler import confined
 from judges.tpu_compiler.answer import Stage, answer_of
-from judges.tpu_compiler.child import ROOT, clean_environment, command_of, run_child
+from judges.tpu_compiler.child import ROOT, command_of, run_child
+from judges.tpu_compiler.confined import clean_environment
 from tests.polling import until
 
 
@@ -62,6 +65,38 @@ def test_no_secret_reaches_the_child(run, tmp_path, monkeypatch):
     assert "canary" not in str(found)
     assert found["environment"].keys() - {"PATH", "HOME", "VLLM_X", "LC_CTYPE"} == set()
     assert found["environment"]["HOME"] == str(tmp_path / "home")
+
+
+READS = """
+found = {}
+for pid in (os.getppid(), os.getpid()):
+    for name in ("environ", "mem", "fd/1", "root/etc"):
+        path = f"/proc/{pid}/{name}"
+        try:
+            found[name] = os.stat(path) if "/" in name else open(path, "rb").read(1)
+        except PermissionError:
+            found[name] = "denied"
+        except OSError:
+            found[name] = "read"
+    with open(sys.argv[-1] + ".own" * (pid == os.getpid()), "w") as file:
+        file.write(str([name for name, value in found.items() if value == "denied"]))
+open("/proc/cpuinfo").read()
+"""
+
+
+def test_the_child_cannot_read_what_its_parent_holds(run, tmp_path):
+    assert run(answered()[:-1], READS)[1] == ""
+    (read,) = tmp_path.glob("work-*/*.json")
+    assert read.read_text() == "['environ', 'mem', 'fd/1', 'root/etc']"
+    assert read.with_name(f"{read.name}.own").read_text() == "[]"
+
+
+def test_a_kernel_that_cannot_confine_it_is_a_refusal(run, monkeypatch):
+    monkeypatch.setattr(confined, "_CREATE_RULESET", 1_000)
+    with pytest.raises(
+        CommandRefusedError, match=r"cannot confine it: Function not implemented\. Run the command where"
+    ):
+        run(answered())
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ fi
 if [ "$1" = "$FAKE_HANGS" ]; then exec sleep 60; fi
 if [ "$1" = venv ]; then
   mkdir -p "$last/bin" "$last/lib/python3.12/site-packages/torch/lib"
-  printf '#!/bin/sh\\necho "python $LD_BIND_NOW" >>"$FAKE_LOG"\\nexit ${FAKE_PYTHON:-0}\\n' >"$last/bin/python"
+  printf '#!/bin/sh\\necho "python $LD_BIND_NOW$HF_TOKEN" >>"%s"\\nexit %s\\n' "$FAKE_LOG" "${FAKE_PYTHON:-0}" >"$last/bin/python"
   chmod +x "$last/bin/python"
 fi
 """
@@ -220,6 +220,46 @@ def test_a_full_disk_is_refused_with_the_free_space_and_the_needed(fake, monkeyp
         environment.install(replace(NEWEST, disk_gb=4.0), report=lambda _: None)
     assert fake.calls == []
     environment.install(replace(NEWEST, disk_gb=3.7), report=lambda _: None)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o757])
+def test_a_folder_that_others_can_write_is_refused(fake, level, mode):
+    home = environment.folder(WHEELS_HERE)
+    install()
+    path = [home, *home.parents][level]
+    path.chmod(mode)
+    os.chown(path, -1, os.getgid() + (mode == 0o775 and os.geteuid() == 0))
+    if mode == 0o775 and os.geteuid() != 0:
+        pytest.skip("another group needs root")
+    for action in (install, lambda: environment.installed(WHEELS_HERE), lambda: environment.require_own(home)):
+        with pytest.raises(CommandRefusedError, match=f"Another user owns {path} or can write to it"):
+            action()
+
+
+def test_so_is_a_folder_of_another_user_and_the_cache_itself_may_be_shared(fake, monkeypatch):
+    home = environment.folder(WHEELS_HERE)
+    install()
+    base = home.parents[2]
+    base.chmod(0o1777)
+    assert environment.installed(WHEELS_HERE) is not None
+    base.chmod(0o777)
+    with pytest.raises(CommandRefusedError, match=f"Another user owns {base} or"):
+        environment.installed(WHEELS_HERE)
+    base.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(CommandRefusedError, match="set XDG_CACHE_HOME to a folder that only you can write"):
+        environment.installed(WHEELS_HERE)
+
+
+def test_the_folders_are_the_users_alone_whatever_the_umask(fake):
+    before = os.umask(0)
+    try:
+        home = environment.folder(WHEELS_HERE)
+        install()
+        assert {path.stat().st_mode & 0o777 for path in (home, home.parent, home.parents[1])} == {0o700}
+    finally:
+        os.umask(before)
 
 
 def test_without_uv_the_sentence_names_the_set_up(fake, monkeypatch):

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from jinja2.nodes import EvalContext
 
 FOLDER: Final = Path(__file__).parent
-_MARKUP: Final = re.compile(r"<(?=[A-Za-z/!?])|\](?=\s*[(\[])|(?<![\w.])@(?=\w)")
-"""Start of a tag, end of a link's text, and start of a mention, in Markdown."""
+_MARKUP: Final = re.compile(
+    r"<(?=[A-Za-z/!?])|\](?=\s*[(\[])|(?<![\w.])@(?=\w)|(?<=:)/(?=/)|(?<=\bwww)\.", re.IGNORECASE
+)
+"""Start of a tag, end of a link's text, start of a mention, and an address, in Markdown."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that a terminal obeys, such as escape sequences, except a tab and the end of a line."""
 
@@ -40,7 +42,7 @@ def _environment() -> "Environment":
 
     @jinja2.pass_eval_context
     def escaped(context: "EvalContext", value: object) -> object:
-        """Escape in HTML, in Markdown only tags, links and mentions. Objects with `__html__` are already escaped."""
+        """Escape in HTML, in Markdown only tags, links, addresses and mentions. Objects with `__html__` are already escaped."""
         if hasattr(value, "__html__"):
             return value
         if not context.autoescape:

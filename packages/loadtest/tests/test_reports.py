@@ -188,12 +188,16 @@ def test_words_of_a_server_cannot_become_markup(tmp_path):
 
 
 def test_words_of_a_server_become_no_link_and_no_mention(tmp_path):
-    words = "[click](javascript:alert(1)) ![x](http://x/y) [a][b] @everyone <img src=x>, vllm@sha256:0"
+    words = (
+        "[click](javascript:alert(1)) ![x](http://x/y) [a][b] @everyone <img src=x>, https://x/ www.x.y, vllm@sha256:0"
+    )
     other = folder(tmp_path / "b", [result(1, 16)], run={"model": words})
     comparison = compare_folders(folder(tmp_path / "a", [result(1, 16)]), other, threshold=0.05, confidence=0.95)
     text = comparison_markdown(comparison)
     assert text.count("click") == 1
-    assert [mark for mark in ("](javascript", "](http", "[a][b]", " @everyone", "<img") if mark in text] == []
+    assert [
+        mark for mark in ("](javascript", "](http", "[a][b]", " @everyone", "<img", "://", "www.") if mark in text
+    ] == []
     assert "vllm@sha256:0" in text
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from localcloud.environment import REMOVED
+from localcloud.environment import REMOVED, exports
 from localcloud.shell import PROMPT, start_of
 
 VARIABLES = {"PATH": f"/ours/bin:{os.environ['PATH']}", "GOOGLE_CLOUD_PROJECT": "local"}
@@ -22,7 +22,8 @@ def home(tmp_path):
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / ".bashrc").write_text(
-        f"export PATH=/theirs/bin:$PATH GOOGLE_CLOUD_PROJECT=real {REMOVED[0]}=real MINE=kept\nPS1='me> '\n"
+        f"export PATH=/theirs/bin:$PATH GOOGLE_CLOUD_PROJECT=real {REMOVED[0]}=real MINE=kept\n"
+        "export gh_token=real PIP_INDEX_URL=https://user:pass@x/simple\nPS1='me> '\n"
     )
     return folder
 
@@ -36,9 +37,25 @@ def in_bash(home, state, words):
 
 def test_the_users_start_up_file_is_read_and_the_clouds_environment_comes_after_it(home, tmp_path):
     found = in_bash(
-        home, tmp_path, f'echo "$PATH"; echo "$GOOGLE_CLOUD_PROJECT"; echo "$MINE"; echo "${{{REMOVED[0]}-unset}}"'
+        home,
+        tmp_path,
+        'echo "$PATH"; echo "$GOOGLE_CLOUD_PROJECT"; echo "$MINE"; '
+        f'echo "${{{REMOVED[0]}-unset}} ${{gh_token-unset}} ${{PIP_INDEX_URL-unset}}"',
     )
-    assert found == [VARIABLES["PATH"], "local", "kept", "unset"]
+    assert found == [VARIABLES["PATH"], "local", "kept", "unset unset unset"]
+
+
+def test_a_shell_that_joins_by_eval_loses_its_credentials(tmp_path):
+    script = f'{exports({"HF_TOKEN": "hf_local"})}\necho "${{GH_TOKEN-unset}} ${{CLOUDSDK_CORE_ACCOUNT-unset}} $HF_TOKEN $MINE"'
+    given = {
+        "PATH": os.environ["PATH"],
+        "GH_TOKEN": "a\nMINE=b",
+        "CLOUDSDK_CORE_ACCOUNT": "a",
+        "HF_TOKEN": "b",
+        "MINE": "c",
+    }
+    shown = subprocess.run(["sh", "-c", script], env=given, capture_output=True, text=True, check=False)
+    assert shown.stdout == "unset unset hf_local c\n"
 
 
 def test_the_prompt_says_where_one_is_and_the_history_is_the_clouds(home, tmp_path):

@@ -17,6 +17,7 @@ import pytest
 import requests
 
 from localcloud.cli import main
+from localcloud.environment import LOGINS
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 from localcloud.world.state import StateError, StateLock, description
@@ -28,6 +29,17 @@ IMAGES = Images(existing=("docker.io/x",))
 INSTANT = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 LIMIT_S = 60
 PROGRAMS = str(Path(os.path.abspath(sys.executable)).parent)  # noqa: PTH100 - the environment's, though its python is a link
+
+REAL = {
+    "Google": "GOOGLE_CREDENTIALS GOOGLE_OAUTH_ACCESS_TOKEN GOOGLE_APPLICATION_CREDENTIALS GOOGLE_GHA_CREDS_PATH GCLOUD_KEYFILE_JSON "
+    "CLOUDSDK_AUTH_ACCESS_TOKEN CLOUDSDK_AUTH_ACCESS_TOKEN_FILE CLOUDSDK_CORE_ACCOUNT CLOUDSDK_CONFIG CLOUDSDK_PROXY_PASSWORD",
+    "Pulumi": "PULUMI_ACCESS_TOKEN PULUMI_CONFIG_PASSPHRASE PULUMI_CONFIG_PASSPHRASE_FILE PULUMI_CREDENTIALS_PATH",
+    "forges": "GH_TOKEN GITHUB_TOKEN GITHUB_PAT ACTIONS_ID_TOKEN_REQUEST_URL ACTIONS_RUNTIME_TOKEN GITLAB_TOKEN CI_JOB_TOKEN SSH_AUTH_SOCK",
+    "registries": "DOCKER_AUTH_CONFIG DOCKER_CONFIG REGISTRY_AUTH_FILE NPM_TOKEN npm_config__auth TWINE_PASSWORD UV_INDEX_MINE_PASSWORD NETRC "
+    "HF_TOKEN HF_TOKEN_PATH HUGGING_FACE_HUB_TOKEN",
+    "others": "VLLM_API_KEY OPENAI_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID ARM_CLIENT_SECRET AZURE_CLIENT_SECRET",
+}
+"""Variables with which a command could act as its user elsewhere."""
 
 
 def identity(cloud):
@@ -267,14 +279,24 @@ class TestRun:
         assert environment["GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/run/v2/"
 
     def test_real_credentials_do_not_reach_the_command(self, localcloud, monkeypatch):
-        for name in ("GOOGLE_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+        for name in " ".join(REAL.values()).split():
             monkeypatch.setenv(name, "real")
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/real")
-        monkeypatch.setenv("HTTP_PROXY", "http://proxy")
+        monkeypatch.setenv("PIP_INDEX_URL", "https://user:real@packages.example/simple")
+        monkeypatch.setenv("HTTP_PROXY", "http://user:kept@proxy")
+        for name in ("GITHUB_REPOSITORY", "TOKENIZERS_PARALLELISM", "PULUMI_HOME", "KEYBOARD"):
+            monkeypatch.setenv(name, "kept")
         script = "import json, os; print(json.dumps(dict(os.environ)))"
         environment = json.loads(localcloud("run", "--", sys.executable, "-c", script).stdout)
-        assert "GOOGLE_CREDENTIALS" not in environment
-        assert "real" not in environment["GOOGLE_APPLICATION_CREDENTIALS"] + environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        assert [name for name in environment if "real" in environment[name] and name != "PYTEST_CURRENT_TEST"] == []
+        logins = {environment[name].rpartition("/")[0] for name in LOGINS}
+        assert logins == {f"{environment['LOCALCLOUD_STATE']}/logins"}
+        assert environment["HTTP_PROXY"] == "http://user:kept@proxy"
+        assert [name for name, value in environment.items() if value == "kept"] == [
+            "GITHUB_REPOSITORY",
+            "TOKENIZERS_PARALLELISM",
+            "PULUMI_HOME",
+            "KEYBOARD",
+        ]
         assert "127.0.0.1" in environment["NO_PROXY"]
 
     def test_a_signal_goes_on_to_the_command(self):

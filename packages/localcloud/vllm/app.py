@@ -4,6 +4,8 @@ import asyncio
 import hmac
 import json
 import os
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from localcloud.vllm.faults import (
     broken_request,
 )
 from localcloud.vllm.generation import Abilities, Completion, answer
-from localcloud.vllm.media import MediaRules, check_items, read_media
+from localcloud.vllm.media import ENGINE_DEAD, NO_EMBEDDINGS, MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
@@ -72,6 +74,8 @@ class Parts:
     middleware: Middleware
     media: MediaRules
     model: Model
+    is_jax: bool
+    """True if a JAX model serves. Any item but an image ends its engine."""
     most_choices: int
     """Value of VLLM_MAX_N_SEQUENCES: answers to one request at most."""
     is_developer: bool
@@ -325,6 +329,10 @@ class _VllmApi:
             await read_media(as_object(body), self._parts.media)
         most = check_length(parsed, self._parts.capacity.max_model_len)
         self._check_queue()
+        if self._parts.is_jax and any(item.kind != "image" for item in parsed.media):
+            print(NO_EMBEDDINGS, file=sys.stderr, flush=True)
+            signal.raise_signal(signal.SIGTERM)  # the server ends with its engine
+            raise RequestError(ENGINE_DEAD, status=500, kind="InternalServerError")
         self._arrivals += 1
         made = answer(broken_request(parsed, broken), self._abilities, most=most, arrival=self._arrivals)
         call = _ReceivedRequest(

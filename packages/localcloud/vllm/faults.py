@@ -11,7 +11,7 @@ A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requ
 | `malformed` | one event of the stream is not JSON | `after_tokens` |
 | `no_usage` | usage is missing from the response | |
 
-A broken feature of BROKEN_FEATURES has no further keys.
+A broken feature of BROKEN_FEATURES has no further keys. `data/faults.json` has the source of each kind: a public report, a file of vLLM, or `ours`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,10 +26,10 @@ from localcloud.vllm.media_items import KINDS
 from localcloud.vllm.protocol import Request
 
 _TABLES: Final = packaged("localcloud.vllm", "faults.json")
-BROKEN_FEATURES: Final[dict[str, str]] = _TABLES["broken"]
+BROKEN_FEATURES: Final[dict[str, str]] = {kind: row["effect"] for kind, row in _TABLES["broken"].items()}
 """Kind -> effect."""
 _KEYS: Final[dict[str, frozenset[str]]] = {
-    kind: frozenset(strings(_TABLES["keys"], kind)) for kind in (*_TABLES["keys"], *BROKEN_FEATURES)
+    kind: frozenset(strings(row, "keys")) for kind, row in {**_TABLES["kinds"], **_TABLES["broken"]}.items()
 }
 _LONG: Final = 2000
 """Characters of a message from which it is cut."""

@@ -23,6 +23,15 @@ UNLIMITED: Final = 999
 """vLLM's limit of a modality that `--limit-mm-per-prompt` does not name."""
 _LIMIT_S: Final = 5.0
 """VLLM_IMAGE_FETCH_TIMEOUT."""
+NO_EMBEDDINGS: Final = (
+    "AssertionError: Expected number of multimodal embeddings to match number of input items: 1, but got len(mm_embeddings)=0 instead. "
+    "This is most likely due to incorrect implementation of the model's `embed_multimodal` method."
+)
+"""End of the traceback of a JAX model's engine after a sound or a video: `embed_multimodal` returns only embeddings of images, and the runner requires one of
+each item (tpu-inference 0.32.0, models/jax/gemma4_mm.py and models/jax/utils/multi_modal_utils.py). The server exits with its engine, as
+in https://github.com/vllm-project/tpu-inference/issues/957 after a video for Qwen2.5-VL (vLLM, entrypoints/launcher.py, terminate_if_errored)."""
+ENGINE_DEAD: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+"""Message of the requests that a dead engine had (vLLM, v1/engine/exceptions.py)."""
 _URL_PARTS: Final = frozenset(KINDS) - {"input_audio"}
 _HEARS: Final = ("E2B", "E4B", "12B", "tiny")
 """Beginnings of the names of models with an audio encoder."""

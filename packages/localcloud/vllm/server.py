@@ -134,6 +134,7 @@ async def _run(
                 redirects=environment.follows_redirects,
             ),
             model=start.model,
+            is_jax=start.is_jax,
             most_choices=environment.most_choices,
             is_developer=environment.is_developer,
             loads_adapters=environment.loads_adapters,

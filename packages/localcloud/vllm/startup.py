@@ -101,12 +101,13 @@ class StartupStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A planned start. `capacity` is None if it will fail."""
+    """A planned start. `capacity` is None if it will fail; `is_jax`: a JAX model serves on a TPU."""
 
     steps: tuple[StartupStep, ...]
     capacity: KvCacheSize | None
     model: Model | None
     card: SimulatedCard
+    is_jax: bool = False
 
     @property
     def total_s(self) -> float:
@@ -140,7 +141,8 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     refused = None if steps[-1].error else adapters.load(arguments, environment, is_jax=is_jax)
     if refused is not None:
         steps = (*steps, StartupStep(at_s=steps[-1].at_s, error=refused))
-    return Start(steps=steps, capacity=None if steps[-1].error else planned, model=loaded, card=card)
+    served = None if steps[-1].error else planned
+    return Start(steps=steps, capacity=served, model=loaded, card=card, is_jax=is_jax)
 
 
 def _check_devices(environment: RuntimeEnvironment) -> None:
@@ -389,6 +391,8 @@ class _Startup:
             f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
             is_of_engine=True,
         )
+        if not self._is_tpu and not self._arguments.enforce_eager:
+            self._log("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 100%")
         tpu_s = constant("TPU_SERVER_S") + (constant("TPU_PROCESSOR_S") if self._arguments.takes_media else 0.0)
         end_s = 0.5 if self._is_tiny else tpu_s if self._is_tpu else constant("GPU_WARM_UP_S")
         self._wait(end_s, "process", "warm-up and HTTP server")

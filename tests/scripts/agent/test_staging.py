@@ -1,5 +1,7 @@
 """`stage_weights`: sources that the person named, to the stack's own bucket."""
 
+from types import SimpleNamespace
+
 import anyio
 import pytest
 
@@ -44,10 +46,26 @@ def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world):
     assert world.run[0][5:7] == ["--from", NAMED]
 
 
-def test_a_proposal_at_the_hub_is_not_a_revision(bench_of, audit, world):
-    found = stage(bench_of("stage"), audit, revision="refs/pr/7")
-    assert "which anyone can propose" in found.content[0].text
+PINNED = "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
+
+
+@pytest.mark.parametrize(
+    "revision", ["refs/pr/7", "REFS/pr/1", "pr/7", "refs%2Fpr%2F1", "0" * 40, "a-branch", PINNED[:7]]
+)
+def test_what_anyone_can_propose_at_the_hub_is_not_a_revision(bench_of, audit, world, monkeypatch, revision):
+    monkeypatch.setattr(staging, "stack_settings", lambda _: SimpleNamespace(model_revision=PINNED))
+    found = stage(bench_of("stage"), audit, revision=revision)
+    assert f"revision is '{revision}', and anyone can propose a commit to the hub. Allowed: main, or" in str(
+        found.content[0].text
+    )
     assert world.run == []
+
+
+@pytest.mark.parametrize("revision", ["main", PINNED])
+def test_the_default_branch_and_the_users_commit_are(bench_of, audit, world, monkeypatch, revision):
+    monkeypatch.setattr(staging, "stack_settings", lambda _: SimpleNamespace(model_revision=PINNED))
+    assert stage(bench_of("stage"), audit, revision=revision).structured_content["ok"]
+    assert world.run[0][5:7] == ["--revision", revision]
 
 
 @pytest.mark.parametrize("given", ["/home/me", "gs://", "gs://b/../c", "hf://x/y"])

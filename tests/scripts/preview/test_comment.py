@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 
-from gemma_serving.scripts.cli.markdown import prose
+from gemma_serving.scripts.cli.markdown import plain, prose
 from gemma_serving.scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
 from gemma_serving.scripts.preview.plans import StackDescription
 from gemma_serving.scripts.preview.previews import StackPreview
@@ -121,6 +121,21 @@ def test_a_command_in_a_finding_is_code_and_a_single_backtick_is_text():
     assert prose("a ` b") == "a &#96; b"
 
 
+def test_what_github_links_without_markup_is_code():
+    words = (
+        "https://evil.example/x",
+        "www.evil.example",
+        "GH-123",
+        ":warning:",
+        "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee",
+    )
+    for word in words:
+        assert prose(f"The model {word} * it.") == f"The model `{word}` &#42; it."
+        assert plain(f"a {word}`") == f"a `` {word}` ``"
+    plain_words = "4 accelerators at 12:30:45, 1,234,567 tokens, a deadline"
+    assert prose(plain_words) == plain_words
+
+
 def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
     text = of_case("no-change", deployed("tpu-v6e1", capacity("replace", "runtimeVersion", forced=("runtimeVersion",))))
     assert first_line(text) == "### Preview: `tpu-v6e1` releases its TPU capacity"
@@ -137,7 +152,8 @@ def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
     hostile = BASE["tpu-v6e4"].model_copy(update={"error": "x `a` <b> @octocat | [l](http://e) **b**"})
     shown = comment(BASE, {"tpu-v6e4": hostile}, ())
     warning = next(line for line in shown.splitlines() if "cannot be deployed" in line)
-    assert not any(mark in warning for mark in ("@octocat", "<b>", "](http", "**b**"))
+    assert not any(mark in warning for mark in ("@octocat", "<b>", "**b**"))
+    assert " `[l](http://e)` " in warning
 
 
 def test_a_comment_longer_than_github_takes_loses_the_engines_previews():

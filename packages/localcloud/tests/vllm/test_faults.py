@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from localcloud.json_values import packaged
 from localcloud.tests.running.running_server import ask, server
 from localcloud.vllm.faults import FaultError, InjectedFaults
 
@@ -22,6 +23,13 @@ def url() -> Iterator[str]:
 
 def switch_on(url: str, *faults: dict[str, Any]) -> None:
     assert ask(f"{url}/_sim/faults", {"faults": list(faults)}).status == 200
+
+
+def test_each_kind_of_fault_has_a_public_source_or_is_ours():
+    rows = [row for table in packaged("localcloud.vllm", "faults.json").values() for row in table.values()]
+    assert [
+        row for row in rows if row["source"] != "ours" and not row["source"].startswith("https://github.com/")
+    ] == []
 
 
 def test_an_error_status_strikes_as_often_as_it_is_told(url: str):

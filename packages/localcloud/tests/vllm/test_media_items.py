@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import struct
+import time
 import wave
 import zlib
 from collections.abc import Iterator
@@ -140,6 +141,39 @@ def test_a_model_without_an_audio_encoder_refuses_sound():
         refused = about(url, "?", of("audio", wav(True), "wav"))
     assert refused.status == 400
     assert "does not have an audio tower" in refused.json["error"]["message"]
+
+
+def ask_until_it_ends(url: str) -> None:
+    end_s = time.monotonic() + 30
+    while time.monotonic() < end_s:
+        ask(url)
+
+
+@pytest.mark.parametrize("kind", ["audio", "video"])
+def test_a_sound_or_a_video_ends_a_jax_server_unless_its_limit_is_0(kind: str):
+    words = ["vllm", "serve", "google/gemma-4-E2B-it", "--max-model-len", "4096"]
+    image, frames = (of(name, png(2, bytes(3)), "png") for name in ("image", "video"))
+    item = of("audio", wav(True), "wav") if kind == "audio" else frames
+    with server([*words, f'--limit-mm-per-prompt={{"image": 4, "{kind}": 0}}'], VLLM_SIM_ACCELERATOR="v6e-1") as url:
+        refused = about(url, "?", item)
+        assert (refused.status, refused.json["error"]["param"]) == (400, kind)
+        assert about(url, "?", image).status == 200
+    with server(words, VLLM_SIM_ACCELERATOR="v6e-1") as url:
+        assert about(url, "?", image).status == 200
+        died = about(url, "?", item)
+        assert (died.status, died.json["error"]) == (
+            500,
+            {
+                "message": "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+                "type": "InternalServerError",
+                "param": None,
+                "code": 500,
+            },
+        )
+        with pytest.raises(OSError, match=r"refused|reset|closed"):
+            ask_until_it_ends(f"{url}/health")
+    with server(words, VLLM_SIM_ACCELERATOR="nvidia-l4") as url:
+        assert about(url, "?", item).status == 200
 
 
 LORA = ["vllm", "serve", "simulated/tiny", "--lora-modules", "sql=/adapters/sql"]

@@ -1,0 +1,37 @@
+"""The phases of a first start on Cloud Run in `gemma up`, with the real CLI, on a cloud whose start takes two minutes."""
+
+import re
+import sys
+
+import pytest
+
+from tests.engine.conftest import open_workspace
+
+STACK = "l4-qat"
+READS = r"entries\.list$"
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    with open_workspace(tmp_path_factory.mktemp("slow"), "--speed", "4") as opened:
+        opened.stage(STACK)
+        yield opened
+
+
+def reads(workspace):
+    return sum(bool(re.search(READS, call["id"])) for call in workspace.admin("requests")["requests"])
+
+
+def test_the_phases_of_the_log_are_shown_in_their_order_and_reading_ends_with_the_engine(workspace):
+    done = workspace.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes")
+    shown = re.findall(r"^(loading|compiling): (.+)$", done.err, re.MULTILINE)
+    assert [phase for phase, _ in shown] == sorted((phase for phase, _ in shown), reverse=True)
+    shards = [int(line[1]) for _, text in shown if (line := re.search(r"shards: +(\d+)% Completed", text))]
+    assert len(shards) >= 2
+    assert shards == sorted(shards)
+    assert "Compiling a graph" in dict(shown)["compiling"]
+    assert f"{STACK} deployed in" in done.out
+    assert reads(workspace) <= 60
+    workspace.teardown(STACK)
