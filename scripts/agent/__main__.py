@@ -6,11 +6,11 @@
   gemma agent code tpu-v6e1
 
 Without --allow, all tools are read-only. A change only runs a plan that was shown
-before. A stack is deployed only with maxAge and a limit of its cost. The first run of
-a flex-start TPU has such a limit; later runs need maxUsd. Other TPUs and Cloud Run need
-maxUsd and a scheduled guard. To delete a stack, the user must type its name and a code
-each time; `code` shows the code. The audit file has every call. docs/agent.md describes
-the protections.
+before. A stack is deployed only with a limit of its cost. The first run of a flex-start
+TPU has such a limit; later runs need maxUsd. A Cloud Run service that scales from 0 to 1
+is deleted after --max-hours. Others need maxUsd and a scheduled guard. To delete a stack,
+the user must type its name and a code each time; `code` shows the code. The audit file
+has every call. docs/agent.md describes the protections.
 """
 
 import sys
@@ -21,7 +21,13 @@ from typing import Annotated, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import install_sentence
-from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S, LONGEST_WAIT_S, parse_permissions, parse_toolsets
+from gemma_serving.scripts.agent.permissions import (
+    ANSWER_WITHIN_S,
+    LONGEST_WAIT_S,
+    OWN_HOURS,
+    parse_permissions,
+    parse_toolsets,
+)
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option, StackName
 
@@ -34,7 +40,7 @@ class AgentOptions:
 
     allow: Annotated[
         str,
-        Option("Allowed changes: up, ask, smoke, bench, stage, restart, recover, teardown.", metavar="LIST"),
+        Option("Allowed changes: up, ask, smoke, bench, stage, scale, restart, recover, teardown.", metavar="LIST"),
     ] = ""
     stage_from: Annotated[
         tuple[str, ...],
@@ -49,6 +55,9 @@ class AgentOptions:
     max_usd_per_hour: Annotated[
         float, Option("Maximum combined cost of everything deployed, in USD per hour.", above=0)
     ] = 10.0
+    max_hours: Annotated[
+        float, Option("Hours after which a Cloud Run service that no guard limits is deleted.", above=0)
+    ] = OWN_HOURS
     answer_within: Annotated[
         float,
         Option("Time after which a longer call returns a handle.", metavar="SECONDS", least=0, most=LONGEST_WAIT_S),
@@ -91,6 +100,7 @@ def _agent(options: AgentOptions) -> ExitCode:
         allowed=allowed,
         spending=SpendingLimit(states=deployed_now, usd_per_hour_limit=options.max_usd_per_hour),
         runs=Runs(within_s=options.answer_within),
+        own_hours=options.max_hours,
         stage_from=parse_sources(options.stage_from),
         secrets=tuple(environment_secrets()),
     )
@@ -98,6 +108,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     rights = f"may {', '.join(sorted(allowed))}" if allowed else "read-only"
     print_progress("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
     with absolute_backend():  # `up` runs in a copy of the project
+        agent.keepers.resume()
         run_stdio(server)
     return ExitCode.DONE
 

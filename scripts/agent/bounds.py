@@ -1,7 +1,9 @@
-"""The bound of the cost of an `up` by an assistant: the TPU run itself, or `maxUsd` and a scheduled guard.
+"""The bound of the cost of an `up` by an assistant: the TPU run itself, `maxUsd` and a scheduled guard, or hours of one instance.
 
 Google ends a flex-start run after `maxRunDuration`, so the run has a maximum cost even if no guard enforces a limit. That covers one
 run: the stack's record (contracts.run_record) shows whether it already had one. `maxAge` is always required.
+A new Cloud Run service that keeps no instance and has at most one costs at most its hours, which a process of the assistant's server ends
+(scripts.agent.keeper).
 """
 
 from collections.abc import Sequence
@@ -27,6 +29,16 @@ _STARTS: Final = frozenset({"create", "replace", "create-replacement"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The bound of the cost of a plan."""
+
+    text: str
+    """The bound and what enforces it, as sentences."""
+    is_own: bool = False
+    """True if the assistant's server enforces it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _BoundedKind:
     """A kind of deployment, its needs, and the bound of its cost."""
 
@@ -40,8 +52,13 @@ class _BoundedKind:
     """Why the deployment is of this kind, as a sentence; empty if its settings show it."""
 
 
-def require_bound(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> str:
-    """Return the bound of a plan's cost, as a sentence. Raises CommandRefusedError that names all that is missing."""
+def require_bound(
+    frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState, *, own_hours: float, has_keeper: bool
+) -> Bound:
+    """Return the bound of a plan's cost. Raises CommandRefusedError that names all that is missing.
+
+    `own_hours`: limit that the assistant's server enforces itself; `has_keeper`: whether it already does for this stack.
+    """
     stack, settings = frozen.stack, frozen.settings
     case = _case(frozen, steps, state)
     values = {_AGE: settings.max_age_s, **({_USD: settings.max_usd} if case.needs_usd else {})}
@@ -50,7 +67,10 @@ def require_bound(frozen: FrozenProject, steps: Sequence[PlannedStep], state: St
     if case.needs_guard and (problem := _guard_problem(settings)):
         problems.append(problem)
     if not problems:
-        return case.bound
+        return Bound(text=case.bound)
+    is_new = state.status in {"read", "missing"} and not state.has_server
+    if _has_one_instance(settings) and (has_keeper or is_new):
+        return Bound(text=_own_bound(frozen, own_hours), is_own=True)
     *others, last = [*values, *(["a scheduled guard"] if case.needs_guard else [])]
     needed = f"{', '.join(others)} and {last}" if others else last
     raise CommandRefusedError(
@@ -92,6 +112,23 @@ def _unbounded_form(settings: Settings) -> str:
     if tpu.max_run_duration_s is None:
         return "a TPU without tpu.maxRunDuration"
     return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""
+
+
+def _has_one_instance(settings: Settings) -> bool:
+    """Return whether a stack is a Cloud Run service with at most one instance, and without one while it is idle."""
+    run = settings.cloud_run
+    return run is not None and (run.min_instances, run.max_instances) == (0, 1)
+
+
+def _own_bound(frozen: FrozenProject, hours: float) -> str:
+    """Return the bound that the assistant's server enforces, and what happens if it cannot, as sentences."""
+    stack, usd = frozen.stack, planned_cost(frozen.settings, frozen.folder).most_usd_per_hour * hours
+    return (
+        f"This service costs at most ${usd:,.2f} for {hours:g} h of one instance, and without requests only storage. A process of this server "
+        f"deletes the stack, but not its bucket, {hours:g} h after its first up, or as soon as this server exits or is killed. If this computer "
+        f"is off or offline then, nothing deletes it until `gemma agent` starts again in this folder, or you run `gemma teardown {stack}`. "
+        f"To keep the service without this limit, run `gemma up {stack}`."
+    )
 
 
 def _guard_problem(settings: Settings) -> str:

@@ -12,7 +12,8 @@ from pydantic import Field
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.masking import masked
-from gemma_serving.scripts.agent.permissions import Change
+from gemma_serving.scripts.agent.keeper import Keepers
+from gemma_serving.scripts.agent.permissions import OWN_HOURS, Change
 from gemma_serving.scripts.agent.presenting import untrusted
 from gemma_serving.scripts.agent.programs import ProgramResult, run_program, script
 from gemma_serving.scripts.agent.runs import Runs, report
@@ -45,6 +46,8 @@ class ShownPlan:
     usd_per_hour: float | None = None
     """Maximum price of the stack during the change; None if it does not change."""
     refresh: bool = False
+    is_own: bool = False
+    """True if its preview said that this server deletes the stack after some hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,9 @@ class AgentContext:
     """Permissions. Without any, every tool is read-only."""
     spending: SpendingLimit
     runs: Runs = field(default_factory=Runs)
+    keepers: Keepers = field(default_factory=Keepers)
+    own_hours: float = OWN_HOURS
+    """Limit of a service that no guard limits."""
     shown: dict[str, ShownPlan] = field(default_factory=dict[str, ShownPlan])
     stage_from: frozenset[str] = frozenset()
     """Bucket folders that the user allowed as sources of weights."""

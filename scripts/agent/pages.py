@@ -1,5 +1,7 @@
 """Pages for a model to read before it acts, as MCP resources."""
 
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,10 @@ PAGES: Final = {
     "agent": "docs/agent.md",
     "skill": "scripts/agent/SKILL.md",
 }
+
+
+TEXTS: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+"""Longer texts of tools."""
 
 
 def add_pages(server: MCPServer[Any]) -> None:

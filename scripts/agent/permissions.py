@@ -8,15 +8,17 @@ from gemma_serving.contracts.errors import CommandRefusedError
 ANSWER_WITHIN_S: Final = 45.0
 """Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
 LONGEST_WAIT_S: Final = 600.0
-Change = Literal["up", "ask", "smoke", "bench", "stage", "restart", "recover", "teardown"]
+OWN_HOURS: Final = 4.0
+"""Hours of a service that no guard limits: as of a TPU run of this repository."""
+Change = Literal["up", "ask", "smoke", "bench", "stage", "scale", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
-    "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices"),
-    "status": ("doctor", "capacity", "status", "alerts", "endpoint"),
-    "logs": ("logs",),
+    "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices", "deployment_command"),
+    "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics", "list_weights"),
+    "logs": ("logs", "summarize_logs"),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
-    "deploy": ("preview", "up", "stage_weights", "restart", "recover", "wait", "cancel"),
+    "deploy": ("preview", "up", "stage_weights", "scale", "restart", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it."""

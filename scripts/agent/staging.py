@@ -1,11 +1,10 @@
-"""Tool `stage_weights`: it copies from a source that the user allowed, to a bucket that exists."""
+"""Tool `stage_weights`: it copies from a source that the user allowed, to the stack's own bucket."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, command_tool
 from gemma_serving.scripts.agent.context import CHANGES, AgentContext, Answer
 from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
@@ -37,25 +36,14 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     change="stage",
 )
 async def stage_weights(call: CommandCall) -> Answer:
-    """Copy the stack's weights to a new folder of its bucket, which exists already.
+    """Copy the stack's weights to a new folder of its bucket, which is created if it is missing, and write their hash to the stack's file.
 
-    No settings file is written: show the user `setting`, the lines to add before preview and up serve these weights.
+    A running server does not change. Then run preview and up to serve these weights.
     """
     _require_revision(call.given["stack"], call.given["revision"])
     _require_source(call.agent, call.given["source"])
-    command = await call.answer("--no-create", "--no-bind")
-    written = as_mapping(as_mapping(command["document"]).get("setting"))
-    lines = [
-        f"gemma-serving:{key}: {value}" if value is not None else f"without gemma-serving:{key}"
-        for key, value in written.items()
-    ]
-    done = "The user adds the lines of `setting` to the stack's file. Then run preview and up."
-    return {
-        "staged": command["ok"],
-        "setting": "\n".join(lines) or None,
-        "next": done if command["ok"] else "Read the reason in command.said.",
-        "command": command,
-    }
+    call.agent.runs.claim(call.given["stack"])
+    return await call.answer()
 
 
 def _require_revision(stack: str | None, revision: str | None) -> None:

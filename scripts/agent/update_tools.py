@@ -5,17 +5,18 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import anyio
+from pydantic import Field
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.fields import json_object
+from gemma_serving.contracts.fields import camel_case, json_object
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.engine import runner
-from gemma_serving.engine.atomic_file import private_folder
+from gemma_serving.engine.atomic_file import private_folder, replace_file
 from gemma_serving.engine.backend import BACKEND_VARIABLE
 from gemma_serving.engine.events import EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks, stack_locks
@@ -23,7 +24,7 @@ from gemma_serving.engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.engine.steps import PlannedStep, changes_of, steps_of
-from gemma_serving.scripts.agent.bounds import require_bound
+from gemma_serving.scripts.agent.bounds import Bound, require_bound
 from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
 from gemma_serving.scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
 from gemma_serving.scripts.agent.presenting import untrusted
@@ -34,6 +35,9 @@ from gemma_serving.scripts.agent.spending import GOOGLE_LIMIT_S, usd_per_hour_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.preview.api import headline
 from gemma_serving.scripts.stack.frozen import FrozenProject, freeze, most_usd_per_hour
+from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.scripts.stack.settings_file import SettingsFile
+from gemma_serving.scripts.stack.unfinished_teardown import forget
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
@@ -72,10 +76,15 @@ async def preview(call: CommandCall) -> Answer:
         refresh = refresh or bool(differences)
         document = await _previewed(agent, frozen, state, refresh=refresh)
         steps = steps_of(document)
-        is_allowed, budget = await asyncio.to_thread(_verdict, agent, frozen, steps, state, usd_per_hour)
+        bound, budget = await asyncio.to_thread(_verdict, agent, frozen, steps, state, usd_per_hour)
     plan_id = frozen.plan_id(steps)
     agent.shown[plan_id] = ShownPlan(
-        plan_id=plan_id, tool="up", stack=stack, usd_per_hour=usd_per_hour, refresh=refresh
+        plan_id=plan_id,
+        tool="up",
+        stack=stack,
+        usd_per_hour=usd_per_hour,
+        refresh=refresh,
+        is_own=bound is not None and bound.is_own,
     )
     changes, unchanged, warnings = changes_of(document, agent.secrets)
     in_order = sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in SERVER_TYPES))
@@ -89,7 +98,7 @@ async def preview(call: CommandCall) -> Answer:
         "usd_per_hour_now": await asyncio.to_thread(_known_usd_per_hour, state),
         "usd_per_hour": round(usd_per_hour, 4),
         "said": untrusted("the program and the engine", agent.mask("\n".join([*differences, *warnings]))),
-        "allowed": is_allowed,
+        "allowed": bound is not None,
         "budget": budget,
     }
 
@@ -124,9 +133,13 @@ async def up(call: CommandCall) -> Answer:
                 "Run preview again and review the new plan."
             )
         await asyncio.to_thread(_require_ready, frozen, state)
-        await asyncio.to_thread(require_bound, frozen, steps, state)
+        bound = await asyncio.to_thread(_bound, agent, frozen, steps, state)
+        if bound.is_own and not plan.is_own:
+            raise CommandRefusedError(f"{plan_id} did not name the limit in hours of stack {stack}. Run preview again.")
         with agent.spending.reserved(stack, usd_per_hour):
             del agent.shown[plan_id]
+            if bound.is_own:
+                agent.keepers.keep(stack, agent.own_hours)
             if state.status == "missing":
                 with anyio.CancelScope(shield=True):
                     await asyncio.to_thread(create_state, stack, folder=frozen.folder)
@@ -139,9 +152,47 @@ async def up(call: CommandCall) -> Answer:
             return _answer(agent, plan, result, lines)
 
 
+@command_tool(
+    "",
+    {
+        "stack": STACK_OF_TOOL,
+        "min_instances": Own("Instances that always run.", Annotated[int, Field(ge=0, le=1000)], required=True),
+        "max_instances": Own("Maximum number of instances.", Annotated[int, Field(ge=1, le=1000)], required=True),
+    },
+    hint=CHANGES,
+    change="scale",
+)
+async def scale(call: CommandCall) -> Answer:
+    """Write minInstances and maxInstances of a Cloud Run service to the stack's file, if the cost of all instances is within the limit per hour.
+
+    Nothing is deployed: then call preview, show the user the price, and call up.
+    """
+    agent, stack = call.agent, call.given["stack"]
+    agent.runs.claim(stack)
+    with private_folder() as folder:
+        frozen = await asyncio.to_thread(freeze, stack, folder / "project")
+        if frozen.settings.cloud_run is None:
+            raise CommandRefusedError(
+                f"Stack {stack} is not a Cloud Run service: its target is {frozen.settings.target}."
+            )
+        path = frozen.folder / f"Pulumi.{stack}.yaml"
+        file = SettingsFile(path)
+        instances = {f"cloudRun.{camel_case(key)}": call.given[key] for key in ("min_instances", "max_instances")}
+        file.apply(instances)
+        path.write_text(file.text(), encoding="utf-8")
+        most = most_usd_per_hour(stack_settings(stack, folder=frozen.folder), frozen.folder)
+        await asyncio.to_thread(agent.spending.require, stack, most)
+    path = (runner.project_folder() / path.name).resolve()
+    file = SettingsFile(path)  # as it is now
+    file.apply(instances)
+    replace_file(path, file.text())
+    return {"stack": stack, "most_usd_per_hour": round(most, 4), "next": "Nothing is deployed yet. Call preview."}
+
+
 def _kept_lines(frozen: FrozenProject, before: StackState) -> Sequence[str]:
     """Keep the engine's lines of the settings file. Without any resource, remove a state that was missing before instead."""
     if before.status == "missing" and remove_empty(read(frozen.stack)):
+        forget(frozen.stack)
         return ()
     return frozen.bring_back_engine_lines(runner.project_folder())
 
@@ -172,16 +223,21 @@ def _require_ready(frozen: FrozenProject, state: StackState) -> None:
 
 def _verdict(
     agent: AgentContext, frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState, usd_per_hour: float
-) -> tuple[bool, str]:
-    """Return whether `up` will run a plan, with the bound and the counted amounts, or the sentence with which it will refuse."""
+) -> tuple[Bound | None, str]:
+    """Return the bound with which `up` will run a plan, with the counted amounts, or None and the sentence with which it will refuse."""
     try:
         agent.require("up")
         _require_ready(frozen, state)
-        bound = require_bound(frozen, steps, state)
+        bound = _bound(agent, frozen, steps, state)
         agent.spending.require(frozen.stack, usd_per_hour)
     except CommandRefusedError as error:
-        return False, str(error)
-    return True, f"{bound} {agent.spending.sentence()}"
+        return None, str(error)
+    return bound, f"{bound.text} {agent.spending.sentence()}"
+
+
+def _bound(agent: AgentContext, frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> Bound:
+    has_keeper = agent.keepers.has(frozen.stack)
+    return require_bound(frozen, steps, state, own_hours=agent.own_hours, has_keeper=has_keeper)
 
 
 async def _previewed(

@@ -10,8 +10,9 @@ from gemma_serving.cloud.service_traffic import shares_text
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, ServingWord, StackFacts
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, ServingWord, StackFacts, StatedResource
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.locks import stack_locks
@@ -237,3 +238,13 @@ def lock_sentence(lock: StackLock, now: datetime) -> str:
 def after_locks(stack: str, locks: Sequence[StackLock]) -> str:
     """Return the command for a locked stack: wait for a holder that runs, or import what a killed one has created."""
     return f"gemma recover {stack}" if all(lock.is_left for lock in locks) else f"gemma status {stack} --watch"
+
+
+def why_not_asked(outputs: StackOutputs, found: StatedResource | None, *, tunnel: bool, wake: bool) -> str | None:
+    """Return why the server is not queried, as a sentence; None if it is."""
+    if outputs.auth == "tunnel" and not tunnel:
+        return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
+    scaling = as_mapping(as_mapping(found.inputs.get("template") if found else None).get("scaling"))
+    if outputs.target != "tpu" and not wake and not scaling.get("minInstanceCount"):
+        return "Not checked: a request may start an instance. Pass --wake to check anyway."
+    return None

@@ -1,4 +1,4 @@
-"""A teardown that has begun and whose last search has not proved that no resource is left: `gemma teardown` continues it."""
+"""Teardowns to come: one that began and whose last search has not proved that no resource is left, and one at the limit of an assistant."""
 
 import json
 from collections.abc import Mapping
@@ -8,9 +8,11 @@ from typing import Final
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine.atomic_file import write_private
+from gemma_serving.engine.runner import project_folder, project_root
 from gemma_serving.engine.state import StackState
 
 FOLDER: Final = Path(".work") / "teardown"
+LIMITS: Final = Path(".work") / "agent-limits"
 _STORED_KEYS: Final = ("type", "urn", "inputs")
 
 
@@ -42,8 +44,15 @@ def is_unfinished(stack: str) -> bool:
 
 
 def forget(stack: str) -> None:
-    """Record that no teardown of a stack is unfinished."""
+    """Record that no teardown of a stack is unfinished, and that no assistant's limit applies: the stack is gone, or a user deployed it."""
     _path(stack).unlink(missing_ok=True)
+    if project_root() is not None:
+        limit_file(stack).unlink(missing_ok=True)
+
+
+def limit_file(stack: str) -> Path:
+    """Return the file of a stack whose service an assistant deployed for some hours. A process that will delete the stack has its lock."""
+    return project_folder() / LIMITS / stack
 
 
 def _noted(stack: str) -> Mapping[str, object]:

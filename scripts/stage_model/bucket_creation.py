@@ -34,12 +34,8 @@ _CREATED_TYPES: Final = frozenset(
 )
 
 
-def create_bucket(stack: str, *, may_create: bool, say: Callable[[str], None]) -> None:
+def create_bucket(stack: str, *, say: Callable[[str], None]) -> None:
     """Create only the stack's bucket, and the state if the stack has none. Raises CommandRefusedError and ScriptError."""
-    if not may_create:
-        raise CommandRefusedError(
-            f"Stack {stack} has no bucket, and --no-create is set. To create it, run `gemma stage_model {stack}`."
-        )
     if stack not in runner.listed_stacks():
         create_state(stack)
         say(f"created an empty state for stack {stack}")

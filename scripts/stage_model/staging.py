@@ -64,7 +64,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     for name, plan in plans.items():
         _announce(name, plan.source.files())
     if is_missing:
-        create_bucket(stack, may_create=options.create, say=_say)
+        create_bucket(stack, say=_say)
     path = f"storage/v1/b/{target.name}/o?maxResults=1"
     is_gone = isinstance(await_api(connect(settings.project), "storage", path, say=_say), Absent)
     if is_gone and settings.bucket.existing is None:
@@ -90,7 +90,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     }
     for name, age in ages.items():
         _say(f"{name} {AGE_WORDS[age]}.")
-    _record(stack, settings, found, bind=options.bind)
+    _record(stack, settings, found)
     if options.origin is not None:
         origin = options.origin if options.origin.startswith(_GS) else str(Path(options.origin).resolve())
         note_source(stack, origin, project_folder())
@@ -210,8 +210,8 @@ def _show(options: StageOptions, staged: Mapping[str, StagingOutcome], bucket: s
         print(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
 
 
-def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bind: bool) -> None:
-    """Write the hashes and the commit to the stack's file, or name them. Raises ScriptError, without a change."""
+def _record(stack: str, settings: Settings, staged: Mapping[str, object]) -> None:
+    """Write the hashes and the commit to the stack's file. Raises ScriptError, without a change."""
     path = project_folder() / f"Pulumi.{stack}.yaml"
     before = {
         "bucket.manifest": settings.bucket.manifest,
@@ -219,15 +219,14 @@ def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bin
         "bucket.parts": settings.bucket.parts or None,
         "bucket.templates": settings.bucket.templates,
     }
-    if bind:
-        _write(path, staged)
+    _write(path, staged)
     changes = {key: value for key, value in staged.items() if value != before[key]}
     for key, value in changes.items():
         text = value if isinstance(value, str) else json.dumps(value)
         why = " because the commit of this source is unknown" if key == "modelRevision" else ""
-        done = f"set {key} to {text}" if value is not None else f"{'removed' if bind else 'remove'} {key}{why}"
-        _say(f"{path.name}: {done}" if bind else f"{path.name} does not serve these weights yet: {done}")
-    if bind and "bucket.manifest" in changes:
+        done = f"set {key} to {text}" if value is not None else f"removed {key}{why}"
+        _say(f"{path.name}: {done}")
+    if "bucket.manifest" in changes:
         _say(f"To serve these weights, run `gemma up {stack}`.")
 
 

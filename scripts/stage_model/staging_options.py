@@ -35,14 +35,6 @@ class StageOptions:
             most=64,
         ),
     ] = 8
-    bind: Annotated[
-        bool,
-        Option(
-            "Write the hashes (bucket.manifest, bucket.parts) and commit (modelRevision) to the stack's file.",
-            negatable=True,
-        ),
-    ] = True
-    create: Annotated[bool, Option("Create the stack's bucket if it does not exist.", negatable=True)] = True
     list_folders: Annotated[
         bool, Option("List the staged folders of the bucket and their readers. Stages nothing.", flag="--list")
     ] = False

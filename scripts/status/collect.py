@@ -19,7 +19,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
-from gemma_serving.scripts.stack.serves import require_deployed, serves_now
+from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
 from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
 from gemma_serving.scripts.status.report import (
     ENDPOINT,
@@ -32,7 +32,7 @@ from gemma_serving.scripts.status.report import (
     StatusReport,
     UnansweredSource,
 )
-from gemma_serving.scripts.status.server import server_facts, why_not_asked
+from gemma_serving.scripts.status.server import server_facts
 
 CALLS: Final = 32
 """Maximum number of concurrent queries."""

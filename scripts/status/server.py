@@ -5,23 +5,11 @@ from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.scripts.status.report import HEALTHY, ServerFacts
 from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, merged, parse_metrics
 
 ANSWER_LIMIT_S: Final = 15.0
-
-
-def why_not_asked(outputs: StackOutputs, found: StatedResource | None, *, tunnel: bool, wake: bool) -> str | None:
-    """Return why the server is not queried, as a sentence; None if it is."""
-    if outputs.auth == "tunnel" and not tunnel:
-        return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
-    scaling = as_mapping(as_mapping(found.inputs.get("template") if found else None).get("scaling"))
-    if outputs.target != "tpu" and not wake and not scaling.get("minInstanceCount"):
-        return "Not checked: a request may start an instance. Pass --wake to check anyway."
-    return None
 
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:

@@ -77,22 +77,12 @@ def test_staging_needs_a_folder(file, capsys, prefix):
     assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
 
 
-def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_named(file, capsys):
-    before = file.read_text()
-    assert "modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00" in before
-    assert stage("--from", "checkpoint", "--no-bind", "--json") == ExitCode.DONE
+def test_a_folder_proves_no_commit_so_that_the_setting_goes(file, capsys):
+    assert "modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00" in file.read_text()
+    assert stage("--from", "checkpoint", "--json") == ExitCode.DONE
     printed = capsys.readouterr()
     assert json.loads(printed.out)["setting"]["modelRevision"] is None
-    assert (
-        "does not serve these weights yet: remove modelRevision because the commit of this source is unknown"
-        in printed.err
-    )
-    assert file.read_text() == before
-    assert stage("--from", "checkpoint") == ExitCode.DONE
-    assert (
-        "Pulumi.mine.yaml: removed modelRevision because the commit of this source is unknown"
-        in capsys.readouterr().err
-    )
+    assert "Pulumi.mine.yaml: removed modelRevision because the commit of this source is unknown" in printed.err
     assert "modelRevision" not in yaml.safe_load(file.read_text())["config"]
     assert stage("--from", "checkpoint") == ExitCode.DONE
     assert "modelRevision" not in capsys.readouterr().err
@@ -111,10 +101,8 @@ def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, m
     assert asked == [(model, commit)]
     assert json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))["revision"] == commit
     assert "modelRevision" not in capsys.readouterr().err
-    assert stage("--revision", "main", "--no-bind") == ExitCode.DONE
-    assert f"does not serve these weights yet: set modelRevision to {'b' * 40}" in capsys.readouterr().err
     assert stage("--revision", "main") == ExitCode.DONE
-    assert asked[1:] == [(model, "main")] * 2
+    assert asked[1:] == [(model, "main")]
     assert f"Pulumi.mine.yaml: set modelRevision to {'b' * 40}" in capsys.readouterr().err
     assert yaml.safe_load(file.read_text())["config"]["gemma-serving:modelRevision"] == "b" * 40
 
@@ -269,8 +257,6 @@ def test_a_bucket_that_only_the_state_has_comes_back_with_up(monkeypatch, capsys
 def test_a_stack_without_a_state_gets_one_because_up_refuses_before_its_weights_are_staged(monkeypatch, capsys):
     engine = Engine(monkeypatch)
     engine.known.clear()
-    assert stage("--no-create", "--from", "checkpoint") == ExitCode.REFUSED
-    assert engine.known == []
     assert stage("--from", "checkpoint") == ExitCode.DONE
     assert engine.known == ["mine"]
     assert [words[0] for words in engine.ran] == ["preview", "up"]
@@ -349,14 +335,6 @@ def test_an_own_model_that_the_hub_does_not_show_is_answered_with_its_folder(fil
     assert capsys.readouterr().err.endswith(
         "If the weights are in a folder, run `gemma stage_model mine --from FOLDER`.\n"
     )
-
-
-@pytest.mark.usefixtures("own")
-def test_a_creation_can_be_refused(monkeypatch, capsys):
-    ran = Engine(monkeypatch).ran
-    assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
-    assert "To create it, run `gemma stage_model mine`." in capsys.readouterr().err
-    assert ran == []
 
 
 @pytest.mark.usefixtures("own")

@@ -11,9 +11,12 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
+from gemma_serving.scripts.agent.presenting import NOTE
+from gemma_serving.scripts.stack.unfinished_teardown import LIMITS
 from tests.engine.conftest import CAPACITY, LIMIT_S
+from tests.polling import until
 
-SHIPPED, TPU, OTHER, RUN = "tpu-v6e4", "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat"
+SHIPPED, TPU, OTHER, RUN, GONE = "tpu-v6e4", "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat", "l4-qat"
 ZONE = "us-east5-a"
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -95,23 +98,6 @@ def ready(workspace):
     return workspace
 
 
-async def staged(client, workspace):
-    """Stage as an agent does: a person makes the bucket before, and writes the line after the copy."""
-    file = workspace.settings(RUN)
-    refused = await finished(client, "stage_weights", {"stack": RUN})
-    assert f"run `gemma stage_model {RUN}`" in refused.content[0].text
-    assert "buckets" not in {item["kind"] for item in workspace.admin("resources")["resources"]}
-    await anyio.to_thread.run_sync(lambda: workspace.script("stage_model", "--stack", RUN, "--no-bind"))
-    before = file.read_text()
-    done = await finished(client, "stage_weights", {"stack": RUN})
-    first, commit = done.structured_content["setting"].splitlines()
-    assert commit == "gemma-serving:modelRevision: 1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
-    key, _, value = first.partition(": ")
-    assert (done.structured_content["staged"], file.read_text()) == (True, before)
-    file.write_text(before.replace("config:\n", f"config:\n  {key.replace('.', ': {')}: {value}}}\n", 1))
-    return done
-
-
 def existing(workspace):
     return {(item["kind"], item["name"]) for item in workspace.admin("resources")["resources"]}
 
@@ -121,7 +107,7 @@ def without_salt(text):
 
 
 def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(workspace):
-    """Weights are staged for a service, which then needs more than a TPU run. A person types the codes of both deletions."""
+    """A person types the code of the deletion."""
     file, asked = workspace.settings(SHIPPED), []
     text, before, shelf = file.read_text(), existing(workspace), CodeShelf(folder=workspace.folder / "project" / FOLDER)
 
@@ -138,13 +124,10 @@ def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(w
             found[name] = await finished(client, tool, arguments)
         await anyio.to_thread.run_sync(lambda: workspace.advance(5 * 3600))
         found["after its run"] = await finished(client, "preview", {"stack": SHIPPED})
-        found["staged"] = await staged(client, workspace)
-        found["service"] = await finished(client, "preview", {"stack": RUN})
-        for stack in (SHIPPED, RUN):
-            found[f"{stack} gone"] = await finished(client, "teardown", {"stack": stack, "keep_bucket": False})
+        found["gone"] = await finished(client, "teardown", {"stack": SHIPPED, "keep_bucket": False})
         return found, known
 
-    asks = person([(SHIPPED, True), (RUN, True)], asked, shelf)
+    asks = person([(SHIPPED, True)], asked, shelf)
     found, known = driven(workspace, work, "--allow", "up,ask,stage,teardown", elicitation_callback=asks)
     failed = {name: result.content[0].text for name, result in found.items() if result.is_error}
     assert set(failed) == {"from the hub"}, failed
@@ -161,9 +144,108 @@ def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(w
     assert content["after its run"]["allowed"] is False
     assert "This is a second run: the first one is over. " in content["after its run"]["budget"]
     assert content["after its run"]["headline"] == f"{SHIPPED}: requests TPU capacity"
-    assert content["service"]["allowed"] is False
-    assert f"Stack {RUN} has no maxUsd; no guard is known" in content["service"]["budget"]
-    assert [content[f"{stack} gone"]["document"]["clean"] for stack in (SHIPPED, RUN)] == [True, True]
+    assert content["gone"]["document"]["clean"]
+    assert existing(workspace) == before
+
+
+STAGED = {"model": "google/gemma-4-12B-it-qat-w4a16-ct", "revision": "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"}
+OF_DOCUMENT_002 = (
+    ("list_weights", {}),
+    ("endpoint", {}),
+    ("ask", {"prompt": "hello", "max_tokens": 16}),
+    ("metrics", {}),
+    ("summarize_logs", {}),
+    ("smoke", {}),
+    ("deployment_command", {}),
+    ("status", {}),
+)
+
+
+def test_a_shipped_service_is_staged_deployed_asked_and_scaled_and_nothing_is_left(workspace):
+    """Documents 002 and 003: no bucket, no line of a file, no maxUsd and no guard exists before. A person types the code of the deletion."""
+    file, asked = workspace.settings(RUN), []
+    text, before, shelf = file.read_text(), existing(workspace), CodeShelf(folder=workspace.folder / "project" / FOLDER)
+    limit = workspace.folder / "project" / LIMITS / RUN
+
+    async def work(client):
+        found = {"stage": await finished(client, "stage_weights", {"stack": RUN})}
+        found["preview"] = await finished(client, "preview", {"stack": RUN})
+        plan_id = found["preview"].structured_content["plan_id"]
+        found["up"] = await finished(client, "up", {"plan_id": plan_id})
+        known = limit.exists()
+        for tool, arguments in OF_DOCUMENT_002:
+            found[tool] = await finished(client, tool, {"stack": RUN, **arguments})
+        for name, instances in (("more", (0, 2)), ("too many", (1, 50)), ("one", (0, 1))):
+            scaled = {"stack": RUN, "min_instances": instances[0], "max_instances": instances[1]}
+            found[name] = await finished(client, "scale", scaled)
+            found[f"preview of {name}"] = await finished(client, "preview", {"stack": RUN})
+        found["gone"] = await finished(client, "teardown", {"stack": RUN, "keep_bucket": False})
+        return found, known
+
+    asks = person([(RUN, True)], asked, shelf)
+    allow = "up,ask,smoke,stage,scale,teardown"
+    found, known = driven(workspace, work, "--allow", allow, "--max-hours", "2", elicitation_callback=asks)
+    failed = {name: result.content[0].text for name, result in found.items() if result.is_error}
+    assert set(failed) == {"too many"}, failed
+    assert "the limit is $10.00 per hour" in failed["too many"]
+    content = {name: result.structured_content for name, result in found.items() if name not in failed}
+    assert content["stage"]["document"]["setting"]["modelRevision"] == STAGED["revision"]
+    added = set(file.read_text().splitlines()) - set(text.splitlines())
+    keys = {line.split(":")[0].strip().removesuffix(".jinja") for line in added}
+    assert keys == {"encryptionsalt", "gemma-serving", "manifest", "templates", "chat_template"}, added
+    assert content["preview"]["allowed"], content["preview"]
+    assert content["preview"]["budget"].startswith("This service costs at most $2.09 for 2 h of one instance, ")
+    assert content["up"]["ok"], content["up"]
+    assert known
+    assert content["list_weights"]["document"]["folders"][0]["served_by"]
+    assert content["ask"]["output_tokens"] > 0
+    assert "vllm:generation_tokens_total " in content["metrics"]["metrics"]["text"]
+    assert content["summarize_logs"]["output_tokens"] > 0
+    assert content["summarize_logs"]["answer"]["note"] == NOTE
+    assert content["smoke"]["ok"], content["smoke"]
+    assert content["deployment_command"]["command"].startswith(f"gcloud run deploy gemma-{RUN} --project=local-project")
+    assert [content[f"preview of {name}"]["allowed"] for name in ("more", "one")] == [False, True]
+    assert "maxInstances: 1" in file.read_text()
+    assert content["gone"]["document"]["clean"]
+    assert not limit.exists()
+    assert existing(workspace) == before
+
+
+def test_a_service_is_deleted_when_its_server_ends_or_at_its_limit(workspace):
+    """The client disconnects after the first deployment, and stays for the second one, which imports the bucket that the first one left."""
+    before, limit = existing(workspace), workspace.folder / "project" / LIMITS / GONE
+
+    def services():
+        return {item for item in existing(workspace) if item[0] == "services"}
+
+    async def deployed(client):
+        plan = (await finished(client, "preview", {"stack": GONE})).structured_content
+        assert plan["allowed"], plan
+        done = await finished(client, "up", {"plan_id": plan["plan_id"]})
+        assert done.structured_content["ok"], done
+        assert services()
+
+    async def staged(client):
+        found = await finished(client, "stage_weights", {"stack": GONE})
+        assert not found.is_error, found
+        await deployed(client)
+
+    driven(workspace, staged, "--allow", "up,stage")
+    until(lambda: not limit.exists())
+    assert {kind for kind, _ in existing(workspace) - before} == {"buckets", "objects"}
+
+    async def over(client):
+        found = await finished(client, "recover", {"stack": GONE})
+        arguments = {"stack": GONE, "plan_id": found.structured_content["plan_id"]}
+        assert (await finished(client, "recover", arguments)).structured_content["ok"]
+        await deployed(client)
+        await anyio.to_thread.run_sync(lambda: until(lambda: not limit.exists()))
+        assert services() == set()
+        return await finished(client, "preview", {"stack": GONE})
+
+    again = driven(workspace, over, "--allow", "up,recover", "--max-hours", "0.015").structured_content
+    assert again["allowed"], again
+    workspace.script("teardown", "--stack", GONE, "--yes")
     assert existing(workspace) == before
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
@@ -9,9 +11,11 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
+from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import steps_of
 from gemma_serving.scripts.agent import delete_tools, update_tools
+from gemma_serving.scripts.agent.bounds import Bound
 from gemma_serving.scripts.agent.codes import CodeShelf
 from gemma_serving.scripts.agent.context import AgentContext, ShownPlan
 from gemma_serving.scripts.agent.permissions import parse_permissions
@@ -20,6 +24,7 @@ from gemma_serving.scripts.agent.recording import AuditFile
 from gemma_serving.scripts.agent.spending import SpendingLimit
 from gemma_serving.scripts.agent.staging import parse_sources
 
+ROOT = Path(__file__).parents[3]
 STACK = "l4-qat"
 CANARY = "hf_canary0123456789abcdef"
 PREVIEW = {
@@ -33,11 +38,21 @@ def spending(*, deployed=None, usd_per_hour_limit=10.0):
 
 
 def frozen(stack, into):
-    """Stands in for the copy of the project."""
+    """Stands in for the copy of the project, with the settings file only."""
+    path = settings_file(stack, ROOT)
+    if into is not None and path.exists():
+        into.mkdir(exist_ok=True)
+        shutil.copy(path, into)
     return SimpleNamespace(
         stack=stack,
         folder=into,
-        settings=SimpleNamespace(max_usd=50, max_age_s=86_400, project="my-project"),
+        settings=SimpleNamespace(
+            max_usd=50,
+            max_age_s=86_400,
+            project="my-project",
+            target="tpu",
+            cloud_run=None if "tpu" in stack else "run",
+        ),
         plan_id=lambda steps: f"plan-{hashlib.sha256(str([stack, steps]).encode()).hexdigest()[:16]}",
         bring_back_engine_lines=lambda _root: [],
     )
@@ -87,7 +102,7 @@ def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "read", lambda stack: StackState(stack=stack, status="read"))
     monkeypatch.setattr("gemma_serving.scripts.doctor.blocking.blocking_checks", lambda *_: ())
-    monkeypatch.setattr(update_tools, "require_bound", lambda *_: "This run costs $8.00 at most.")
+    monkeypatch.setattr(update_tools, "require_bound", lambda *_, **__: Bound(text="This run costs $8.00 at most."))
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from types import SimpleNamespace
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -29,6 +30,7 @@ NEEDED = {
     "ask": {"prompt": "hello"},
     "benchmark": {"name": "fresh"},
     "compare_benchmarks": {"before": "one", "after": "two"},
+    "scale": {"min_instances": 0, "max_instances": 1000},
 }
 """What a call needs beside the stack."""
 SAMPLES = {
@@ -42,6 +44,7 @@ SAMPLES = {
     "run": "up-0123",
     "seconds": 1,
     "prompt": "x" * 50_000,
+    "read_by": STACK,
     "since": "1d",
     "project": "a-project",
     "name": "fresh",
@@ -197,13 +200,15 @@ class RealCommands:
 
 
 class Metrics:
-    samples = range(300)
+    samples: ClassVar = {f"vllm:{'m' * 40}{n}_total": () for n in range(300)}
 
     @staticmethod
     def total(_names):
         return 1.0
 
-    highest = total
+    @staticmethod
+    def labels(_names):
+        return {"block_size": "16"}
 
 
 class Model:
@@ -242,7 +247,10 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
         monkeypatch.setattr(f"{module}.run_program", real.run_program)
     outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
     monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _stack: SimpleNamespace(**outputs))
+    about = SimpleNamespace(recorded=None), SimpleNamespace(**outputs, target="cloud-run")
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_facts", lambda _stack: about)
     monkeypatch.setattr(server_tools, "_client", opened)
+    monkeypatch.setattr("gemma_serving.scripts.agent.update_tools.replace_file", lambda *_: None)
     folder = audit.path.parent
     monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
     for name in ("one", "two"):

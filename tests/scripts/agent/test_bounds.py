@@ -1,4 +1,7 @@
-"""The bound of an `up` by an assistant: the run itself once, otherwise `maxUsd` and a guard. Records and accounts are those of a local cloud."""
+"""The bound of an `up` by an assistant: the run itself once, hours of a service, otherwise `maxUsd` and a guard.
+
+Records and accounts are those of a local cloud.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +12,7 @@ from gemma_serving.cloud.guard import GUARD
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names
-from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
@@ -22,6 +25,8 @@ from tests.cloud.populated import PROJECT, open_world
 
 ROOT = Path(__file__).parents[3]
 TPU, RUN = "tpu-v6e4", "l4-qat"
+WARM = {"min_instances": 1}
+"""An instance that always runs, which no hours of requests bound."""
 TPU_STACKS = [stack_of_file(path.name) for path in shipped_files(ROOT) if path.name.startswith("Pulumi.tpu-")]
 MISSING = StackState(stack=TPU, status="missing")
 UNLIMITED = (
@@ -37,11 +42,12 @@ def world():
         yield world
 
 
-def shipped(stack, tpu=None, **changes):
-    """Return a copy of the project, whose settings are those of the file but for these."""
+def shipped(stack, block=None, **changes):
+    """Return a copy of the project, whose settings are those of the file but for these of the stack and of its block for the target."""
     settings = stack_settings(stack, project=PROJECT, folder=settings_file(stack, ROOT).parent)
-    if tpu:
-        changes["tpu"] = replace(settings.tpu, **tpu)
+    if block:
+        key = "tpu" if settings.tpu else "cloud_run"
+        changes[key] = replace(getattr(settings, key), **block)
     return FrozenProject(folder=ROOT, stack=stack, settings=replace(settings, **changes), digest="")
 
 
@@ -49,17 +55,22 @@ def step(op, kind=CAPACITY_TYPE):
     return PlannedStep(op=op, type=kind, name="tpu", digest="")
 
 
-def refusal(frozen, *steps, state=MISSING):
+def bound(frozen, *steps, state=MISSING, has_keeper=False):
+    return require_bound(frozen, steps, state, own_hours=4, has_keeper=has_keeper)
+
+
+def refusal(frozen, *steps, **now):
     with pytest.raises(CommandRefusedError) as error:
-        require_bound(frozen, steps, state)
+        bound(frozen, *steps, **now)
     return str(error.value)
 
 
 @pytest.mark.parametrize("stack", TPU_STACKS)
 def test_the_file_of_each_shipped_tpu_stack_bounds_its_first_run(world, stack):
-    bound = require_bound(shipped(stack), [step("create")], MISSING)
+    found = bound(shipped(stack), step("create"))
     usd = "21.60" if stack.startswith("tpu-v6e4") else "5.40"
-    assert bound == f"This run costs at most ${usd} for one run of 4 h; then Google deletes the TPU VM."
+    assert not found.is_own
+    assert found.text == f"This run costs at most ${usd} for one run of 4 h; then Google deletes the TPU VM."
 
 
 def test_nine_tpu_stacks_are_shipped():
@@ -79,7 +90,7 @@ def begun():
 
 def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     frozen = shipped(TPU)
-    assert require_bound(frozen, [step("update"), step("create", "other")], MISSING) == (
+    assert bound(frozen, step("update"), step("create", "other")).text == (
         "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
     )
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
@@ -87,7 +98,7 @@ def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     stack_recorder(frozen.settings, TPU).note()
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
     assert refusal(frozen) == f"{second}the first one is over. {UNLIMITED}"
-    limited = require_bound(shipped(TPU, max_usd=50), [step("create")], MISSING)
+    limited = bound(shipped(TPU, max_usd=50), step("create")).text
     assert limited == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
 
 
@@ -118,20 +129,20 @@ def test_a_run_without_an_age_is_refused(world):
 
 
 @pytest.mark.parametrize(
-    ("form", "stack", "tpu"),
+    ("form", "stack", "block"),
     [
         ("a TPU with tpu.provisioning spot", TPU, {"provisioning": ("spot",)}),
         ("a TPU with tpu.provisioning standard", TPU, {"provisioning": ("standard",)}),
         ("a TPU with tpu.provisioning [flex-start, spot]", TPU, {"provisioning": ("flex-start", "spot")}),
         ("a TPU with tpu.renewBefore", TPU, {"renew_before_s": 3600}),
         ("a TPU without tpu.maxRunDuration", TPU, {"max_run_duration_s": None}),
-        ("a Cloud Run service", RUN, None),
+        ("a Cloud Run service", RUN, WARM),
     ],
 )
-def test_another_form_needs_a_cost_limit_and_a_guard(world, form, stack, tpu):
-    text = refusal(shipped(stack, tpu))
+def test_another_form_needs_a_cost_limit_and_a_guard(world, form, stack, block):
+    text = refusal(shipped(stack, block))
     assert text.startswith(f"An assistant deploys {form} {GUARDED}Stack {stack} has no maxUsd; {NO_GUARD}. The user ")
-    text = refusal(shipped(stack, tpu, max_usd=50))
+    text = refusal(shipped(stack, block, max_usd=50))
     assert text.startswith(f"An assistant deploys {form} {GUARDED}{NO_GUARD}. The user ")
 
 
@@ -142,13 +153,49 @@ def test_flex_start_with_a_wait_is_still_flex_start(world):
 
 
 def test_a_known_guard_and_a_cost_limit_allow_a_service_and_an_unknown_guard_does_not():
-    frozen = shipped(RUN, max_usd=50)
+    frozen = shipped(RUN, WARM, max_usd=50)
     with open_world() as world:
         world.account(GUARD, "made by accounts.sh")
-        assert require_bound(frozen, [], MISSING) == (
+        assert bound(frozen).text == (
             f"maxUsd is $50. A scheduled guard enforces it: the account {GUARD} of project {PROJECT} shows that one was set up, not that it runs."
         )
-        assert f"{GUARDED}Stack {RUN} has no maxUsd. The user" in refusal(shipped(RUN))
+        assert not bound(shipped(RUN, max_usd=50)).is_own
+        assert f"{GUARDED}Stack {RUN} has no maxUsd. The user" in refusal(shipped(RUN, WARM))
         fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)
         world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
         assert f"{GUARDED}cannot check whether a guard exists, without which maxAge and maxUsd" in refusal(frozen)
+
+
+RUN_STACKS = {"l4-12b-qat": "4.19", "l4-qat": "4.82", "rtx6000-31b": "12.75"}
+SERVES = {"type": SERVICE_TYPE, "urn": "urn:pulumi:s::p::t::vllm"}
+
+
+@pytest.mark.parametrize(("stack", "usd"), RUN_STACKS.items())
+def test_the_file_of_each_shipped_service_allows_hours_that_this_server_ends(world, stack, usd):
+    found = bound(shipped(stack))
+    assert found.is_own
+    assert found.text == (
+        f"This service costs at most ${usd} for 4 h of one instance, and without requests only storage. A process of this server deletes "
+        "the stack, but not its bucket, 4 h after its first up, or as soon as this server exits or is killed. If this computer is off or "
+        f"offline then, nothing deletes it until `gemma agent` starts again in this folder, or you run `gemma teardown {stack}`. "
+        f"To keep the service without this limit, run `gemma up {stack}`."
+    )
+
+
+@pytest.mark.parametrize("block", [WARM, {"max_instances": 2}])
+def test_more_than_one_instance_or_one_that_always_runs_is_not_bounded_by_hours(world, block):
+    assert NO_GUARD in refusal(shipped(RUN, block))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        StackState(stack=RUN, status="read", resources=[SERVES]),
+        StackState(stack=RUN, status="read", pending=[SERVES]),
+        StackState(stack=RUN, status="unreadable"),
+    ],
+)
+def test_a_service_of_somebody_else_gets_no_limit_that_would_delete_it(world, state):
+    """Only the server that created it, or that sees that none exists, may delete it without a code."""
+    assert NO_GUARD in refusal(shipped(RUN), state=state)
+    assert bound(shipped(RUN), state=state, has_keeper=True).is_own

@@ -18,8 +18,10 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.agent import action_tools, delete_tools, update_tools
+from gemma_serving.scripts.agent.bounds import Bound
 from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
 from gemma_serving.scripts.agent.context import ERROR_NOTE
+from gemma_serving.scripts.agent.keeper import Keepers
 from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
@@ -39,7 +41,7 @@ ROOT = Path(__file__).parents[3]
 
 READING = {
     *("plan", "compare_machines", "solve", "explain_finding", "doctor", "capacity", "prices", "status", "alerts"),
-    *("logs", "endpoint", "preview", "compare_benchmarks"),
+    *("logs", "endpoint", "metrics", "list_weights", "deployment_command", "preview", "compare_benchmarks"),
     *("recover", "wait", "cancel"),
 }
 
@@ -275,6 +277,26 @@ def test_a_preview_has_one_verdict_and_up_keeps_to_it(bench_of, audit, commands,
     assert "up" not in [argv[1] for argv in commands.run]
 
 
+def test_a_limit_in_hours_is_enforced_from_before_the_engine_starts_and_only_if_the_plan_named_it(
+    bench_of, audit, commands, monkeypatch
+):
+    """The guard may have gone since the preview, and then nobody approved a deletion."""
+    agent, kept = bench_of("up"), []
+    monkeypatch.setattr(Keepers, "keep", lambda _self, stack, hours: kept.append((stack, hours, len(commands.run))))
+    plan_id = previewed(agent, audit)["plan_id"]
+    own = Bound(text="This server deletes it.", is_own=True)
+    monkeypatch.setattr(update_tools, "require_bound", lambda *_, **__: own)
+    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
+    assert "did not name the limit in hours of stack l4-qat. Run preview again." in refused.content[0].text
+    assert kept == []
+    seen = previewed(agent, audit)
+    assert seen["budget"].startswith("This server deletes it. ")
+    previews = len(commands.run)
+    assert not anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": seen["plan_id"]})).is_error
+    assert kept == [(STACK, agent.own_hours, previews + 1)]
+    assert [argv[1] for argv in commands.run[previews:]] == ["preview", "up"]
+
+
 def test_what_stops_gemma_up_stops_the_assistant_with_the_fix(bench_of, audit, commands, monkeypatch):
     agent = bench_of("up")
     plan_id = previewed(agent, audit)["plan_id"]
@@ -292,7 +314,7 @@ def test_what_stops_gemma_up_stops_the_assistant_with_the_fix(bench_of, audit, c
     assert (previewed(agent, audit)["allowed"], "up" in [argv[1] for argv in commands.run]) == (False, False)
 
 
-def refuse(*_):
+def refuse(*_, **__):
     raise CommandRefusedError("No maxUsd.")
 
 

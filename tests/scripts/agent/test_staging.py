@@ -1,4 +1,4 @@
-"""`stage_weights`: sources that the person named, no new bucket, and no settings file that is written."""
+"""`stage_weights`: sources that the person named, to the stack's own bucket."""
 
 from types import SimpleNamespace
 
@@ -25,10 +25,10 @@ def stage(agent, audit, **arguments):
     return anyio.run(lambda: call(build(agent, audit), "stage_weights", {"stack": STACK, **arguments}))
 
 
-def test_neither_a_bucket_nor_a_line_of_a_file_is_made(bench_of, audit, world):
+def test_the_command_creates_a_missing_bucket_and_writes_the_hash(bench_of, audit, world):
     found = stage(bench_of("stage"), audit).structured_content
-    assert world.run[0][-3:] == ["--no-create", "--no-bind", "--json"]
-    assert (found["staged"], found["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
+    assert world.run[0][3:] == ["--stack", STACK, "--json"]
+    assert found["document"]["setting"] == {"bucket.manifest": SETTING}
 
 
 def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world):
@@ -42,7 +42,7 @@ def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world):
         found = stage(agent, audit, source=source)
         assert f"source is '{source}', which the user who started this server did not allow" in found.content[0].text
     assert world.run == []
-    assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["staged"]
+    assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["ok"]
     assert world.run[0][5:7] == ["--from", NAMED]
 
 
@@ -64,7 +64,7 @@ def test_what_anyone_can_propose_at_the_hub_is_not_a_revision(bench_of, audit, w
 @pytest.mark.parametrize("revision", ["main", PINNED])
 def test_the_default_branch_and_the_users_commit_are(bench_of, audit, world, monkeypatch, revision):
     monkeypatch.setattr(staging, "stack_settings", lambda _: SimpleNamespace(model_revision=PINNED))
-    assert stage(bench_of("stage"), audit, revision=revision).structured_content["staged"]
+    assert stage(bench_of("stage"), audit, revision=revision).structured_content["ok"]
     assert world.run[0][5:7] == ["--revision", revision]
 
 

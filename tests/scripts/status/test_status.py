@@ -23,6 +23,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stack import facts as stack_facts
 from gemma_serving.scripts.stack.deployed_server import serving
+from gemma_serving.scripts.stack.serves import why_not_asked
 from gemma_serving.scripts.status import __main__ as command
 from gemma_serving.scripts.status import collect
 from gemma_serving.scripts.status.__main__ import COMMAND
@@ -34,7 +35,7 @@ from gemma_serving.scripts.status.report import (
     StatusReport,
     UnansweredSource,
 )
-from gemma_serving.scripts.status.server import server_facts, why_not_asked
+from gemma_serving.scripts.status.server import server_facts
 from tests.cloud.populated import PROJECT
 from tests.scripts.planted_states import queued, resource, service, stack_resource, state
 from tests.scripts.sample_outputs import sample_outputs
