@@ -140,12 +140,13 @@ MAY_START = frozenset(
         "gemma_serving/cloud/staging/template_age.py",
         "gemma_serving/engine/children.py",
         "gemma_serving/engine/trial.py",
+        "scripts/agent/keeper.py",
         "scripts/agent/programs.py",
         "scripts/stack/access.py",
     }
 )
 """The renderer of a stranger's template, which ends by itself; the one runner; the step of `.venv/bin/pulumi` that becomes the engine; commands of the
-assistant, which write to files; and a tunnel, which runs in a session of its own until its user closes it."""
+assistant, which write to files, and its process that outlives it to end a stack; and a tunnel, which runs in a session of its own until its user closes it."""
 
 
 def starts_programs(text):
