@@ -8,6 +8,7 @@ from typing import Final, cast
 
 import yaml
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import project_root
 from gemma_serving.contracts.labels import PRODUCT
@@ -213,8 +214,11 @@ def _lines(block: Mapping[str, object], comments: Mapping[str, str], namespace: 
 
 
 def _from_root(path: Path) -> str:
+    """Return the path of a file of prices inside the project. Raises CommandRefusedError for a path outside."""
     whole = path.resolve()
-    return str(whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole)
+    if not whole.is_relative_to(ROOT.resolve()):
+        raise CommandRefusedError(f"--prices {path} is outside the project. Copy the file into {ROOT}, then retry.")
+    return str(whole.relative_to(ROOT.resolve()))
 
 
 def _hardware(deployment: Deployment) -> Mapping[str, object]:

@@ -332,7 +332,8 @@ def test_the_cheapest_place_is_taken():
 @pytest.fixture
 def command(monkeypatch, tmp_path, run):
     """The command on stacks in a folder of their own."""
-    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
+    for module in ("question", "stack_text"):
+        monkeypatch.setattr(f"gemma_serving.scripts.plan.{module}.ROOT", tmp_path)
     return run
 
 
@@ -400,6 +401,15 @@ def test_where_nothing_is_enough_one_line_says_why_and_no_file_is_written(comman
     assert list(tmp_path.iterdir()) == []
 
 
+def test_prices_outside_the_project_are_not_named_in_a_file(command, tmp_path, tmp_path_factory):
+    prices = tmp_path_factory.mktemp("elsewhere") / "prices.json"
+    prices.write_text(json.dumps({"v6e_flex_start_usd_per_chip_hour": 0.01}), encoding="utf-8")
+    options = ("--solve", "--workload", CHAT, "--model", "E4B", "--prices", str(prices), "--write", "mine")
+    code, _, error = command(*options)
+    assert (code, (tmp_path / "Pulumi.mine.yaml").exists()) == (2, False)
+    assert f"Copy the file into {tmp_path}" in " ".join(error.split())
+
+
 def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({"v6e_flex_start_usd_per_chip_hour": 0.01}), encoding="utf-8")
@@ -408,7 +418,7 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
     )
     row = json.loads(out)["rows"][0]
     assert (code, row["accelerator"], row["usd_per_hour"]) == (0, "v6e-1", 0.01)
-    planned = plan(to_deployment(from_file(tmp_path / "Pulumi.mine.yaml", project="my-project")))
+    planned = plan(to_deployment(from_file(tmp_path / "Pulumi.mine.yaml", project="my-project"), tmp_path))
     assert planned.cost.usd_per_hour == 0.01
 
 
