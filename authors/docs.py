@@ -57,6 +57,7 @@ def printed_tables() -> Mapping[str, str]:
 PAGES: Final[Mapping[str, str]] = {
     "components/gcp_tpu.py": "gcp_tpu_provider.python_sdk",
     "docs/authors/assumptions.md": "localcloud.ledger.page",
+    "docs/one-evening.md": "localcloud.trials.evening_page",
     "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",
     "docs/reference/commands.md": "authors.commands_page:commands_page",
     "docs/reference/settings.md": "gemma_serving.stacks.reference:page",
