@@ -50,6 +50,7 @@ def _printed_by(module: str, *arguments: str) -> str:
 def printed_tables() -> Mapping[str, str]:
     """Return the tables of the distributions."""
     return {
+        "evening": _printed_by("localcloud.trials.evening_page"),
         "ledger-counts": _printed_by("localcloud.ledger.page", "sentence"),
     }
 
@@ -57,7 +58,6 @@ def printed_tables() -> Mapping[str, str]:
 PAGES: Final[Mapping[str, str]] = {
     "components/gcp_tpu.py": "gcp_tpu_provider.python_sdk",
     "docs/authors/assumptions.md": "localcloud.ledger.page",
-    "docs/one-evening.md": "localcloud.trials.evening_page",
     "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",
     "docs/reference/commands.md": "authors.commands_page:commands_page",
     "docs/reference/settings.md": "gemma_serving.stacks.reference:page",

@@ -136,6 +136,8 @@ class _RunServices(PolicyService):
         name = f"{call.name}/services/{check_id(call.query.get('serviceId'), 'serviceId', _SERVICE_ID)}"
         if self._store.has(SERVICES, name):
             raise CloudError.already_exists(f"Resource '{name.rpartition('/')[2]}' already exists.")
+        if self._store.has(USED, name):
+            self._store.delete(USED, name)
         now = self._cloud.timeline.stamp()
         document: JsonObject = {
             "name": name,

@@ -140,6 +140,9 @@ def _evening(
     journal = world.product.journal
     left_usd = None if options.budget_usd is None else round(options.budget_usd - journal.usd, 2)
     plan = plan_trials(entries, left_usd, options.only, {*journal.answered, *journal.later})
+    today = datetime.now(UTC).date().isoformat()
+    if options.second_run and world.sender.is_google and any(today in each["END"] for each in journal.later.values()):
+        raise TryRefusedError("The second run needs another day (UTC) than the first. Run it tomorrow.")
     if options.second_run or options.clean_up:
         found = (trial(entry) for entry in entries if options.second_run and entry.id in journal.later)
         plan = replace(plan, trials=tuple(each for each in found if each is not None), over=())
