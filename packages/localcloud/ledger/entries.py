@@ -43,6 +43,8 @@ class AssumedAnswer(_LedgerModel):
     """A regular expression that the answer matches, ignoring case. Without it, another cause can have the same status."""
     operation: bool = False
     """True if the answer comes from the operation that the request starts."""
+    refuted: str = ""
+    """A regular expression for the answer of any step that shows that the entry is false. With it, an answer that matches neither is unknown."""
 
 
 class Assumption(_LedgerModel):
@@ -63,11 +65,13 @@ class Assumption(_LedgerModel):
     test: str
     """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty for kind `lenient`."""
     how_to_try: Annotated[str, Field(alias="try", min_length=1)]
-    """The command that shows it on a real project. With `answer`, a sequence of `api`, `curl` and `sleep` commands."""
+    """The command that shows it on a real project. With `answer`, a sequence of the commands of `localcloud.trials.requests_of_entries`."""
+    stack: Literal["", "try-tpu", "try-l4"] = ""
+    """The stack that `try` deploys for it, once for all entries that name it."""
     answer: AssumedAnswer | None = None
     """The assumed answer to the last of these commands. None: it must be tried manually."""
     cost_usd: Annotated[float, Field(ge=0)]
-    """Cost of trying it, in USD at the planner's prices."""
+    """Cost of trying it alone, in USD at the planner's prices."""
     tried: str
     """Date, place and result of a trial on a real project. Empty if not tried."""
     quotes: tuple[Text, ...] = ()

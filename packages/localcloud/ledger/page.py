@@ -58,6 +58,8 @@ python -m localcloud try --only ID
 
 In the commands under `try`, replace the words in capitals.
 `TRY` is a new name. `SECRET`, `BUCKET`, `NETWORK`, `REPOSITORY` and `ACCOUNT` are your own resources. `X_40` is the letter x forty times.
+`gemma` and `pulumi` run in the folder with your settings files; the entry's `stack` is deployed first.
+`START` and `END` are the times of the last `sleep`, and the commands after `tomorrow` run on another day.
 `api` is `curl` with your credentials. `poll SECONDS WORDS COMMAND` repeats a command until its output matches:
 
 ```sh

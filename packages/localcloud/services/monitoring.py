@@ -19,7 +19,7 @@ from localcloud.services.monitoring_rules import (
     check_policy,
     metrics_in,
 )
-from localcloud.services.run_deployments import REVISIONS, SERVICES
+from localcloud.services.run_deployments import SERVICES, USED, ready_since
 from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 from localcloud.world.timeline import rfc3339
@@ -271,28 +271,22 @@ class _UseOfInstances(ApiService):
         wanted, start, end, period = _read(call)
         end = min(end, self._cloud.timeline.now() - _LAG)
         found: list[tuple[str, JsonObject]] = []
-        for name, _ in self._store.under(SERVICES, f"{call.name}/locations/"):
+        below = f"{call.name}/locations/"
+        used = [(name, ready_since(self._cloud, name), end) for name, _ in self._store.under(SERVICES, below)]
+        for name, past in self._store.under(USED, below):
+            used.append(
+                (name, datetime.fromisoformat(past["ready"]), min(end, datetime.fromisoformat(past["deleted"])))
+            )
+        for name, ready, until in used:
             _, project, _, location, _, service = name.split("/")
-            ready = _ready_since(self._cloud, name)
             labels = {"project_id": project, "location": location, "service_name": service}
             chosen = all(labels[key] == wanted.get(f"resource.labels.{key}", labels[key]) for key in labels)
-            if chosen and ready is not None and ready < end:
-                points = _points(max(ready, start), start, end, period)
+            if chosen and ready is not None and max(ready, start) < until:
+                points = _points(max(ready, start), start, until, period)
                 resource = {"type": "cloud_run_revision", "labels": labels}
                 series = {"metric": {"type": METRIC}, "resource": resource, "points": points}
                 found.append((name, {**series, "metricKind": "DELTA", "valueType": "DOUBLE"}))
         return {**listing({}, "timeSeries", found), "unit": "s"}
-
-
-def _ready_since(cloud: Cloud, service: str) -> datetime | None:
-    """Return when the first revision of a service became ready, or None."""
-    moments = [
-        datetime.fromisoformat(str(condition["lastTransitionTime"]))
-        for _, revision in cloud.store.under(REVISIONS, f"{service}/revisions/")
-        for condition in revision.get("conditions") or ()
-        if condition.get("type") == "Ready" and condition.get("state") == "CONDITION_SUCCEEDED"
-    ]
-    return min(moments, default=None)
 
 
 def _read(call: Call) -> tuple[dict[str, str], datetime, datetime, timedelta]:

@@ -24,7 +24,9 @@ from localcloud.services.run_deployments import (
     REVISIONS,
     SERVICES,
     TYPE,
+    USED,
     Deployments,
+    ready_since,
 )
 from localcloud.services.run_references import References
 from localcloud.services.service import (
@@ -38,6 +40,7 @@ from localcloud.services.service import (
 )
 from localcloud.world.cloud import REGIONS, Cloud, project_policy
 from localcloud.world.runtime import AccessDecision, Authorize
+from localcloud.world.timeline import rfc3339
 
 _SERVICE_ID = "[a-z]([-a-z0-9]{0,47}[a-z0-9])?"
 _MUTABLE = {
@@ -133,6 +136,8 @@ class _RunServices(PolicyService):
         name = f"{call.name}/services/{check_id(call.query.get('serviceId'), 'serviceId', _SERVICE_ID)}"
         if self._store.has(SERVICES, name):
             raise CloudError.already_exists(f"Resource '{name.rpartition('/')[2]}' already exists.")
+        if self._store.has(USED, name):
+            self._store.delete(USED, name)
         now = self._cloud.timeline.stamp()
         document: JsonObject = {
             "name": name,
@@ -191,6 +196,8 @@ class _RunServices(PolicyService):
         shown = {**visible(document), "deleteTime": self._cloud.timeline.stamp()}
         response = {"@type": f"{TYPE}.Service", **shown}
         self._store.delete(SERVICES, call.name)
+        if (ready := ready_since(self._cloud, call.name)) is not None:
+            self._store.put(USED, call.name, {"ready": rfc3339(ready), "deleted": self._cloud.timeline.stamp()})
         networks.release_addresses(self._cloud, call.name)
         self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
         runtimes = self._cloud.runtimes

@@ -5,6 +5,7 @@ import random
 import re
 import string
 import uuid
+from datetime import datetime
 
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import CloudError
@@ -17,6 +18,8 @@ from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 SERVICES, REVISIONS = "run.services", "run.revisions"
+USED = "run.used"
+"""The kind of the records of deleted services, with their times in use: Cloud Monitoring keeps their metrics."""
 TYPE = "type.googleapis.com/google.cloud.run.v2"
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
@@ -415,3 +418,14 @@ def _least_instances(template: JsonObject) -> int:
 def _container_failed(sentence: str) -> DeploymentFailedError:
     """Return the failure of a container that did not start. Its code is 9 (acceptance tests and public logs of 2025 and 2026; 13 before)."""
     return DeploymentFailedError(sentence, reason=_CONTAINER_ERROR, code=9)
+
+
+def ready_since(cloud: Cloud, service: str) -> datetime | None:
+    """Return when the first revision of a service became ready, or None."""
+    moments = [
+        datetime.fromisoformat(str(condition["lastTransitionTime"]))
+        for _, revision in cloud.store.under(REVISIONS, f"{service}/revisions/")
+        for condition in revision.get("conditions") or ()
+        if condition.get("type") == "Ready" and condition.get("state") == "CONDITION_SUCCEEDED"
+    ]
+    return min(moments, default=None)

@@ -70,6 +70,8 @@ def options(tmp_path, **changes):
         "budget_usd": 10.0,
         "only": [],
         "only_list": False,
+        "second_run": False,
+        "record": None,
         "clean_up": False,
         "yes": True,
         "out": tmp_path / "tried.json",
@@ -179,6 +181,7 @@ class Accepting:
 
 
 def accepts_everything(server, monkeypatch, tmp_path, capsys, **changes):
+    monkeypatch.setattr(command, "load", lambda: of_requests(load()))
     monkeypatch.setattr("localcloud.trials.sending.requests.Session", lambda: server)
     code = try_entries(
         options(tmp_path, **changes),
@@ -200,13 +203,20 @@ def verdicts(report):
     return {each["id"]: each["verdict"] for each in report["trials"]}
 
 
-NEED_A_MACHINE = {"queued-run-ends", "tpu-guest-attributes-namespace"}
-"""Trials of a machine whose run ends, and of one that boots. The two tests below run them."""
+NEED_A_MACHINE = {"queued-run-ends", "tpu-guest-attributes-namespace", "tpu-boot-disk-left"}
+"""Trials of a machine whose run ends, and of those that boot. The two tests below run them."""
+ELSEWHERE = {"service-disabled-without-errors", "disabled-api-keeps-resources", "run-l4-driver"}
+"""tests/engine/test_evening.py runs them, and the entries with a stack."""
+
+
+def of_requests(ledger):
+    """Return the entries that need no product and no disabled API."""
+    return Ledger(assumption=tuple(each for each in ledger.assumptions if not each.stack and each.id not in ELSEWHERE))
 
 
 @pytest.mark.timeout(600)
 def test_every_trial_of_the_ledger_is_as_the_local_cloud_has_it(run, tmp_path):
-    known = [each.id for each in load().assumptions if each.answer is not None]
+    known = [each.id for each in of_requests(load()).assumptions if each.answer is not None]
     code, report = run(only=[each for each in known if each not in NEED_A_MACHINE])
     assert [each for each in report["trials"] if each["verdict"] != "as assumed"] == []
     assert (code, report["left"], report["not_searched"]) == (0, [], [])
@@ -222,7 +232,7 @@ def test_without_quota_a_trial_of_a_machine_is_unknown(tmp_path, capsys):
         session = requests.Session()
         session.headers["Authorization"] = f"Bearer {cloud.token}"
         environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": f"{DEFAULT_SPEED}"}
-        only = ["node-patch", "queued-run-ends", "tpu-delete-needs-force"]
+        only = ["node-patch", "queued-run-ends", "tpu-boot-disk-left"]
         code = try_entries(options(tmp_path, only=only), environment, session=session)
     found = json.loads(capsys.readouterr().out)["trials"]
     assert (code, [each["verdict"] for each in found]) == (0, ["unknown"] * 3)
@@ -309,7 +319,7 @@ def ownerless(each):
 
 
 def test_every_write_of_every_trial_has_an_owner():
-    planned = plan_trials(load().assumptions, None).trials
+    planned = plan_trials(of_requests(load()).assumptions, None).trials
     assert {each.entry.id: ownerless(each) for each in planned if ownerless(each)} == {}
 
 
@@ -354,12 +364,13 @@ def enabling(refused):
 
 
 @pytest.mark.timeout(300)
-def test_a_new_project_gets_one_line_and_then_no_trial_is_unknown_for_an_api(tmp_path, capsys):
+def test_a_new_project_gets_one_line_and_then_no_trial_is_unknown_for_an_api(tmp_path, capsys, monkeypatch):
     scenario = BUILT_IN["new-project-without-quota"].model_copy(update={"operations": OperationDurations(instant=True)})
     with idle_cloud.start(scenario=scenario, speed=1000) as cloud:
         session = requests.Session()
         session.headers["Authorization"] = f"Bearer {cloud.token}"
         environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": "1000"}
+        monkeypatch.setattr(command, "load", lambda: of_requests(load()))
         with pytest.raises(TryRefusedError) as refused:
             try_entries(options(tmp_path, budget_usd=0.0), environment, session=session)
         with pytest.raises(TryRefusedError, match="gcloud services enable"):
@@ -370,7 +381,11 @@ def test_a_new_project_gets_one_line_and_then_no_trial_is_unknown_for_an_api(tmp
         client.ok("POST", f"/serviceusage/v1/projects/{PROJECT}/services:batchEnable", {"serviceIds": apis})
         code = try_entries(options(tmp_path, budget_usd=0.0), environment, session=session)
     report = json.loads(capsys.readouterr().out)
-    assert [each for each in report["trials"] if each["verdict"] != "as assumed"] == []
+    (waits,) = [each for each in report["trials"] if each["verdict"] != "as assumed"]
+    assert (waits["id"], waits["why"]) == (
+        "tpu-delete-needs-force",
+        "the queued resource failed: no quota or no capacity",
+    )
     assert (code, report["left"], report["not_searched"]) == (0, [], [])
 
 
@@ -505,20 +520,88 @@ def test_answers_of_another_cloud_than_googles_never_reach_the_ledger(run, tmp_p
     assert ", a local cloud: " in json.loads((tmp_path / "localcloud-tried.json").read_text())["planted"]
 
 
-def test_answers_of_google_go_into_the_ledger_of_a_checkout(run, tmp_path, monkeypatch):
-    folder = tmp_path / "ledger"
+@pytest.fixture
+def ledger_copy(tmp_path, monkeypatch):
+    folder = tmp_path / "clone" / "packages" / "ledger"
     shutil.copytree(answers.LEDGER, folder)
     monkeypatch.setattr(answers, "LEDGER", folder)
     monkeypatch.setattr(answers, "is_checkout", lambda: True)
+    return folder
+
+
+def test_a_reported_file_becomes_the_ledgers_state_by_one_command_and_the_pages_follow(
+    run, tmp_path, monkeypatch, ledger_copy
+):
     monkeypatch.setattr("localcloud.trials.sending.Sender.is_google", True)
+    started = []
+    done = argparse.Namespace(returncode=0)
+    monkeypatch.setattr(command.subprocess, "run", lambda words, **_: started.append(words) or done)
     chosen = next(each for each in load().assumptions if each.id == "rest-not-json")
-    code, _ = run(chosen, entry("page-token"), out=None)
-    again = join({path.name: path.read_text() for path in folder.glob("*.toml")})
+    code, _ = run(chosen, entry("page-token"))
+    text = (tmp_path / "tried.txt").read_text()
+    assert "- `page-token`: " in text
+    assert "  - effect: A command fails." in text
+    monkeypatch.setattr(command, "load", load)
+    assert (code, run(record=tmp_path / "tried.json")[0]) == (1, 0)
+    again = join({path.name: path.read_text() for path in ledger_copy.glob("*.toml")})
     texts = {each.id: each.tried.partition(", ")[2] for each in again.assumptions if each.tried}
-    assert code == 1
     assert set(texts) == {"rest-not-json", "page-token"}
     assert texts["rest-not-json"].startswith("a real project: as assumed: 400 ")
     assert texts["page-token"].startswith("a real project: differs: 200 ")
+    assert [words[1:] for words in started] == [["-m", "authors.docs"]]
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        {"rest-not-json": "2026-11-27, a local cloud: as assumed: 400"},
+        {"rest-not-json": "2026-11-27, a real project: unknown: 400"},
+        {"rest-not-json": "2026-11-27, a real project: as assumed: 400\nid = 'x'"},
+        {"rest-not-json": "2026-11-27, a real project: as assumed: a@example.com"},
+        {"no-entry": "2026-11-27, a real project: as assumed: 400"},
+        {"rest-not-json": 1},
+        {},
+    ],
+)
+def test_a_file_that_no_run_on_google_wrote_is_not_recorded(run, tmp_path, ledger_copy, reported):
+    (tmp_path / "reported.json").write_text(json.dumps(reported))
+    with pytest.raises(TryRefusedError, match="was not recorded"):
+        run(record=tmp_path / "reported.json")
+    assert not any(each.tried for each in join({f.name: f.read_text() for f in ledger_copy.glob("*.toml")}).assumptions)
+
+
+def test_an_evening_goes_on_within_its_budget_and_asks_nothing_twice(run):
+    costly = f"api -X POST '{QUEUE}?queuedResourceId=TRY' -d '{{}}'"
+    code, report = run(entry(), entry("costly", command=costly, cost_usd=0.4), budget_usd=0.5)
+    assert (set(verdicts(report)), report["usd"]) == ({"planted", "costly"}, 0.4)
+    more = entry("more", command=costly, cost_usd=0.4)
+    code, report = run(entry(), entry("second"), more, budget_usd=0.5)
+    assert (code, set(verdicts(report)), report["over_budget"], report["usd"]) == (1, {"second"}, ["more"], 0.4)
+
+
+USAGE = "https://serviceusage.googleapis.com/v1/projects/PROJECT/services"
+
+
+@pytest.mark.parametrize(
+    ("api", "others", "why"),
+    [
+        ("secretmanager", 0, "only run.googleapis.com may be disabled, not secretmanager.googleapis.com"),
+        ("run", 1, "the project must be empty: the project has services in europe-west4"),
+        ("run", 0, ""),
+    ],
+)
+def test_an_api_is_disabled_only_in_an_empty_project_and_is_enabled_again(run, own_client, api, others, why):
+    services = f"/run/v2/projects/{PROJECT}/locations/europe-west4/services"
+    for _ in range(others):
+        container = {"image": "us-docker.pkg.dev/cloudrun/container/hello"}
+        own_client.ok("POST", services, {"template": {"containers": [container]}}, serviceId="of-a-person")
+    disable = f"api -X POST '{USAGE}/{api}.googleapis.com:disable' -d '{{}}'; sleep 60; api '{RUN}'"
+    code, report = run(entry(command=disable, answer=AssumedAnswer(status=403, words="SERVICE_DISABLED")))
+    (found,) = report["trials"]
+    assert (found["verdict"], why in found["why"]) == ("unknown" if why else "as assumed", True)
+    assert (code, own_client.call("GET", services)[0]) == (0, 200)
+    if others:
+        own_client.ok("DELETE", f"{services}/of-a-person")
 
 
 def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
@@ -566,14 +649,14 @@ def test_a_command_that_is_not_a_request_is_refused(bad):
         trial(entry(command=bad))
 
 
-def test_a_command_line_is_refused_in_one_sentence(run, monkeypatch, subtests):
+def test_a_command_line_is_refused_in_one_sentence(run, monkeypatch, subtests, tmp_path):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     for changes, says in (
         ({"project": None}, "--project"),
         ({"budget_usd": None}, "--budget-usd"),
         ({"only": ["none"]}, "Entry 'none' not found"),
-        ({"only": ["run-l4-driver"]}, "needs a deployed stack"),
-        ({"project": "someone-elses"}, "Cannot read project someone-elses"),
+        ({"only": ["documented-worst"]}, "needs a deployed stack"),
+        ({"project": "someone-elses", "out": tmp_path / "other.json"}, "Cannot read project someone-elses"),
         ({"yes": False}, "Pass --yes"),
     ):
         with subtests.test(says), pytest.raises(TryRefusedError, match=says):
@@ -588,8 +671,8 @@ def test_the_plan_is_printed_without_a_project_and_counts_what_needs_a_person(ca
     assert cli.main(["try", "--list", "--json", "--budget-usd", "0"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["usd"] == 0
-    assert {"tpu-boot-disk-size", "tpu-delete-needs-force"} < {each["id"] for each in plan["over_budget"]}
-    assert "run-l4-driver" in [each["id"] for each in plan["by_hand"]]
+    assert {"tpu-boot-disk-size", "tpu-boot-disk-left"} < {each["id"] for each in plan["over_budget"]}
+    assert "documented-worst" in [each["id"] for each in plan["by_hand"]]
 
 
 def test_without_a_login_the_command_is_refused(monkeypatch, capsys, tmp_path):

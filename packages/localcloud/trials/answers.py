@@ -3,7 +3,7 @@
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -70,6 +70,7 @@ _FORMS: Final = tuple(
     )
 )
 """Form of a value in any text, and its placeholder."""
+_RECORDED: Final = re.compile(r"\d{4}-\d\d-\d\d, a real project: (as assumed|differs): [^\x00-\x1f]{1,400}")
 _OWN_NAME: Final = re.compile(rf"{PREFIX}[a-z0-9]+(-[a-z]+)?")
 _PROJECTS: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "GCLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _SECRETIVE: Final = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIALS|API_?KEY|PRIVATE_?KEY")
@@ -156,6 +157,25 @@ def _in_file(name: str) -> Iterator[tuple[str, str]]:
 def tried(day: str, judgement: Judgement, redaction: Redaction, where: str) -> str:
     """Return the text of `tried`."""
     return f"{day}, {where}: {judgement.verdict}: {redaction.text(judgement.answered)}"
+
+
+def is_recordable(text: object) -> bool:
+    """Return whether a text has the form of `tried`, of a real project, and nothing in it identifies or grants access."""
+    is_of_form = isinstance(text, str) and _RECORDED.fullmatch(text) is not None
+    return is_of_form and Redaction(()).text(str(text)) == text
+
+
+def form(written: Mapping[str, str], entries: Sequence[Assumption], usd: float) -> str:
+    """Return the text for an issue: how many critical entries were tried, and each answer with the effect if it differs."""
+    known = {entry.id: entry for entry in entries}
+    critical = [entry.id for entry in entries if entry.danger == "critical"]
+    tried_ones = [name for name in critical if name in written]
+    lines = [f"{len(tried_ones)} of {len(critical)} critical assumptions tried, at most {usd:.2f} USD.", ""]
+    for name, text in written.items():
+        lines.append(f"- `{name}`: {text}")
+        if ": differs: " in text and name in known:
+            lines += [f"  - assumed: {known[name].statement}", f"  - effect: {known[name].if_false}"]
+    return "\n".join(lines) + "\n"
 
 
 def is_checkout() -> bool:

@@ -4,11 +4,12 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,9 @@ from localcloud.json_values import as_object
 from localcloud.ledger.entries import Assumption, load, why_by_hand
 from localcloud.trials import answers
 from localcloud.trials.answers import NUMBER, PROJECT, Redaction, known_secrets
-from localcloud.trials.requests_of_entries import FIXTURES, LedgerTrial, rank, trial
+from localcloud.trials.journal import Journal
+from localcloud.trials.product import STACKS, Product
+from localcloud.trials.requests_of_entries import FIXTURES, WORDS, LedgerTrial, rank, trial
 from localcloud.trials.resources import KINDS, collection_of, created_by, fixture_collections, fixture_seconds
 from localcloud.trials.running import Judgement, Runner, Surroundings, sweep
 from localcloud.trials.sending import Sender, Session, open_session, require_enabled
@@ -39,18 +42,39 @@ class TrialPlan:
 
     @property
     def usd(self) -> float:
-        """Return the cost of the trials in USD."""
-        return sum(each.entry.cost_usd for each in self.trials)
+        """Return the cost of the trials in USD, with each stack once."""
+        return cost_usd(each.entry for each in self.trials)
 
     @property
     def minutes(self) -> float:
         """Return the approximate duration of the trials with all deletions and the last listing."""
         fixtures = frozenset[str]().union(*(each.words for each in self.trials)) & set(FIXTURES)
-        return (sum(each.seconds for each in self.trials) + fixture_seconds(fixtures) + len(KINDS)) / 60
+        stacks = sum(
+            int(STACKS[name]["minutes"]) * 60 for name in {each.entry.stack for each in self.trials if each.entry.stack}
+        )
+        own = sum(each.seconds for each in self.trials)
+        return (own + stacks + fixture_seconds(fixtures) + len(KINDS)) / 60
 
 
-def plan_trials(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> TrialPlan:
-    """Return the plan. Raises TryRefusedError for an id that is not in the ledger or that no request can try."""
+def cost_usd(entries: Iterable[Assumption]) -> float:
+    """Return the maximum cost of trying entries together, in USD: each stack counts once."""
+    listed = list(entries)
+    stacks = {entry.stack for entry in listed if entry.stack}
+    return round(sum(map(own_usd, listed)) + sum(float(STACKS[name]["usd"]) for name in stacks), 2)
+
+
+def own_usd(entry: Assumption) -> float:
+    """Return the maximum cost of an entry's trial without its stack, in USD."""
+    return round(entry.cost_usd - (float(STACKS[entry.stack]["usd"]) if entry.stack else 0), 2)
+
+
+def plan_trials(
+    entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = (), done: Collection[str] = ()
+) -> TrialPlan:
+    """Return the plan, without the entries in `done` unless `only` names them.
+
+    Raises TryRefusedError for an id that is not in the ledger or that no request can try.
+    """
     known = {entry.id: entry for entry in entries}
     for name in only:
         if name not in known:
@@ -61,20 +85,18 @@ def plan_trials(entries: Sequence[Assumption], budget_usd: float | None, only: S
             raise TryRefusedError(
                 f"'{name}' cannot be tried by a request because it needs {why_by_hand(known[name])}. Run: {known[name].how_to_try}"
             )
-    wanted = [known[name] for name in only] or [entry for entry in entries if not entry.tried]
+    wanted = [known[name] for name in only] or [entry for entry in entries if not entry.tried and entry.id not in done]
     trials: list[LedgerTrial] = []
     over: list[LedgerTrial] = []
     by_hand: list[Assumption] = []
-    usd = 0.0
     for entry in sorted(wanted, key=rank):
         found = trial(entry)
         if found is None:
             by_hand.append(entry)
-        elif budget_usd is not None and usd + entry.cost_usd > budget_usd:
+        elif budget_usd is not None and cost_usd([*(each.entry for each in trials), entry]) > budget_usd:
             over.append(found)
         else:
             trials.append(found)
-            usd += entry.cost_usd
     return TrialPlan(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
 
 
@@ -82,50 +104,129 @@ def try_entries(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, session: Session | None = None
 ) -> int:
     """Run the command line. Raises TryRefusedError and LedgerError."""
-    plan = plan_trials(load().assumptions, options.budget_usd, options.only)
+    entries = load().assumptions
+    if options.record is not None:
+        return _record(options.record, entries)
     if options.only_list:
+        plan = plan_trials(entries, options.budget_usd, options.only)
         print(json.dumps(_plan_json(plan), indent=1) if options.json else _plan_text(plan))
         return DONE
     if not options.project:
         raise TryRefusedError("No project set. Pass --project ID, preferably a test project.")
-    if options.budget_usd is None and not options.clean_up:
+    if options.budget_usd is None and not options.clean_up and not options.second_run:
         raise TryRefusedError(
             "No budget set. Pass --budget-usd USD (0 runs only free trials), or --list to print the plan."
         )
+    out: Path = options.out or Path("localcloud-tried.json")
+    sender = Sender(session or open_session(options.project), environment)
+    with closing(Journal.open(out.with_suffix(".journal"), options.project, _report)) as journal:
+        world = Surroundings(
+            sender=sender,
+            project=options.project,
+            number="",
+            report=_report,
+            speed=1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1")),
+            product=Product(project=options.project, environment=environment, journal=journal, report=_report),
+        )
+        return _evening(options, environment, world, entries)
+
+
+def _evening(
+    options: argparse.Namespace,
+    environment: Mapping[str, str],
+    world: Surroundings,
+    entries: Sequence[Assumption],
+) -> int:
+    journal = world.product.journal
+    left_usd = None if options.budget_usd is None else round(options.budget_usd - journal.usd, 2)
+    plan = plan_trials(entries, left_usd, options.only, {*journal.answered, *journal.later})
+    today = datetime.now(UTC).date().isoformat()
+    if options.second_run and world.sender.is_google and any(today in each["END"] for each in journal.later.values()):
+        raise TryRefusedError("The second run needs another day (UTC) than the first. Run it tomorrow.")
+    if options.second_run or options.clean_up:
+        found = (trial(entry) for entry in entries if options.second_run and entry.id in journal.later)
+        plan = replace(plan, trials=tuple(each for each in found if each is not None), over=())
     collections = _collections(options.project, plan)
-    asked = {request.url for each in plan.trials for request in each.requests}
-    urls = collections if options.clean_up else collections | asked
-    world = _world(options.project, environment, session, urls)
-    if options.clean_up:
-        return _clean_up(world, collections)
+    asked = {
+        request.url
+        for each in plan.trials
+        for request in each.requests
+        if each.entry.answer and "SERVICE_DISABLED" not in each.entry.answer.words
+    }
+    Runner(world=world).enable_again()
+    require_enabled(world.sender, options.project, collections if options.clean_up else collections | asked)
+    world = _in_project(world)
+    if options.clean_up or journal.is_open:
+        code = _clean_up(world, collections, is_asked=options.clean_up)
+        if options.clean_up or code != DONE:
+            return code
     _confirm(options, plan)
     with _interruptible():
         return _TrialRun(options, world, environment).run(plan, collections)
 
 
-def _world(project: str, environment: Mapping[str, str], session: Session | None, urls: Iterable[str]) -> Surroundings:
-    sender = Sender(session or open_session(project), environment)
-    speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
+def _clean_up(world: Surroundings, collections: frozenset[str], *, is_asked: bool) -> int:
+    """Delete what earlier runs left."""
+    journal = world.product.journal
+    if journal.is_open:
+        _report("an earlier run did not finish, deleting what it left")
+    runner = Runner(world=world)
+    with _interruptible():
+        runner.clean_up()
+        left, unknown = sweep(world, collections, delete=True)
+    left = [*runner.left, *left]
+    if is_asked or left:
+        _report_leaks(left, unknown, len(collections))
+    if journal.is_open:
+        journal.is_open = bool(left)
+        journal.write()
+    return DIFFERS if left else DONE
+
+
+def _record(path: Path, entries: Sequence[Assumption]) -> int:
+    """Write a reported file's answers into the ledger of this checkout, and generate the pages. Raises TryRefusedError for a file that no run wrote."""
+    if not answers.is_checkout():
+        raise TryRefusedError("--record changes the ledger's files, which only a clone of the repository has.")
+    known = {entry.id: entry for entry in entries}
+    try:
+        read = as_object(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise TryRefusedError(f"Cannot read {path}: {error}. Pass the JSON file that `try` wrote.") from None
+    wrong = [name for name, text in read.items() if name not in known or not answers.is_recordable(text)]
+    if wrong or not read:
+        raise TryRefusedError(
+            f"{path} was not recorded: {', '.join(wrong) or 'it has no answers'} must be a known entry with a text such as "
+            "'2026-11-27, a real project: as assumed: 200'."
+        )
+    for name, text in read.items():
+        answers.write_to_ledger(answers.LEDGER, known[name], str(text))
+    pages = subprocess.run([sys.executable, "-m", "authors.docs"], cwd=answers.LEDGER.parents[2], check=False)
+    print(
+        f"{len(read)} answers written to packages/localcloud/ledger; {'the pages follow' if pages.returncode == 0 else 'run `make docs`'}."
+    )
+    return pages.returncode
+
+
+def _in_project(world: Surroundings) -> Surroundings:
+    """Return the surroundings with the project's number. From then on, requests wait for APIs that were just enabled."""
 
     def pause(seconds: float) -> None:
         _report("an API that was just enabled does not respond yet, waiting")
-        time.sleep(seconds / speed)
+        time.sleep(seconds / world.speed)
 
-    require_enabled(sender, project, urls)
-    sender.expect_enabled(pause)
-    found = sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}")
+    world.sender.expect_enabled(pause)
+    found = world.sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{world.project}")
     if not found.is_accepted:
         raise TryRefusedError(
-            f"Cannot read project {project}: {found.summary}. Check the id and the login "
+            f"Cannot read project {world.project}: {found.summary}. Check the id and the login "
             "(gcloud auth application-default login), then enable cloudresourcemanager.googleapis.com."
         )
-    number = str(as_object(found.body).get("projectNumber") or "")
-    return Surroundings(sender=sender, project=project, number=number, report=_report, speed=speed)
+    return replace(world, number=str(as_object(found.body).get("projectNumber") or ""))
 
 
 def _collections(project: str, plan: TrialPlan) -> frozenset[str]:
     """Return the listings that show everything a trial can create, from any run."""
-    values = dict.fromkeys(("TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"), "x")
+    values: dict[str, str] = dict.fromkeys(WORDS, "x")
     values |= {"PROJECT": project, "PROJECT_NUMBER": "x"}
     everything = plan_trials(load().assumptions, None)
     found = set(fixture_collections(project))
@@ -135,12 +236,6 @@ def _collections(project: str, plan: TrialPlan) -> frozenset[str]:
                 url = collection_of(request.url)
                 found.add(f"{url}?project={project}" if url.endswith("/b") else url)
     return frozenset(found)
-
-
-def _clean_up(world: Surroundings, collections: frozenset[str]) -> int:
-    left, unknown = sweep(world, collections, delete=True)
-    _report_leaks(left, unknown, len(collections))
-    return DIFFERS if left else DONE
 
 
 def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
@@ -165,17 +260,17 @@ class _TrialRun:
         self._world = world
         own = ((PROJECT, world.project), (NUMBER, world.number))
         self._redaction = Redaction([*own, *known_secrets(environment)])
-        self._out: Path | None = options.out
-        if self._out is None and not (world.sender.is_google and answers.is_checkout()):
-            self._out = Path("localcloud-tried.json")
-        self._written: dict[str, str] = {}
+        self._journal = world.product.journal
+        self._out = self._journal.path.with_suffix(".json")
         self._found: list[tuple[LedgerTrial, Judgement]] = []
 
     def run(self, plan: TrialPlan, collections: frozenset[str]) -> int:
         runner = Runner(world=self._world)
         interrupted = False
         try:
-            for number, (each, judgement) in enumerate(runner.try_all(plan.trials), start=1):
+            self._journal.is_open = True
+            self._journal.write()
+            for number, (each, judgement) in enumerate(self._judgements(runner, plan), start=1):
                 self._found.append((each, judgement))
                 _report(f"[{number}/{len(plan.trials)}] {judgement.verdict:<10} {each.entry.id}")
                 self._write(each.entry, judgement)
@@ -185,22 +280,29 @@ class _TrialRun:
             runner.clean_up()
         left, unknown = sweep(self._world, collections, delete=False)
         left = sorted({*left, *runner.left})
+        self._journal.is_open = bool(left)
+        self._journal.write()
         self._print(plan, left, unknown, len(collections))
         if interrupted:
             return INTERRUPTED
         return DIFFERS if left or any(each.verdict == "differs" for _, each in self._found) else DONE
 
+    def _judgements(self, runner: Runner, plan: TrialPlan) -> Iterator[tuple[LedgerTrial, Judgement]]:
+        if not self._options.second_run:
+            return runner.try_all(plan.trials, lambda each: self._journal.spend(each.entry.id, own_usd(each.entry)))
+        return ((each, runner.second_run(each, self._journal.later[each.entry.id])) for each in plan.trials)
+
     def _write(self, entry: Assumption, judgement: Judgement) -> None:
-        if judgement.verdict == "unknown":
+        if judgement.verdict in {"unknown", "tomorrow"}:
             return
         where = "a real project" if self._world.sender.is_google else "a local cloud"
         day = datetime.now(UTC).date().isoformat()
-        text = answers.tried(day, judgement, self._redaction, where)
-        self._written[entry.id] = text
-        if self._out is not None:
-            answers.write_to_file(self._out, self._written)
-        else:
-            answers.write_to_ledger(answers.LEDGER, entry, text)
+        self._journal.answered[entry.id] = answers.tried(day, judgement, self._redaction, where)
+        self._journal.later.pop(entry.id, None)
+        self._journal.write()
+        answers.write_to_file(self._out, self._journal.answered)
+        text = answers.form(self._journal.answered, load().assumptions, self._journal.usd)
+        self._out.with_suffix(".txt").write_text(text, encoding="utf-8")
 
     def _print(self, plan: TrialPlan, left: list[str], unknown: list[str], searched: int) -> None:
         if self._options.json:
@@ -211,6 +313,7 @@ class _TrialRun:
 
     def _json(self, plan: TrialPlan, left: list[str], unknown: list[str]) -> dict[str, object]:
         return {
+            "usd": self._journal.usd,
             "trials": [
                 {
                     "id": each.entry.id,
@@ -230,7 +333,7 @@ class _TrialRun:
 
     def _text(self, plan: TrialPlan) -> str:
         lines: list[str] = []
-        for verdict in ("differs", "unknown"):
+        for verdict in ("differs", "unknown", "tomorrow"):
             for each, judgement in self._found:
                 if judgement.verdict == verdict:
                     lines += [
@@ -241,14 +344,17 @@ class _TrialRun:
                     ]
         counted = {
             verdict: sum(judgement.verdict == verdict for _, judgement in self._found)
-            for verdict in ("as assumed", "differs", "unknown")
+            for verdict in ("as assumed", "differs", "unknown", "tomorrow")
+            if verdict != "tomorrow" or any(each.verdict == verdict for _, each in self._found)
         }
         lines.append(", ".join(f"{count} {verdict}" for verdict, count in counted.items()) + ".")
         if plan.over:
             lines.append(f"{len(plan.over)} trials exceed the budget.")
         lines.append(f"{len(plan.by_hand)} entries need manual steps. --list prints their commands and prices.")
-        place = f"in {self._out}" if self._out else "to packages/localcloud/ledger. Run `make docs` to update the page"
-        lines.append(f"{len(self._written)} answers written {place}.")
+        lines.append(
+            f"{len(self._journal.answered)} answers written in {self._out}; paste {self._out.with_suffix('.txt')} into an issue."
+        )
+        lines.append(f"At most {self._journal.usd:.2f} USD in all runs of this evening.")
         return "\n".join(lines)
 
 

@@ -1,4 +1,7 @@
-"""The requests of a ledger entry: parse its `try` text as `api`, `curl`, `poll` and `sleep` commands, in the form that docs/authors/assumptions.md explains."""
+"""The steps of a ledger entry: parse its `try` text, in the form that docs/authors/assumptions.md explains.
+
+The commands are `api`, `curl`, `gemma`, `pulumi`, `poll`, `sleep` and `tomorrow`.
+"""
 
 import re
 import shlex
@@ -13,7 +16,9 @@ TRY: Final = "TRY"
 """The word for the name of the resource that a request creates."""
 FIXTURES: Final = ("SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT")
 """Words for resources that a trial needs. They are created for the trial."""
-WORDS: Final = ("PROJECT_NUMBER", "PROJECT", TRY, *FIXTURES)
+PAUSE: Final = ("START", "END")
+"""Words for the begin and the end of the last `sleep`."""
+WORDS: Final = ("PROJECT_NUMBER", "PROJECT", TRY, *PAUSE, *FIXTURES)
 _WORD: Final = re.compile(rf"\b(?:{'|'.join(WORDS)})\b|\bX_(?P<count>\d+)\b")
 _REQUEST_S: Final = 2
 
@@ -39,14 +44,10 @@ class ApiRequest:
 
     def filled(self, values: Mapping[str, str]) -> "ApiRequest":
         """Return the request with values for its placeholders. X_N becomes N letters x."""
-
-        def value(found: re.Match[str]) -> str:
-            return "x" * int(found["count"]) if found["count"] else values[found[0]]
-
-        body = None if self.body is None else _WORD.sub(value, self.body)
+        body = None if self.body is None else _filled(self.body, values)
         return ApiRequest(
             method=self.method,
-            url=_WORD.sub(value, self.url),
+            url=_filled(self.url, values),
             body=body,
             headers=self.headers,
             has_login=self.has_login,
@@ -61,15 +62,32 @@ class TrialPause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
-    """A request that is repeated until its response matches a regular expression, for at most `seconds` of the cloud's clock."""
+class ChildCommand:
+    """A command of the product, `gemma` or `pulumi`, that runs as a child process in the project's folder."""
 
-    request: ApiRequest
+    words: tuple[str, ...]
+
+    def filled(self, values: Mapping[str, str]) -> "ChildCommand":
+        """Return the command with values for its placeholders."""
+        return ChildCommand(words=tuple(_filled(word, values) for word in self.words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """A request or command that is repeated until its response matches a regular expression, for at most `seconds` of the cloud's clock."""
+
+    request: ApiRequest | ChildCommand
     words: str
     seconds: float
 
 
-Step = ApiRequest | TrialPause | Poll
+@dataclass(frozen=True, slots=True)
+class Tomorrow:
+    """The end of the evening's part. `try --second-run` runs the steps after it, on another day."""
+
+
+Step = ApiRequest | TrialPause | ChildCommand | Poll | Tomorrow
+_CHILD_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +103,8 @@ class LedgerTrial:
         return sum(self._seconds(step, is_last=step is self.steps[-1]) for step in self.steps)
 
     def _seconds(self, step: "Step", *, is_last: bool) -> float:
+        if isinstance(step, ChildCommand | Tomorrow):
+            return _CHILD_S if isinstance(step, ChildCommand) else 0
         if not isinstance(step, ApiRequest):
             return step.seconds
         made = created_by(step.method, step.url, step.body)
@@ -103,6 +123,13 @@ class LedgerTrial:
         return frozenset[str]().union(*(request.words for request in self.requests))
 
 
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        return "x" * int(found["count"]) if found["count"] else values[found[0]]
+
+    return _WORD.sub(value, text)
+
+
 def trial(entry: Assumption) -> LedgerTrial | None:
     """Return the trial of an entry, or None if the entry does not state the expected answer. Raises NotARequestError."""
     if entry.answer is None:
@@ -114,11 +141,13 @@ def trial(entry: Assumption) -> LedgerTrial | None:
 
 
 def rank(entry: Assumption) -> tuple[float, float, str]:
-    """Return the sort key of an entry: free entries first, by danger; then by danger per dollar."""
+    """Return the sort key of an entry: critical entries by cost; then free entries by danger; then by danger per dollar."""
     place = list(DANGERS).index(entry.danger)
+    if place == 0:
+        return (0, entry.cost_usd, entry.id)
     if entry.cost_usd == 0:
-        return (0, place, entry.id)
-    return (1, -(2.0**-place) / entry.cost_usd, entry.id)
+        return (1, place, entry.id)
+    return (2, -(2.0**-place) / entry.cost_usd, entry.id)
 
 
 def _steps(text: str) -> tuple[Step, ...]:
@@ -138,15 +167,21 @@ def _step(command: list[str]) -> Step:
     program, *rest = command or [""]
     if program == "sleep":
         return TrialPause(seconds=float(rest[0]))
+    if program == "tomorrow":
+        return Tomorrow()
     if program == "poll":
-        return Poll(request=_request(rest[2:]), words=rest[1], seconds=float(rest[0]))
-    return _request(command)
+        return Poll(request=_sent(rest[2:]), words=rest[1], seconds=float(rest[0]))
+    return _sent(command)
+
+
+def _sent(command: list[str]) -> ApiRequest | ChildCommand:
+    return ChildCommand(words=tuple(command)) if command[:1] in (["gemma"], ["pulumi"]) else _request(command)
 
 
 def _request(command: list[str]) -> ApiRequest:
     program, *rest = command or [""]
     if program not in {"api", "curl"}:
-        raise NotARequestError(f"'{program}' is not `api`, `curl`, `poll` or `sleep`.")
+        raise NotARequestError(f"'{program}' is not `api`, `curl`, `gemma`, `pulumi`, `poll`, `sleep` or `tomorrow`.")
     method = ""
     url = ""
     body = None

@@ -6,13 +6,25 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from localcloud.json_values import as_list, as_object
 from localcloud.ledger.entries import AssumedAnswer
 from localcloud.trials import resources
-from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Poll, TrialPause
+from localcloud.trials.product import Product, left_stacks
+from localcloud.trials.requests_of_entries import (
+    FIXTURES,
+    TRY,
+    ApiRequest,
+    ChildCommand,
+    LedgerTrial,
+    Poll,
+    Step,
+    Tomorrow,
+    TrialPause,
+)
 from localcloud.trials.resources import TrialResource
 from localcloud.trials.sending import ApiReply, Sender
 
@@ -21,7 +33,15 @@ _OPERATION_LIMIT_S: Final = 900
 _PAUSE_S: Final = 2.0
 _POLL_S: Final = 10.0
 _MISSING: Final = 404
-Verdict = Literal["as assumed", "differs", "unknown"]
+_LONGEST: Final = 300
+_AROUND: Final = 30
+"""Characters of a line that are shown before and after its decisive part."""
+_NOTHING: Final = "(?!)"
+"""A regular expression that matches nothing."""
+_OFF_WORD: Final = "SERVICE_DISABLED"
+_MAY_BE_OFF: Final = "run.googleapis.com"
+"""The only API that a trial may disable."""
+Verdict = Literal["as assumed", "differs", "unknown", "tomorrow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +57,19 @@ def judge(expected: AssumedAnswer, reply: ApiReply) -> Judgement:
     """Return the verdict on an answer. An error with a cause other than the request is unknown."""
     answered = reply.summary
     is_expected = reply.status == expected.status
-    if is_expected and matches(expected.words, reply):
-        return Judgement(verdict="as assumed", answered=answered)
+    refuted = shown(expected.refuted or _NOTHING, reply)
+    # An error's words are sought in its message alone, so they can be there although its body refutes the entry.
+    is_error = reply.status >= 400  # noqa: PLR2004 - HTTP's errors
+    if is_expected and matches(expected.words, reply) and not (refuted and is_error):
+        return Judgement(verdict="as assumed", answered=shown(expected.words, reply) if expected.refuted else answered)
+    if refuted:
+        return Judgement(verdict="differs", answered=refuted)
     cause = _other_cause(reply)
     if cause:
         return Judgement(verdict="unknown", answered=answered, why=cause)
+    if expected.refuted and not is_expected:
+        why = f"expected the status {expected.status} and no other cause. Read the answer"
+        return Judgement(verdict="unknown", answered=answered, why=why)
     if is_expected:
         return Judgement(
             verdict="unknown",
@@ -57,9 +85,20 @@ def matches(words: str, reply: ApiReply) -> bool:
     return re.search(words, text, re.IGNORECASE) is not None
 
 
+def shown(words: str, reply: ApiReply) -> str:
+    """Return the line of a response's body or message that matches a regular expression, or an empty text."""
+    for text in (reply.message, f"{reply.body}"):
+        found = re.search(words, text, re.IGNORECASE)
+        if found is not None:
+            begin, end = text.rfind("\n", 0, found.start()) + 1, text.find("\n", found.end())
+            line = text[max(begin, found.start() - _AROUND) : len(text) if end < 0 else min(end, found.end() + _AROUND)]
+            return " ".join(line.split())[:_LONGEST]
+    return ""
+
+
 def _other_cause(reply: ApiReply) -> str:
     if reply.status == 0:
-        return "no response"
+        return "the command failed" if reply.body else "no response"
     if reply.is_api_off:
         return "the API is disabled in this project; run `gcloud services enable`"
     if reply.status == 401:  # noqa: PLR2004 - HTTP
@@ -79,6 +118,7 @@ class Surroundings:
     project: str
     number: str
     report: Callable[[str], None]
+    product: Product
     speed: float = 1.0
     sleep: Callable[[float], None] = time.sleep
 
@@ -92,24 +132,57 @@ class Runner:
     _owned: list[TrialResource] = field(default_factory=list[TrialResource])
     _fixtures: dict[str, str] = field(default_factory=dict[str, str])
     _failed: dict[str, Judgement] = field(default_factory=dict[str, Judgement])
+    _stacks: dict[str, ApiReply] = field(default_factory=dict[str, ApiReply])
     _count: int = 0
     left: list[str] = field(default_factory=list[str])
     """URLs of resources that could not be deleted."""
 
-    def try_all(self, trials: Sequence[LedgerTrial]) -> Iterator[tuple[LedgerTrial, Judgement]]:
-        """Yield each trial with its judgement. When the iteration ends, every resource is deleted or listed in `left`."""
+    def try_all(
+        self, trials: Sequence[LedgerTrial], before: Callable[[LedgerTrial], None] = lambda _: None
+    ) -> Iterator[tuple[LedgerTrial, Judgement]]:
+        """Yield each trial with its judgement, after a call of `before`. When the iteration ends, everything is deleted or listed in `left`."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.clean_up)
-            for each in trials:
+            for at, each in enumerate(trials):
+                before(each)
                 yield each, self._try(each)
+                used = each.entry.stack
+                if used and all(other.entry.stack != used for other in trials[at + 1 :]):
+                    self._tear_down(used)
 
     def clean_up(self) -> None:
-        """Delete every resource that this run has created and not yet deleted."""
+        """Delete every resource that this run has created and not yet deleted, and each stack. Enable disabled APIs again."""
+        self.enable_again()
         if self._owned:
             self.world.report(f"deleting {len(self._owned)} resources of this run")
         ordered = sorted(self._owned, key=lambda each: _turn(each.collection))
         for created in ordered:
             self.delete(created)
+        for stack in left_stacks(self.world.product.journal):
+            self._tear_down(stack)
+
+    def _tear_down(self, stack: str) -> None:
+        problem = self.world.product.tear_down(stack)
+        if problem:
+            self.left.append(f"stack {stack}: {problem}")
+            self.world.report(f"NOT torn down: stack {stack}: {problem}")
+
+    def enable_again(self) -> None:
+        """Enable the APIs that a trial has disabled, and wait until they are."""
+        for api in list(self.world.product.journal.apis_off):
+            url = _switch(self.world.project, api, "enable")
+            reply = self.world.sender.send("POST", url, "{}")
+            if reply.operation:
+                reply = self._ended(url, reply)
+            if reply.is_accepted:
+                self.world.product.journal.set("apis_off", api, exists=False)
+            else:
+                self.left.append(f"disabled API {api}: {reply.summary}")
+
+    def second_run(self, trial: LedgerTrial, values: Mapping[str, str]) -> Judgement:
+        """Run the steps after `tomorrow`, with the words of the first run."""
+        at = next(at for at, step in enumerate(trial.steps) if isinstance(step, Tomorrow))
+        return self._steps(trial, trial.steps[at + 1 :], dict(values))
 
     def _try(self, trial: LedgerTrial) -> Judgement:
         expected = trial.entry.answer
@@ -124,45 +197,122 @@ class Runner:
             values[word] = self._fixture(word)
             if word in self._failed:
                 return self._failed[word]
+        if trial.entry.stack:
+            reply = self._deployed(trial.entry.stack)
+            if not reply.is_accepted:
+                return judge(expected, reply)
         before = len(self._owned)
-        reply = ApiReply(status=0, message="no request was sent")
         try:
-            for at, step in enumerate(trial.steps, start=1):
-                if isinstance(step, TrialPause):
-                    self.world.sleep(step.seconds / self.world.speed)
-                    continue
-                is_last = at == len(trial.steps)
-                if isinstance(step, Poll):
-                    last, reply = reply, self._polled(step, values, is_settled=reply.is_of_operation)
-                    if not is_last and not matches(step.words, reply):
-                        why = f"no answer matched '{step.words}' within {step.seconds:.0f} s"
-                        why = "the queued resource failed: no quota or no capacity" if _has_failed(reply) else why
-                        answered = (last if last.is_of_operation else reply).summary
-                        return Judgement(verdict="unknown", answered=answered, why=why)
-                    continue
-                reply = self._send(step.filled(values))
-                if reply.operation and (expected.operation or not is_last):
-                    reply = self._ended(step.filled(values).url, reply)
-                is_polled = not is_last and isinstance(trial.steps[at], Poll) and reply.is_of_operation
-                if not is_last and not reply.is_accepted and not is_polled:
-                    why = f"{step.method} {step.url} was rejected"
-                    return Judgement(verdict="unknown", answered=reply.summary, why=why)
-            return judge(expected, reply)
+            return self._steps(trial, trial.steps, values)
         finally:
+            self.enable_again()
             for created in self._owned[before:]:
                 self.delete(created)
 
+    def _deployed(self, stack: str) -> ApiReply:
+        if stack not in self._stacks:
+            self._stacks[stack] = self.world.product.deploy(stack)
+        return self._stacks[stack]
+
+    def _steps(self, trial: LedgerTrial, steps: Sequence[Step], values: dict[str, str]) -> Judgement:
+        expected = trial.entry.answer
+        assert expected is not None  # noqa: S101 - as in `_try`
+        reply = ApiReply(status=0, message="no request was sent")
+        for at, step in enumerate(steps, start=1):
+            if isinstance(step, TrialPause):
+                values["START"] = _now()
+                self.world.sleep(step.seconds / self.world.speed)
+                values["END"] = _now()
+                continue
+            if isinstance(step, Tomorrow):
+                self.world.product.journal.later[trial.entry.id] = values
+                self.world.product.journal.write()
+                why = "only the second run can show it: from tomorrow on, run `try --second-run`"
+                return Judgement(verdict="tomorrow", answered=reply.summary, why=why)
+            if isinstance(step, ChildCommand):
+                reply = self.world.product.run(step.filled(values).words)
+                problem = None if reply.is_accepted else judge(expected, reply)
+            elif isinstance(step, Poll):
+                reply, problem = self._after_poll(step, values, reply)
+            else:
+                reply, problem = self._after_request(expected, step, values, steps[at:])
+            if at < len(steps) and not isinstance(step, ApiRequest) and shown(expected.refuted or _NOTHING, reply):
+                return judge(expected, reply)
+            if problem is not None and (at < len(steps) or not reply.status):
+                return problem
+        return judge(expected, reply)
+
+    def _after_poll(self, step: Poll, values: Mapping[str, str], last: ApiReply) -> tuple[ApiReply, Judgement | None]:
+        """Return the last response of a poll, and the judgement if it does not match, in case steps follow."""
+        reply = self._polled(step, values, is_settled=last.is_of_operation)
+        if matches(step.words, reply):
+            return reply, None
+        why = f"no answer matched '{step.words}' within {step.seconds:.0f} s"
+        why = "the queued resource failed: no quota or no capacity" if _has_failed(reply) else why
+        answered = (last if last.is_of_operation else reply).summary
+        return reply, Judgement(verdict="unknown", answered=answered, why=why)
+
+    def _after_request(
+        self, expected: AssumedAnswer, step: ApiRequest, values: Mapping[str, str], rest: Sequence[Step]
+    ) -> tuple[ApiReply, Judgement | None]:
+        """Return the response to a request, and the judgement if it was rejected, in case steps follow."""
+        request = step.filled(values)
+        if problem := self._before(request):
+            return ApiReply(status=0), Judgement(verdict="unknown", answered="", why=problem)
+        reply = self._send(request, waits=_OFF_WORD not in expected.words)
+        if reply.operation and (expected.operation or rest):
+            reply = self._ended(request.url, reply)
+        is_polled = bool(rest) and isinstance(rest[0], Poll) and reply.is_of_operation
+        if reply.is_accepted or is_polled:
+            return reply, None
+        why = f"{step.method} {step.url} was rejected"
+        return reply, Judgement(verdict="unknown", answered=reply.summary, why=why)
+
+    def _before(self, request: ApiRequest) -> str:
+        """Return why a request must not be sent, or an empty text. Before an API is disabled, record it.
+
+        Disabling an API breaks everything that uses it: only Cloud Run's is disabled, and only in a project that has no other service or job.
+        """
+        api, _, verb = request.url.rpartition("/")[2].rpartition(":")
+        if verb != "disable" or urlsplit(request.url).netloc != "serviceusage.googleapis.com":
+            return ""
+        if api != _MAY_BE_OFF:
+            return f"only {_MAY_BE_OFF} may be disabled, not {api}"
+        root, project = f"https://{api}", f"projects/{self.world.project}"
+        regions = self.world.sender.send("GET", f"{root}/v1/{project}/locations?pageSize=200")
+        names = [str(as_object(each).get("locationId")) for each in as_list(as_object(regions.body).get("locations"))]
+        if not regions.is_accepted or not names:
+            return f"{api} was not disabled: the regions could not be listed ({regions.summary})"
+        for name, kind in ((name, kind) for name in names for kind in ("services", "jobs")):
+            listed = self.world.sender.send("GET", f"{root}/v2/{project}/locations/{name}/{kind}")
+            own, foreign = resources.own_items(f"{root}/{kind}", listed.body)
+            found = as_list(as_object(listed.body).get(kind))
+            if (
+                not listed.is_accepted
+                or foreign
+                or len(found) > len(own)
+                or as_object(listed.body).get("nextPageToken")
+            ):
+                reason = f"the project has {kind} in {name}" if listed.is_accepted else listed.summary
+                return f"{api} was not disabled, because the project must be empty: {reason}"
+        self.world.product.journal.set("apis_off", api, exists=True)
+        return ""
+
     def _polled(self, step: Poll, values: Mapping[str, str], *, is_settled: bool) -> ApiReply:
         """Return the first response that matches, or the last one. `is_settled`: the operation before has failed, so one response suffices."""
-        request, left_s = step.request.filled(values), step.seconds
+        left_s = step.seconds
         while True:
-            reply = self.world.sender.send(request.method, request.url, request.body)
+            if isinstance(step.request, ChildCommand):
+                reply = self.world.product.run(step.request.filled(values).words)
+            else:
+                request = step.request.filled(values)
+                reply = self.world.sender.send(request.method, request.url, request.body)
             if matches(step.words, reply) or is_settled or _has_failed(reply) or left_s <= 0:
                 return reply
             self.world.sleep(_POLL_S / self.world.speed)
             left_s -= _POLL_S
 
-    def _send(self, request: ApiRequest) -> ApiReply:
+    def _send(self, request: ApiRequest, *, waits: bool) -> ApiReply:
         body = resources.marked(request.method, request.url, request.body, self.run)
         maybe = resources.created_by(request.method, request.url, body)
         # Recorded before it is sent because an interruption or a lost response can leave the resource behind.
@@ -172,7 +322,7 @@ class Runner:
         else:
             new = None
         reply = self.world.sender.send(
-            request.method, request.url, body, headers=request.headers, has_login=request.has_login
+            request.method, request.url, body, headers=request.headers, has_login=request.has_login, waits=waits
         )
         if new is not None and 400 <= reply.status < 500:  # noqa: PLR2004 - HTTP's client errors
             self._owned.remove(new)
@@ -285,6 +435,15 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
             else:
                 left.append(each.url)
     return left + runner.left, unknown
+
+
+def _switch(project: str, api: str, verb: str) -> str:
+    return f"https://serviceusage.googleapis.com/v1/projects/{project}/services/{api}:{verb}"
+
+
+def _now() -> str:
+    """Return the time as RFC 3339 text."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _has_failed(reply: ApiReply) -> bool:

@@ -137,10 +137,11 @@ class Sender:
         *,
         headers: Mapping[str, str] | None = None,
         has_login: bool = True,
+        waits: bool = True,
     ) -> ApiReply:
-        """Return the response to a request. Redirects are not followed."""
+        """Return the response to a request. Redirects are not followed. `waits` False: a disabled API is an answer."""
         reply = self._answered(method, url, body, headers, has_login=has_login)
-        while reply.is_api_off and self._pause is not None and self._patience_s > 0:
+        while waits and reply.is_api_off and self._pause is not None and self._patience_s > 0:
             self._patience_s -= _ENABLED_PAUSE_S
             self._pause(_ENABLED_PAUSE_S)
             reply = self._answered(method, url, body, headers, has_login=has_login)

@@ -31,8 +31,20 @@ def add_parser(commands: _Parsers) -> None:
         help="run only this entry, even if already tried; repeatable",
     )
     parser.add_argument("--clean-up", action="store_true", help="only delete resources that an earlier run leaked")
+    parser.add_argument("--second-run", action="store_true", help="only run the parts that need another day")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write a reported file's answers into the ledger of this clone, and generate the pages",
+    )
     parser.add_argument("--yes", action="store_true", help="run without confirmation")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers to this file instead of the ledger")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file for the answers (default: localcloud-tried.json); .txt and .journal beside it",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 

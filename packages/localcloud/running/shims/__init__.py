@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
 MACHINE_COMMANDS: Final = {
+    "df": "localcloud.running.shims.df",
     "docker": "localcloud.running.shims.docker",
     "iptables": "localcloud.running.shims.iptables",
     **{name: f"localcloud.running.shims.systemd {name}" for name in ("systemd-run", "systemctl", "journalctl")},
