@@ -267,16 +267,15 @@ class _UseOfInstances(ApiService):
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
-        """Return one series per service, with a point for each alignment period, newest first."""
+        """Return a series for each service and each deleted one, with a point for each alignment period, newest first."""
         wanted, start, end, period = _read(call)
         end = min(end, self._cloud.timeline.now() - _LAG)
         found: list[tuple[str, JsonObject]] = []
         below = f"{call.name}/locations/"
         used = [(name, ready_since(self._cloud, name), end) for name, _ in self._store.under(SERVICES, below)]
         for name, past in self._store.under(USED, below):
-            used.append(
-                (name, datetime.fromisoformat(past["ready"]), min(end, datetime.fromisoformat(past["deleted"])))
-            )
+            ready, deleted = (datetime.fromisoformat(past[key]) for key in ("ready", "deleted"))
+            used.append((name.rpartition("/")[0], ready, min(end, deleted)))
         for name, ready, until in used:
             _, project, _, location, _, service = name.split("/")
             labels = {"project_id": project, "location": location, "service_name": service}

@@ -136,8 +136,6 @@ class _RunServices(PolicyService):
         name = f"{call.name}/services/{check_id(call.query.get('serviceId'), 'serviceId', _SERVICE_ID)}"
         if self._store.has(SERVICES, name):
             raise CloudError.already_exists(f"Resource '{name.rpartition('/')[2]}' already exists.")
-        if self._store.has(USED, name):
-            self._store.delete(USED, name)
         now = self._cloud.timeline.stamp()
         document: JsonObject = {
             "name": name,
@@ -197,7 +195,8 @@ class _RunServices(PolicyService):
         response = {"@type": f"{TYPE}.Service", **shown}
         self._store.delete(SERVICES, call.name)
         if (ready := ready_since(self._cloud, call.name)) is not None:
-            self._store.put(USED, call.name, {"ready": rfc3339(ready), "deleted": self._cloud.timeline.stamp()})
+            now = self._cloud.timeline.stamp()
+            self._store.put(USED, f"{call.name}/{now}", {"ready": rfc3339(ready), "deleted": now})
         networks.release_addresses(self._cloud, call.name)
         self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
         runtimes = self._cloud.runtimes

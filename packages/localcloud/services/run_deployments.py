@@ -19,7 +19,7 @@ from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 SERVICES, REVISIONS = "run.services", "run.revisions"
 USED = "run.used"
-"""The kind of the records of deleted services, with their times in use: Cloud Monitoring keeps their metrics."""
+"""Kind of the records of deleted services, with their times in use: Cloud Monitoring keeps their metrics."""
 TYPE = "type.googleapis.com/google.cloud.run.v2"
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"

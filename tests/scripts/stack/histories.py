@@ -306,9 +306,12 @@ class HistoryWorld:
         return max(0.0, end_s - start_s) * one.usd_per_hour / 3600
 
     def _service_usd(self) -> tuple[float, float]:
-        """Return what the local cloud bills: one instance of the present service, later by the lag of its metric."""
-        live = [one for one in self.ledger if one.ended_s is None]
-        used_s = max(0.0, self.now_s - METRIC_LAG_S - live[-1].requested_s) if live else 0.0
+        """Return what the local cloud bills: one instance of each service from its start to its end, later by the lag of its metric."""
+        until_s, used_s, counted_s = self.now_s - METRIC_LAG_S, 0.0, 0.0
+        for one in self.ledger:  # several `up` of one service count once
+            end_s = until_s if one.ended_s is None else min(until_s, one.ended_s)
+            used_s += max(0.0, end_s - max(one.requested_s, counted_s))
+            counted_s = max(counted_s, end_s)
         usd = used_s * INSTANCE_USD / 3600
         return usd, inf if self.has_stranger else usd
 

@@ -1,7 +1,6 @@
 """Phases of a Cloud Run server's start while `gemma up` waits: read from the log of the local cloud's HTTP server, or from planted lines."""
 
 import threading
-import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
@@ -16,6 +15,7 @@ from gemma_serving.scripts.up import start_phases as module
 from gemma_serving.scripts.up.start_phases import StartPhases
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world
+from tests.polling import until
 from tests.scripts.logs.test_logs import RUN, write
 
 WAITS = "6 of 9: creating gcp:cloudrunv2:Service vllm"
@@ -65,11 +65,9 @@ def start_phases(*of):
 
 
 def shown(describe, wanted, step=WAITS):
-    """Ask as the engine's watch does, until the answer is as wanted, and return the last answer."""
-    end_s = time.monotonic() + 10
-    while (found := describe(step)) != wanted and time.monotonic() < end_s:
-        time.sleep(0.01)  # the reader is a thread of its own
-    return found
+    """Ask as the engine's watch does, until the answer is as wanted, and return it."""
+    until(lambda: describe(step) == wanted, f"{wanted!r} is shown")
+    return wanted
 
 
 class Log:
@@ -126,15 +124,14 @@ def test_lines_of_the_revision_that_serves_are_not_of_this_start(log):
 
 def test_only_the_step_of_the_service_reads_and_reading_ends_with_the_engine(log):
     log.add("Loading weights took 3 s")
+    others = set(threading.enumerate())  # the reader of another test may still end
     with start_phases(facts(), settings()) as describe:
         assert {describe(step) for step in OTHERS} == {""}
         assert log.reads == 0
         assert shown(describe, "loading: Loading weights took 3 s")
         assert {describe(step) for step in OTHERS} == {""}
-        readers = [each for each in threading.enumerate() if each.name.endswith("(_read)")]
-        assert len(readers) == 1
-    readers[0].join(5)
-    assert not readers[0].is_alive()
+        (reader,) = (each for each in set(threading.enumerate()) - others if each.name.endswith("(_read)"))
+    until(lambda: not reader.is_alive(), "the reader ends")
 
 
 def test_a_gateway_reads_no_log(log):
@@ -147,11 +144,7 @@ def test_a_log_that_cannot_be_read_is_said_once_and_not_read_again(log, capsys):
     log.error = ScriptError("Cannot read the logs of stack l4-qat: denied.")
     with start_phases(facts(), settings()) as describe:
         describe(WAITS)
-        end_s = time.monotonic() + 10
-        said = ""
-        while not said and time.monotonic() < end_s:
-            assert describe(WAITS) == ""
-            said += capsys.readouterr().err
+        said = until(lambda: describe(WAITS) or capsys.readouterr().err, "the error is said")
         assert said == "up: the phases of the start are not shown. Cannot read the logs of stack l4-qat: denied.\n"
         assert [describe(WAITS) for _ in range(20)] == [""] * 20
         assert capsys.readouterr().err == ""
