@@ -112,9 +112,9 @@ class TestValues:
 
 class TestRouting:
     def test_a_method_that_is_not_modelled_says_so(self, client):
-        status, message = client.error("GET", f"/run/v2{P}/locations/us-east4/jobs")
+        status, message = client.error("GET", f"/run/v2{P}/locations/us-east4/workerPools")
         assert status == 501
-        assert "run.projects.locations.jobs.list" in message
+        assert "run.projects.locations.workerPools.list" in message
 
     def test_a_path_that_no_document_has_is_not_found(self, client):
         assert client.error("GET", f"/run/v2{P}/locations/us-east4/servicez")[0] == 404
