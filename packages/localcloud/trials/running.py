@@ -236,8 +236,9 @@ class Runner:
                 reply, problem = self._after_poll(step, values, reply)
             else:
                 reply, problem = self._after_request(expected, step, values, steps[at:])
-            if at < len(steps) and not isinstance(step, ApiRequest) and shown(expected.refuted or _NOTHING, reply):
-                return judge(expected, reply)
+            refuted = shown(expected.refuted or _NOTHING, reply)
+            if at < len(steps) and not isinstance(step, ApiRequest) and refuted:
+                return Judgement(verdict="differs", answered=refuted)  # the words are sought in the last answer
             if problem is not None and (at < len(steps) or not reply.status):
                 return problem
         return judge(expected, reply)
