@@ -12,6 +12,7 @@ from gemma_serving.contracts.guest_attributes import READY
 from gemma_serving.contracts.log_phases import phase_in
 from gemma_serving.contracts.masking import LineMask
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.server_errors import LOGGER
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
@@ -23,8 +24,6 @@ _SERVICE: Final = re.compile(r": (creating|updating)[\w ]* gcp:cloudrunv2:Servic
 """Step of the engine that waits for a revision (`engine.events`)."""
 _SERVES: Final = "Application startup complete"
 """vLLM's last line of a start (uvicorn, lifespan/on.py)."""
-_ORIGIN: Final = re.compile(r"^(\([^)]*\) )?[A-Z]+ [\d-]+ [\d:.]+ (\[[^\]]*\] )?")
-"""Process, level, time and source file at the start of vLLM's lines."""
 
 
 class StartPhases:
@@ -67,7 +66,7 @@ class StartPhases:
                     self._newest = READY
                 elif found := phase_in(line.text, phase):
                     phase = found
-                    self._newest = for_terminal(f"{phase}: {_ORIGIN.sub('', line.text)}")
+                    self._newest = for_terminal(f"{phase}: {LOGGER.sub('', line.text)}")
         except ScriptError as error:
             self._problem = str(error)
 
