@@ -62,7 +62,7 @@ class Unproved(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Releases:
-    """What is here of one package."""
+    """Local sources of one package."""
 
     def __init__(self, wheels: Mapping[str, Path], git: Path | None = None) -> None:
         """Read the tags of a git directory, and take the wheels by their release."""

@@ -168,7 +168,7 @@ class StackFacts:
     is_without_capacity: bool = False
     """True if an `up` got as far as the request for capacity, but none was granted."""
     refusal: Sequence[str] = ()
-    """What the last `gemma up` of this folder printed, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
+    """Sentences of the last `gemma up` of this folder, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
     server: Answer[CloudFacts] | None = None

@@ -37,7 +37,7 @@ class _Signals:
         self.starting = threading.Lock()
         """Held while another thread starts a program and registers it."""
         self.is_over = False
-        """True after an interrupted command. Other threads then start nothing more, because nobody would forward a signal."""
+        """True after an interrupted command. Other threads then start nothing more, because no command would forward a signal to it."""
         self.cancel: Callable[[], object] | None = None
 
 

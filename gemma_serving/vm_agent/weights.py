@@ -211,7 +211,7 @@ def size_of(stated: object) -> int:
     """Return the size that a list states. Raises ValueError, TypeError and OverflowError."""
     size = int(cast("str", stated))
     if size < 0:
-        raise ValueError(f"{size} is no size")
+        raise ValueError(f"{size} is not a size")
     return size
 
 

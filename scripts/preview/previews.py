@@ -59,7 +59,10 @@ def _preview(stack: str, *, hide: bool) -> StackPreview:
         with contextlib.ExitStack() as held:
             if hides:
                 held.enter_context(frozen_here(stack))
-            differences, moved = ((), "") if hides else _compared(stack)  # a refresh would read the values of secrets
+            differences: Sequence[str] = ()
+            moved = ""
+            if not hides:  # a refresh would read the values of secrets
+                differences, moved = _compared(stack)
             is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack))
             refresh = ["--refresh"] if differences else []
             changes, unchanged, _ = changes_of(preview(stack, *refresh), environment_secrets())

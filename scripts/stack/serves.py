@@ -93,9 +93,11 @@ def _without_server(facts: StackFacts) -> ServesNow:
 
 
 def differs(facts: StackFacts) -> Sequence[str]:
-    """Return what Google has otherwise than the state, or may have, one sentence each. `up` then compares them first, and undoes it."""
-    serves, lost = serves_now(facts), facts.lost.value if isinstance(facts.lost, Present) else ()
-    return [*([serves.why] if serves.word in {"ended", "unknown"} else changed_by_hand(facts)), *lost]
+    """Return what differs, or may differ, between Google and the state, one sentence each. `up` then compares them first, and undoes it."""
+    serves = serves_now(facts)
+    lost = facts.lost.value if isinstance(facts.lost, Present) else ()
+    found = [serves.why] if serves.word in {"ended", "unknown"} else changed_by_hand(facts)
+    return [*found, *lost]
 
 
 def changed_by_hand(facts: StackFacts) -> Sequence[str]:

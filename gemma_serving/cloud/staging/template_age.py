@@ -71,8 +71,8 @@ def _judge() -> None:
     template, data = rules.from_string(sys.stdin.buffer.read().decode()), data_file("template_checks.json")
 
     def answer(check: Mapping[str, Any]) -> str:
-        messages, tools = [data["messages"][name] for name in check["messages"]], [data["tool"]]
-        text = template.render(messages=messages, tools=tools, add_generation_prompt=True, **_MARKS)
+        messages = [data["messages"][name] for name in check["messages"]]
+        text = template.render(messages=messages, tools=[data["tool"]], add_generation_prompt=True, **_MARKS)
         if (check["has"] in text) == (check["lacks"] in text):
             return "unknown"
         return "has" if check["has"] in text else "lacks"

@@ -80,5 +80,5 @@ def ignored_arguments(resolved: Resolved) -> list[ServerArgument]:
 
 
 def ignores_options(resolved: Resolved) -> bool:
-    """Return whether the plan ignores the effect of an option, so its start and its speed are those of a deployment that nobody measured."""
+    """Return whether the plan ignores the effect of an option, so its start and its speed are those of a deployment that was never measured."""
     return resolved.skips_compilation or bool(ignored_arguments(resolved))

@@ -133,7 +133,7 @@ def _ignored(subject: Subject) -> RuleResult | None:
     if not facts:
         return None
     return RuleResult(
-        f"{' '.join(facts)} The plan ignores that: its bands of start and speed are those of a server that nobody measured.",
+        f"{' '.join(facts)} The plan ignores that: its bands of start and speed are those of a server that was never measured.",
         remedies=(Remedy(changes=changes),),
     )
 
@@ -164,7 +164,8 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
 
 def _rejected_options(resolved: Resolved) -> Iterator[tuple[str, str]]:
     """Yield each option of the settings whose value vLLM rejects: its field, and what is wrong."""
-    table, plugins = flags_of(resolved), {one.name for one in extra_arguments(resolved)}
+    table = flags_of(resolved)
+    plugins = {one.name for one in extra_arguments(resolved)}
     for option in OPTIONS.values():
         value = getattr(resolved.deployment.vllm, option.name)
         is_unread = option.name == "tool_call_parser" and not resolved.vllm.enable_auto_tool_choice
@@ -245,15 +246,19 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     resolved, options = subject.resolved, subject.resolved.vllm
     if not resolved.spec.is_gemma4:
         return None
-    unknown, plugins = dict(_rejected_options(resolved)), {one.name for one in extra_arguments(resolved)}
     given = {
         "tool_call_parser": options.tool_call_parser if options.enable_auto_tool_choice else None,
         "reasoning_parser": options.reasoning_parser,
     }
+    others = {name: parser for name, parser in given.items() if parser not in (None, _PARSER)}
+    if not others:
+        return None
+    unknown = dict(_rejected_options(resolved))
+    plugins = {one.name for one in extra_arguments(resolved)}
     foreign = {
         name: f"{resolved.deployment.vllm_key(name)} is {parser}, {_FOREIGN[name]}"
-        for name, parser in given.items()
-        if parser not in (None, _PARSER) and name not in unknown and _PLUGIN_OF[name] not in plugins
+        for name, parser in others.items()
+        if name not in unknown and _PLUGIN_OF[name] not in plugins
     }
     if not foreign:
         return None

@@ -37,7 +37,7 @@ Needs = Literal[
     "any model",
 ]
 Kind = Literal["start", "answers", "load"]
-"""What fails: the start, the answers, or the engine while it serves."""
+"""Part that fails: the start, the answers, or the engine while it serves."""
 _EXPERT_PARALLEL: Final = "--enable-expert-parallel"
 
 
@@ -139,7 +139,8 @@ def _is_of(crash: Crash, resolved: Resolved) -> bool:
 
 
 def _remedies(found: Sequence[Crash], subject: Subject) -> Iterator[Remedy]:
-    resolved, needs = subject.resolved, {crash.needs for crash in found}
+    resolved = subject.resolved
+    needs = {crash.needs for crash in found}
     if resolved.deployment.image is not None:
         yield Remedy(changes=DEFAULT_IMAGE)
     if "expert parallelism with a draft model" in needs:

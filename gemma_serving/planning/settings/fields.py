@@ -254,7 +254,7 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
 def check_block(block: object, name: str, *, in_python: bool = False) -> None:
     """Raise PlanningError for the first value of a block that its annotations reject, and for keys that contradict each other.
 
-    A value that equals its default is not checked, nor is an empty text or 0, which a question has for what nobody set. With `in_python`
+    A value that equals its default is not checked, nor is an empty text or 0, which a question has for a value that is not set. With `in_python`
     both are, and the message names attributes in backticks instead of keys of a file, below `name`.
     """
     for problem in _problems(block, name, in_python=in_python):
@@ -287,7 +287,8 @@ def _sentence(field: SettingField, value: object, place: str, problem: Problem, 
     if not in_python:
         return f"{place} is {words}; {problem.text}."
     if isinstance(value, Mapping):
-        place, words = place + "".join(f"[{key!r}]" for key in problem.place), "invalid"
+        place += "".join(f"[{key!r}]" for key in problem.place)
+        words = "invalid"
     elif not isinstance(shown, str | int | float | list | tuple | None):
         words = f"a {type(shown).__name__}"
     hint: Any = field.parts[1].hint if problem.place and field.parts[1] else field.hint

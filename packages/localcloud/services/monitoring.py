@@ -274,8 +274,8 @@ class _UseOfInstances(ApiService):
         below = f"{call.name}/locations/"
         used = [(name, ready_since(self._cloud, name), end) for name, _ in self._store.under(SERVICES, below)]
         for name, past in self._store.under(USED, below):
-            ready, deleted = (datetime.fromisoformat(past[key]) for key in ("ready", "deleted"))
-            used.append((name.rpartition("/")[0], ready, min(end, deleted)))
+            deleted = datetime.fromisoformat(past["deleted"])
+            used.append((name.rpartition("/")[0], datetime.fromisoformat(past["ready"]), min(end, deleted)))
         for name, ready, until in used:
             _, project, _, location, _, service = name.split("/")
             labels = {"project_id": project, "location": location, "service_name": service}

@@ -1,4 +1,4 @@
-"""What an evening has spent, answered and left, in one file, so that a later run goes on where a killed one stopped."""
+"""Costs, answers and leftovers of an evening in one file, so that a later run goes on where a killed one stopped."""
 
 import fcntl
 import json
