@@ -233,7 +233,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("REL01", Incident("tpu-v6e4-12b", {"vllm.maxNumSeqs": 16, "vllm.speculativeConfig": ASSISTANT}, "warn", r"may not .*embeddings .*Remove vllm\.spec")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM}, "block", r"30\.45 GiB .*256 takes 29\.87 .*TPU 0\.23\.0 and later.*Remove vllm")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM, "vllm.maxNumSeqs": 32}, "warn", r"2\.64 to 3\.28 GiB .*set vllm\.maxNumSeqs: 16")),
-    ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many than with bf16.*Keep it if")),
+    ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many as with bf16.*Keep it if")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d, .* maximum is 7 d.*tpu\.maxRunDuration: 7d")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 15m")),
     ("SCL04", Incident("l4-qat", TWO_LARGE, "warn", r"64 GiB, but the memory quota of us-east4 is not set \(new projects have 40 GiB\)")),

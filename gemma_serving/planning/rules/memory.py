@@ -314,22 +314,30 @@ def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
 
 
 @rule("FIT07")
-def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
-    resolved = subject.resolved
+def _small_kv(subject: Subject) -> RuleResult | None:
+    resolved, memory = subject.resolved, subject.memory
     if resolved.kv_bytes != 1:
         return None
-    plain = layout_of(replace(resolved, kv_bytes=2)).bytes_per_token
-    packed = layout_of(resolved).bytes_per_token
-    if packed <= plain * _WORTH_HALF:
+    plain_gib, packed_gib = (
+        memory_plan(replace(resolved, kv_bytes=2, kv_dtype="auto")).kv_request_gib,
+        memory.kv_request_gib,
+    )
+    if packed_gib <= plain_gib * _WORTH_HALF:
         return None
-    gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
+    times = plain_gib / packed_gib
+    gain = "no more than" if times == 1 else f"{times:.2f} times as many as"
+    why = (
+        "A chip with one KV head pads fp8 to the width of bf16."
+        if resolved.is_tpu
+        else "With a scale per head, the pages of one kind of layer do not divide those of the other, so vLLM pads them."
+    )
     return RuleResult(
         f"vllm.kvCacheDtype is {resolved.kv_dtype}, but it does not double the KV cache on "
-        f"{resolved.accelerator.name}. It holds {subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, "
-        f"{gain} than with bf16. A chip with one KV head pads fp8 to the width of bf16.",
-        severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
+        f"{resolved.accelerator.name}. It holds {memory.kv_tokens:,} tokens of {memory.kv_bytes_per_token / 1024:.0f} KiB, "
+        f"{gain} with bf16. {why}",
+        severity="info" if times >= _WORTH_KEEPING else "warn",
         remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
-        advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
+        advice="" if times == 1 else "Keep it if the gain justifies the loss of precision.",
     )
 
 
