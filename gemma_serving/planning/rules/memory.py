@@ -292,16 +292,31 @@ def _feature_gaps(subject: Subject) -> Iterator[RuleResult]:
 
 def _features(resolved: Resolved) -> Iterator[tuple[Feature, str, tuple[Remedy, ...]]]:
     """Yield each feature of the server that the table may have rows about, with its name and the changes that turn it off."""
-    dtype, usual = resolved.kv_dtype, change("vllm.kv_cache_dtype", None)
+    dtype, usual = resolved.kv_dtype, _plain_kv(resolved)
     if dtype.endswith(SCALED_KV_SUFFIX):
         yield "scaled_kv", f"vllm.kvCacheDtype {dtype}", (usual,)
     elif dtype.startswith("fp8") and not resolved.is_tpu:
-        yield "fp8_kv", f"vllm.kvCacheDtype {dtype}", (usual, change("vllm.kv_cache_dtype", "int8_per_token_head"))
+        yield (
+            "fp8_kv",
+            f"vllm.kvCacheDtype {_kv_type(resolved)}",
+            (usual, change("vllm.kv_cache_dtype", "int8_per_token_head")),
+        )
     if resolved.drafter is not None and resolved.drafter.is_gemma4:
         yield "draft_model", "a draft model", (change("vllm.speculative_config", None),)
     if lora_of(resolved) is not None:
         yield "lora", "LoRA adapters", ()
     yield "structured_output", "structured output", ()
+
+
+def _kv_type(resolved: Resolved) -> str:
+    """Return the type of the KV cache, and where it comes from if no setting names it."""
+    is_set = resolved.vllm.kv_cache_dtype not in {None, "auto"}
+    return resolved.kv_dtype if is_set else f"{resolved.kv_dtype} (from the checkpoint's quantization_config)"
+
+
+def _plain_kv(resolved: Resolved) -> Remedy:
+    """Return the change to a KV cache in 16 bits."""
+    return change("vllm.kv_cache_dtype", None if resolved.spec.kv_cache_dtype == "auto" else "bfloat16")
 
 
 def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
@@ -332,11 +347,11 @@ def _small_kv(subject: Subject) -> RuleResult | None:
         else "With a scale per head, the pages of one kind of layer do not divide those of the other, so vLLM pads them."
     )
     return RuleResult(
-        f"vllm.kvCacheDtype is {resolved.kv_dtype}, but it does not double the KV cache on "
-        f"{resolved.accelerator.name}. It holds {memory.kv_tokens:,} tokens of {memory.kv_bytes_per_token / 1024:.0f} KiB, "
+        f"vllm.kvCacheDtype is {_kv_type(resolved)}, but it does not double the KV cache on {resolved.accelerator.name}. "
+        f"It holds {memory.kv_tokens:,} tokens of {memory.kv_bytes_per_token / 1024:.0f} KiB, "
         f"{gain} with bf16. {why}",
         severity="info" if times >= _WORTH_KEEPING else "warn",
-        remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
+        remedies=(_plain_kv(resolved), *more_replicas(resolved, kv_cache_dtype=None)),
         advice="" if times == 1 else "Keep it if the gain justifies the loss of precision.",
     )
 
