@@ -6,6 +6,7 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.activations import gpu_activation_gib
 from gemma_serving.planning.memory.budget import captured_graphs, graph_gib
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
@@ -138,6 +139,21 @@ def test_a_draft_model_is_captured_too():
         resolved("31B-it", max_num_seqs=64, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
     )
     assert alone < with_ngram < drafted
+
+
+def test_nccl_keeps_memory_of_captured_all_reduces_on_pcie_before_0_20():
+    """31B on four L4 with 0.19.0, 256 sequences and a utilization of 0.92 ran out of memory while it captured; eager with 8 sequences ran."""
+    four = parse_device("memory=24GiB,bandwidth=300GB/s,tflops=121,usable=21.96GiB,count=4,name=L4")
+    options = {"tensor_parallel_size": 4, "max_model_len": 8_192, "gpu_memory_utilization": 0.92}
+
+    def severity(version: str, device: Accelerator, **more: object) -> str | None:
+        found = plan(replace(asked("31B-it", "", version, **options, **more), device=device)).findings
+        return next((one.severity for one in found if one.id == "FIT05"), None)
+
+    assert severity("0.19.0", four, max_num_seqs=256) == "block"
+    assert severity("0.19.0", four, max_num_seqs=8, enforce_eager=True) is None
+    assert severity("0.20.0", four, max_num_seqs=256) is None
+    assert severity("0.19.0", replace(four, name="4 x H100"), max_num_seqs=256) is None
 
 
 def test_a_page_that_does_not_divide_the_largest_one_is_padded():

@@ -169,11 +169,12 @@ def _headroom(subject: Subject) -> RuleResult | None:
         return None
     left = f"vllm.gpuMemoryUtilization {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
     if edge.is_short:
+        with_graphs = " with CUDA graphs" if edge.minimum_gib > constant("CUDA_CONTEXT_GIB") else ""
         fact = (
             f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads "
             "them."
             if resolved.is_tpu
-            else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
+            else f"the CUDA context{with_graphs} needs at least {edge.minimum_gib:.2f} GiB there. The server will not start."
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
