@@ -141,6 +141,25 @@ def test_a_draft_model_is_captured_too():
     assert alone < with_ngram < drafted
 
 
+@pytest.mark.parametrize(("card", "copies"), [("RTX PRO 6000", 3), ("H100", 0)])
+def test_the_kernel_of_nvfp4_experts_before_0_21_has_three_more_copies_of_each_experts_tokens(card: str, copies: int):
+    """Eight experts of each of 16,384 tokens, 2,816 wide, in bf16: 2.06 GiB. A log of an RTX 5090 with 0.20.2 has 2.5 less than was planned."""
+    options = {
+        "max_num_batched_tokens": 16_384,
+        "max_num_seqs": 2,
+        "limit_mm_per_prompt": TEXT_ONLY,
+        "enforce_eager": True,
+    }
+    nvfp4 = asked("26B-A4B-it", card, **options)
+    old, new = (
+        gpu_activation_gib(
+            resolve(replace(nvfp4, model="RedHatAI/gemma-4-26B-A4B-it-NVFP4", image=image_of_version(one)))
+        )
+        for one in ("0.20.2", "0.21.0")
+    )
+    assert old - new == pytest.approx(copies * 8 * 16_384 * 2_816 * 2 / GIB)
+
+
 def test_nccl_keeps_memory_of_captured_all_reduces_on_pcie_before_0_20():
     """31B on four L4 with 0.19.0, 256 sequences and a utilization of 0.92 ran out of memory while it captured; eager with 8 sequences ran."""
     four = parse_device("memory=24GiB,bandwidth=300GB/s,tflops=121,usable=21.96GiB,count=4,name=L4")
