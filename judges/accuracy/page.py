@@ -39,7 +39,7 @@ def tables() -> Mapping[str, str]:
     found = Predictions(figures=_figures(), verdicts=_verdicts(), points=all_comparisons())
     compared = " | ".join(f"{name}:" for name in COMPARED)
     return {
-        "accuracy-devices": table(f"devices | rows | {compared}", device_rows(found)),
+        "accuracy-devices": table(f"devices | rows | sources: | publishers: | {compared}", device_rows(found)),
         "accuracy-shares": table(
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows()
         ),

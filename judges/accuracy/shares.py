@@ -23,7 +23,7 @@ COMPARED: Final = (
     "start: whole",
     "start: set a constant",
 )
-"""Columns of the first table. A part of a start is the loading of weights, or compilation and warm-up."""
+"""Columns of shares of the first table. A part of a start is the loading of weights, or compilation and warm-up."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "decoding, one request": ("decode",),
     "start": STARTS,
@@ -67,7 +67,7 @@ def _class_of(deployment: Deployment) -> str:
 
 
 def device_rows(found: Predictions) -> list[Sequence[str]]:
-    """Return a row for each class of device and of evidence: a share for each name in COMPARED, and rows that set a constant of starts."""
+    """Return a row for each class of device and of evidence: sources, publishers, a share for each name in COMPARED, and rows that set a constant."""
     fitted = {(boot.id, figure.key) for one in load().constants for boot, figure in one.read_off}
     rows: list[Sequence[str]] = []
     for name in DEVICE_CLASSES:
@@ -89,7 +89,7 @@ def device_rows(found: Predictions) -> list[Sequence[str]]:
             )
             cells = (*memory, verdicts, within["decoding, one request"], rate, ttft, parts, wholes)
             set_by = sum((one.boot.id, one.figure.key) in fitted for one in starts)
-            rows.append((name, evidence, *(cell or "no rows" for cell in cells), str(set_by)))
+            rows.append((name, evidence, *_counts(own), *(cell or "no rows" for cell in cells), str(set_by)))
     return rows
 
 
@@ -111,3 +111,11 @@ def _predictions_of(found: Predictions, name: str, evidence: str) -> Predictions
             if _class_of(deployments[one.point.deployment]) == name and one.point.is_unseen is (evidence == "unseen")
         ],
     )
+
+
+def _counts(own: Predictions) -> tuple[str, str]:
+    """Return how many sources and how many publishers have these rows. All field reports count as one publisher."""
+    sources = [source for one in (*own.figures, *own.verdicts) for source in one.boot.sources]
+    sources += [load().sources[one.point.source] for one in own.points]
+    publishers = {"field reports" if one.publisher.startswith("field report ") else one.publisher for one in sources}
+    return str(len({one.citation for one in sources})), str(len(publishers))

@@ -257,6 +257,9 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
         f"{answer.most_requests_per_s:.3g} requests/s{whose}."
     )
     paragraph(console, limit)
+    if answer.not_measured:
+        words = " and ".join(answer.not_measured)
+        paragraph(console, f"Not measured: no public load test has {words}. The bands are {WIDER[0]:g} times wider.")
     console.print()
 
 

@@ -164,7 +164,7 @@ def test_a_start_names_the_measured_starts_behind_it(run, explained: tuple[str, 
 
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert run(*E2B, "--json")[0] == 0
-    code, out, _ = run(*E2B, "--set", "vllm.tensorParallelSize=1", "--json")
+    code, out, _ = run(*E2B, "--set", "vllm.tensorParallelSize=8", "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "blocked")
     code, out, _ = run(*TOO_LARGE, "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "out-of-memory")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -100,6 +101,26 @@ def test_prompts_take_time_that_decoding_does_not_have():
 def test_a_video_has_32_frames_and_half_a_minute_of_audio_750_tokens():
     assert answer(E2B, Workload(videos=1)).prompt_tokens == 768 + 2_496
     assert answer(E2B, Workload(audio_s=30)).prompt_tokens == 768 + 750
+
+
+@pytest.mark.parametrize(
+    ("options", "workload", "words"),
+    [
+        ({}, Workload(images=1), "images, videos and audio"),
+        ({"kv_cache_dtype": "fp8_per_token_head"}, Workload(), "a KV cache with a scale per token and head"),
+        ({"enforce_eager": True}, Workload(), "eager mode"),
+    ],
+)
+def test_what_no_public_load_test_has_is_named_and_widens_each_band(
+    options: dict[str, Any], workload: Workload, words: str
+):
+    card = replace(E2B, accelerator="H100")
+    plain, found = answer(card, Workload()), answer(replace(card, vllm=VllmOptions(**options)), workload)
+    assert (plain.not_measured, found.not_measured) == ((), (words,))
+    for figure in ("output_tok_per_s", "ttft_s", "tpot_s"):
+        usual, wider = getattr(plain, figure), getattr(found, figure)
+        assert wider.high / wider.low == pytest.approx(4 * usual.high / usual.low)
+    assert found.to_json()["not_measured"] == [words]
 
 
 def test_accepted_proposals_make_tokens_come_sooner_and_refused_ones_later():

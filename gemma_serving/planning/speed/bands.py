@@ -14,6 +14,8 @@ from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.question.extra_arguments import ignores_options
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band
+from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import Prompt
 
 Figure: TypeAlias = Literal["rate", "ttft", "tpot"]
@@ -71,6 +73,19 @@ def decode_sources(resolved: Resolved) -> int:
         return 0
     known = resolved.accelerator.decode_sources
     return min(known, 1) if resolved.is_tpu and resolved.spec.is_moe else known
+
+
+def not_measured(resolved: Resolved, workload: Workload) -> tuple[str, ...]:
+    """Return as words what no public load test has: its effect under load follows from operations, or from single requests.
+
+    The time of the processor and the encoder for an image, a video or audio is not planned at all.
+    """
+    parts = {
+        "images, videos and audio": workload.images or workload.videos or workload.audio_s,
+        "a KV cache with a scale per token and head": resolved.kv_dtype.endswith(SCALED_KV_SUFFIX),
+        "eager mode": resolved.eager and not resolved.is_tpu,
+    }
+    return tuple(words for words, is_used in parts.items() if is_used)
 
 
 def kind_of(resolved: Resolved, prompt: Prompt) -> Kind:

@@ -110,6 +110,8 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         """Return a planned value with the ends of its class on this accelerator."""
         kind = bands.kind_of(self.resolved, self.prompt)
         card = replace(self.resolved.accelerator, decode_sources=bands.decode_sources(self.resolved))
+        if bands.not_measured(self.resolved, self.workload):
+            card = replace(card, decode_sources=0, prefill_sources=0)
         return bands.band(figure, kind, typical, card)
 
     @cached_property
@@ -427,6 +429,7 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         most_users=server.all_slots,
         limits=server.limits,
         front_end_requests_per_s=constant("API_REQUESTS_PER_S") * server.resolved.dp,
+        not_measured=bands.not_measured(server.resolved, workload),
     )
 
 
