@@ -39,20 +39,20 @@ def on(device: str) -> dict[str, object]:
     return {"accelerator": "", "device": B200} if device == "B200" else {"accelerator": device}
 
 
-@pytest.mark.parametrize("device", ["RTX PRO 6000", "B200"])
-def test_only_the_layers_in_nvfp4_compute_in_four_bits(device: str):
+@pytest.mark.parametrize(("device", "row"), [("RTX PRO 6000", "compute.nvfp4.blackwell"), ("B200", "compute.nvfp4")])
+def test_only_the_layers_in_nvfp4_compute_in_four_bits(device: str, row: str):
     """31B's feed-forward blocks; attention, which stays in bf16, keeps its rate."""
     plain, small = (replace(one, **on(device)) for one in (PLAIN, SMALL))
     peak = resolve(plain).accelerator.bf16_tflops * 1e12
     flops = 2 * LONG.input_tokens * LAYERS * 3 * HIDDEN * WIDTH
-    saved = flops / flops_per_s(resolve(plain)) - flops / (constant("compute.nvfp4") * peak)
+    saved = flops / flops_per_s(resolve(plain)) - flops / (constant(row) * peak)
     assert prompt_s(plain) - prompt_s(small) == pytest.approx(saved)
-    assert saved > prompt_s(plain) / 3
+    assert saved > prompt_s(plain) / 4
 
 
 def test_all_dense_layers_of_a_checkpoint_in_nvfp4_compute_in_four_bits():
     whole = replace(SMALL, model="RedHatAI/gemma-4-31B-it-NVFP4")
-    assert prompt_s(whole) < prompt_s(SMALL) * 0.8
+    assert prompt_s(whole) < prompt_s(SMALL) * 0.85
 
 
 def test_pictures_are_encoded_at_the_rate_of_bf16():
