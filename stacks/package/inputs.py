@@ -6,8 +6,7 @@ from dataclasses import field
 from typing import Any, Final, TypeVar, cast
 
 import pulumi
-from pulumi import InputPropertiesError
-from pulumi.errors import InputPropertyErrorDetails
+from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
 from pulumi.runtime.rpc import UNKNOWN
 
 from gemma_serving.components.checks import arguments
@@ -156,12 +155,7 @@ def invalid(component: str, problems: Sequence[Problem], values: Mapping[str, ob
     for problem in problems:
         path = key_path(problem.place)
         found.setdefault(path, InputPropertyErrorDetails(property_path=path, reason=masked(_reason(problem, values))))
-    return refusal(component, list(found.values()))
-
-
-def refusal(component: str, found: list[InputPropertyErrorDetails]) -> InputPropertiesError:
-    """Return the error of a component that nothing was declared for."""
-    return InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", found)
+    return InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", list(found.values()))
 
 
 def _reason(problem: Problem, values: Mapping[str, object]) -> str:
@@ -170,7 +164,7 @@ def _reason(problem: Problem, values: Mapping[str, object]) -> str:
         return "it is required. Set it."
     if problem.kind == "unknown":
         *block, key = problem.place
-        near = meant(str(key), known_keys(f"{PRODUCT}:{key_path(block)}") if block else ())
+        near = meant(str(key), known_keys(f"{PRODUCT}:{key_path(block)}") if block and not problem.text else ())
         return f"no such input{f': {problem.text}' if problem.text else ''}. Remove it{f', or write {near[0]}' if near else ''}."
     if isinstance(value, pulumi.Output):
         return "it is an output or a secret, but the plan and the checks need its value. Pass a plain value."

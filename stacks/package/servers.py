@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pulumi
-from pulumi.errors import InputPropertyErrorDetails
+from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
 
 from gemma_serving.components.checks import program_ownership
 from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService, DirectVpc
@@ -34,7 +34,6 @@ from gemma_serving.stacks.package.inputs import (
     invalid,
     outputs_in,
     read_inputs,
-    refusal,
 )
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, settings_key
@@ -51,8 +50,7 @@ def cloud_run_server(
 
     component = f'CloudRunServer "{name}"'
     given = read_inputs(CloudRunServerInputs, own, component)
-    block = {**as_mapping(stated.get("cloudRun")), "directVpc": given.network is not None}
-    context = _context(component, given, "cloud-run", {**stated, "cloudRun": block} if "cloudRun" in stated else stated)
+    context = _context(component, given, "cloud-run", stated)
     run = context.settings.cloud_run
     if run is None:
         raise ValueError("settings without cloudRun passed their check")
@@ -124,6 +122,8 @@ def _settings(component: str, given: ServerInputs, target: str, stated: Mapping[
     }
     if given.bucket_name is not None:
         values["bucket"] = {**as_mapping(stated.get("bucket")), "existing": known}
+    if isinstance(given, CloudRunServerInputs) and "cloudRun" in stated:
+        values["cloudRun"] = {**as_mapping(stated["cloudRun"]), "directVpc": given.network is not None}
     found = list(_problems(given, target, stated))
     settings = read_inputs(Settings, values, component, found)
     if settings.image.build_context is not None:
@@ -157,8 +157,8 @@ def _require_unblocked(component: str, plan: Plan, wording: StackWording) -> Non
     accept = ""
     if all(one in acceptable_ids() for one in ids):
         accept = f" To deploy anyway, set acceptFindings: [{', '.join((*plan.accepted, *ids))}]."
-    raise refusal(
-        component,
+    raise InputPropertiesError(
+        f"{component} is blocked by {', '.join(ids)}. Nothing was declared.",
         [
             InputPropertyErrorDetails(property_path=_place(one), reason=f"{finding_text(one, wording)}{accept}")
             for one in plan.stopping
