@@ -151,11 +151,18 @@ def read_inputs(kind: type[T], values: Mapping[str, object], component: str, mor
 
 def invalid(component: str, problems: Sequence[Problem], values: Mapping[str, object]) -> InputPropertiesError:
     """Return the error for invalid inputs: the place of each, its value, what is allowed, and what to do."""
-    found: dict[str, InputPropertyErrorDetails] = {}
-    for problem in problems:
-        path = key_path(problem.place)
-        found.setdefault(path, InputPropertyErrorDetails(property_path=path, reason=masked(_reason(problem, values))))
-    return InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", list(found.values()))
+    found = [detail(key_path(one.place), _reason(one, values), part_at(values, one.place)) for one in problems]
+    distinct = {one["property_path"]: one for one in reversed(found)}
+    return InputPropertiesError(
+        f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())]
+    )
+
+
+def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:
+    """Return the problem with an input. The engine prints the value at the path, so a secret's path names none."""
+    written = json.dumps(value, default=lambda _: "")
+    shown = path if masked(written) == written else f"{path} (value not shown)"
+    return InputPropertyErrorDetails(property_path=shown, reason=masked(reason))
 
 
 def _reason(problem: Problem, values: Mapping[str, object]) -> str:

@@ -93,26 +93,27 @@ def _token(name: str) -> str:
 
 
 def _resource(component: Component, types: dict[str, Any]) -> dict[str, Any]:
-    properties = {key: _with_description(value, text) for key, value, text in outputs(component, types)}
+    made = list(outputs(component, types))
     inputs = list(inputs_of(component, types))
     return {
         "isComponent": True,
         "description": component.about,
         "inputProperties": {one.key: one.schema for one in inputs},
         "requiredInputs": [one.key for one in inputs if one.is_required],
-        "properties": properties,
+        "properties": {one.key: one.schema for one in made},
+        "required": [one.key for one in made if one.is_required],
     }
 
 
-class Input(NamedTuple):
-    """An input of a component."""
+class Property(NamedTuple):
+    """An input or an output of a component."""
 
     key: str
     schema: dict[str, Any]
     is_required: bool
 
 
-def inputs_of(component: Component, types: dict[str, Any]) -> Iterator[Input]:
+def inputs_of(component: Component, types: dict[str, Any]) -> Iterator[Property]:
     """Yield the inputs of a component, its own first. Named types are added to `types`."""
     texts = dict(texts_below_fields(component.inputs))
     secret = {one.name for one in dataclasses.fields(component.inputs) if not one.repr}
@@ -125,7 +126,7 @@ def inputs_of(component: Component, types: dict[str, Any]) -> Iterator[Input]:
             found = _property(stated, name, types, has_outputs=has_outputs)
             found |= {} if MAY_BE_OUTPUT in field.annotations else {"plain": True}
             found |= {"secret": True} if field.path in secret else {}
-            yield Input(
+            yield Property(
                 field.file_key,
                 _with_description(found, texts[field.path], stated),
                 field.default is dataclasses.MISSING,
@@ -135,7 +136,7 @@ def inputs_of(component: Component, types: dict[str, Any]) -> Iterator[Input]:
     for key in whole:
         if key in component.settings:
             found = _setting(whole[key], f"Server{_title(key)}", key, types)
-            yield Input(key, found, key in required)
+            yield Property(key, found, key in required)
 
 
 def _default_of(field: SettingField) -> Schema:
@@ -241,22 +242,21 @@ def limits(value: Schema) -> str:
     return " ".join(dict.fromkeys(found))
 
 
-def outputs(component: Component, types: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield key, type and description of each output."""
+def outputs(component: Component, types: dict[str, Any]) -> Iterator[Property]:
+    """Yield the outputs of a component, the plan last. All others are texts."""
     texts = dict(texts_below_fields(component.outputs))
     for name in output_names(component):
-        yield camel_case(name), {"type": "string"}, texts.get(name, "")
+        (kind,) = typing.get_args(inspect.get_annotations(component.outputs, eval_str=True)[name])
+        found = _with_description({"type": "string"}, texts.get(name, ""))
+        yield Property(camel_case(name), found, type(None) not in typing.get_args(kind))
     if component.settings:
-        token = _contract(PlanSummary, types)
-        yield (
-            "plan",
-            {"$ref": f"#/types/{token}"},
-            "The plan: whether the model fits, the time of a start, the speed and the price.",
-        )
+        plan = {"$ref": f"#/types/{_contract(PlanSummary, types)}"}
+        about = "The plan: whether the model fits, the time of a start, the speed and the price."
+        yield Property("plan", _with_description(plan, about), is_required=True)
 
 
 def output_names(component: Component) -> Iterator[str]:
-    """Yield the attributes of the component that are outputs. All of them are texts."""
+    """Yield the attributes of a component that are outputs."""
     for name, hint in inspect.get_annotations(component.outputs, eval_str=True).items():
         if typing.get_origin(hint) is pulumi.Output:
             yield name

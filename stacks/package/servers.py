@@ -5,20 +5,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pulumi
-from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
+from pulumi.errors import InputPropertiesError
 
 from gemma_serving.components.checks import program_ownership
 from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService, DirectVpc
 from gemma_serving.components.stored_secret import SecretReference
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
-from gemma_serving.components.vllm_server import VllmServer
-from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.components.vllm_server import VllmServer, plain_secrets
+from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.naming import Names
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.images import DEFAULT_IMAGES
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.accepted import acceptable_ids
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import Problem, part_at
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import ImageSettings, in_artifact_registry
@@ -31,12 +32,13 @@ from gemma_serving.stacks.package.inputs import (
     CloudRunServerInputs,
     ServerInputs,
     TpuServerInputs,
+    detail,
     invalid,
     outputs_in,
     read_inputs,
 )
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
-from gemma_serving.stacks.wording import StackWording, settings_key
+from gemma_serving.stacks.wording import StackWording, file_changes
 
 _BUCKET: Final = "name-of-the-bucket"
 """Stands for the bucket's name while the server is planned, because the name may be an output."""
@@ -92,9 +94,8 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
     deployment = to_deployment(settings, today=today())
     subject = examine(deployment)
     plan = plan_of(subject)
-    wording = StackWording(deployment)
-    _require_unblocked(component, plan, wording)
-    for line, is_warning in preview_lines(plan, component, wording):
+    _require_unblocked(component, plan, deployment, stated)
+    for line, is_warning in preview_lines(plan, component, StackWording(deployment)):
         if is_warning:
             pulumi.log.warn(f"{component}: {line}")
     owner = program_ownership()
@@ -139,6 +140,10 @@ def _problems(given: ServerInputs, target: str, stated: Mapping[str, Any]) -> It
         *block, key = path.split(".")
         if key in as_mapping(part_at(stated, tuple(block))):
             yield Problem((*block, key), reason, "unknown")
+    words = [str(word) for word in as_sequence(as_mapping(stated.get("vllm")).get("extraArgs"))]
+    for flag in plain_secrets(words):
+        reason = f"{flag or 'a word'} looks like a secret, which the state and Google would store in plain text; revoke it, and pass another in secrets"
+        yield Problem(("vllm", "extraArgs"), reason)
     needed = "tpu" if target == "tpu" else "cloudRun"
     if needed not in stated:
         yield Problem((needed,), "", "missing")
@@ -149,10 +154,11 @@ def _problems(given: ServerInputs, target: str, stated: Mapping[str, Any]) -> It
         yield Problem(("bucketName",), "no weights are read from it; set weights: bucket, or remove bucketName")
 
 
-def _require_unblocked(component: str, plan: Plan, wording: StackWording) -> None:
+def _require_unblocked(component: str, plan: Plan, deployment: Deployment, stated: Mapping[str, Any]) -> None:
     """Raise InputPropertiesError with each finding that blocks the plan, at the first input that a remedy changes."""
     if not plan.stopping:
         return
+    wording = StackWording(deployment)
     ids = [finding.id for finding in plan.stopping]
     accept = ""
     if all(one in acceptable_ids() for one in ids):
@@ -160,15 +166,16 @@ def _require_unblocked(component: str, plan: Plan, wording: StackWording) -> Non
     raise InputPropertiesError(
         f"{component} is blocked by {', '.join(ids)}. Nothing was declared.",
         [
-            InputPropertyErrorDetails(property_path=_place(one), reason=f"{finding_text(one, wording)}{accept}")
-            for one in plan.stopping
+            detail(place, f"{finding_text(one, wording)}{accept}", part_at(stated, tuple(place.split("."))))
+            for one, place in ((one, _place(one, deployment)) for one in plan.stopping)
         ],
     )
 
 
-def _place(finding: Finding) -> str:
-    changed = [path for remedy in finding.remedies for path in remedy.changes]
-    return settings_key(changed[0]) if changed else "model"
+def _place(finding: Finding, deployment: Deployment) -> str:
+    """Return the first input that a remedy changes."""
+    changes = (file_changes(deployment, one.changes) for one in finding.remedies if one.is_deployable)
+    return next((key for found in changes for key in found if key not in NOT_OFFERED), "model")
 
 
 def _parts(context: Context, given: ServerInputs) -> ServerParts:
