@@ -22,12 +22,8 @@ from gemma_serving.stacks.schema import known_keys
 T = TypeVar("T")
 
 _STACK: Final = "a stack declares it with its own resources"
-_FILE: Final = "it names a file of a stack's project"
 NOT_OFFERED: Final[Mapping[str, str]] = {
     "target": "the component is the target",
-    "modelConfig": _FILE,
-    "draftConfig": _FILE,
-    "prices": _FILE,
     "image.buildContext": _STACK,
     "dockerHub": _STACK,
     "alerts": _STACK,
@@ -159,10 +155,12 @@ def invalid(component: str, problems: Sequence[Problem], values: Mapping[str, ob
 
 
 def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:
-    """Return the problem with an input. The engine prints the value at the path, so a secret's path names none."""
-    written = json.dumps(value, default=lambda _: "")
-    shown = path if masked(written) == written else f"{path} (value not shown)"
-    return InputPropertyErrorDetails(property_path=shown, reason=masked(reason))
+    """Return the problem with an input. The engine prints the value at its path, also a secret's, whose path therefore does not exist."""
+    is_hidden = any(True for _ in outputs_in(value))
+    is_hidden = is_hidden or masked(written := json.dumps(value)) != written
+    return InputPropertyErrorDetails(
+        property_path=f"{path} (value not shown)" if is_hidden else path, reason=masked(reason)
+    )
 
 
 def _reason(problem: Problem, values: Mapping[str, object]) -> str:

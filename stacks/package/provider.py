@@ -14,9 +14,9 @@ from gemma_serving.components.stored_secret import HuggingFaceToken, StoredSecre
 from gemma_serving.contracts.fields import camel_case, to_json
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.fields import own_fields
+from gemma_serving.planning.settings.fields import Problem, own_fields
 from gemma_serving.stacks.package.inputs import plain, read_inputs
-from gemma_serving.stacks.package.schema import Component, components, output_names, package_schema
+from gemma_serving.stacks.package.schema import OWNERSHIP, Component, components, output_names, package_schema
 from gemma_serving.stacks.package.servers import cloud_run_server, tpu_server
 
 _Made = tuple[pulumi.ComponentResource, Plan | None]
@@ -46,7 +46,7 @@ class PackageProvider(Provider):
             made, plan = _made(kind, component, name, plain(inputs), options)
         except PlanningError as error:
             reason = InputPropertyErrorDetails(property_path=kind, reason=str(error))
-            raise InputPropertiesError(f'{kind} "{name}" was not declared.', [reason]) from None
+            raise InputPropertiesError(f'{kind} "{name}" is invalid. Nothing was declared.', [reason]) from None
         return ConstructResult(made.urn, dict(_state(component, made, plan)))
 
 
@@ -59,9 +59,10 @@ def _made(
         stated = {key: value for key, value in given.items() if key not in keys}
         return _SERVERS[kind](name, own, stated, options)
     title = f'{kind} "{name}"'
+    more = [Problem((OWNERSHIP,), "", "unknown")] if OWNERSHIP in given else []
     if kind == "ModelBucket":
-        return ModelBucket(name, read_inputs(ModelBucketArgs, given, title), options), None
-    return HuggingFaceToken(name, read_inputs(StoredSecretArgs, given, title), options), None
+        return ModelBucket(name, read_inputs(ModelBucketArgs, given, title, more), options), None
+    return HuggingFaceToken(name, read_inputs(StoredSecretArgs, given, title, more), options), None
 
 
 def _state(component: Component, made: pulumi.ComponentResource, plan: Plan | None) -> Iterator[tuple[str, object]]:

@@ -24,7 +24,7 @@ from gemma_serving.stacks.package.inputs import NOT_OFFERED, CloudRunServerInput
 from gemma_serving.stacks.schema import Schema, alternatives, settings_schema, texts_below_fields, value_schema
 
 _ANY: Final = "pulumi.json#/Any"
-_OWNERSHIP: Final = "ownership"
+OWNERSHIP: Final = "ownership"
 """Argument by import only. The package's components belong to the project and stack of the program."""
 
 
@@ -118,7 +118,7 @@ def inputs_of(component: Component, types: dict[str, Any]) -> Iterator[Property]
     texts = dict(texts_below_fields(component.inputs))
     secret = {one.name for one in dataclasses.fields(component.inputs) if not one.repr}
     for field in own_fields(component.inputs):
-        if field.path != _OWNERSHIP:
+        if field.path != OWNERSHIP:
             stated = value_schema(field) | _default_of(field)
             part = field.parts[1]
             has_outputs = part is not None and MAY_BE_OUTPUT in part.annotations

@@ -40,6 +40,8 @@ from gemma_serving.stacks.package.inputs import (
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, file_changes
 
+_OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
+"""Settings whose defaults need resources that only a stack declares."""
 _BUCKET: Final = "name-of-the-bucket"
 """Stands for the bucket's name while the server is planned, because the name may be an output."""
 
@@ -95,7 +97,7 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
     subject = examine(deployment)
     plan = plan_of(subject)
     _require_unblocked(component, plan, deployment, stated)
-    for line, is_warning in preview_lines(plan, component, StackWording(deployment)):
+    for line, is_warning in preview_lines(plan, component, _Wording(deployment)):
         if is_warning:
             pulumi.log.warn(f"{component}: {line}")
     owner = program_ownership()
@@ -116,6 +118,7 @@ def _settings(component: str, given: ServerInputs, target: str, stated: Mapping[
     values: dict[str, object] = {
         "image": DEFAULT_IMAGES[target],
         **stated,
+        **_OFF,
         "target": target,
         "project": given.project,
         "secrets": [kind.key for kind in KINDS if kind.variable in given.secrets],
@@ -154,11 +157,22 @@ def _problems(given: ServerInputs, target: str, stated: Mapping[str, Any]) -> It
         yield Problem(("bucketName",), "no weights are read from it; set weights: bucket, or remove bucketName")
 
 
+class _Wording(StackWording):
+    """Fields as inputs: the component is the target."""
+
+    def change(self, changes: Mapping[str, object]) -> str | None:
+        """Return the inputs to set and to remove; None if the inputs cannot express the change."""
+        text = super().change(changes)
+        for target, component in (("tpu", "TpuServer"), ("cloud-run", "CloudRunServer")):
+            text = text and text.replace(f"set target: {target}, ", f"use {component} and set ")
+        return text
+
+
 def _require_unblocked(component: str, plan: Plan, deployment: Deployment, stated: Mapping[str, Any]) -> None:
     """Raise InputPropertiesError with each finding that blocks the plan, at the first input that a remedy changes."""
     if not plan.stopping:
         return
-    wording = StackWording(deployment)
+    wording = _Wording(deployment)
     ids = [finding.id for finding in plan.stopping]
     accept = ""
     if all(one in acceptable_ids() for one in ids):
