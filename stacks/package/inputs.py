@@ -156,8 +156,9 @@ def invalid(component: str, problems: Sequence[Problem], values: Mapping[str, ob
 
 def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:
     """Return the problem with an input. The engine prints the value at its path, also a secret's, whose path therefore does not exist."""
-    is_hidden = any(True for _ in outputs_in(value))
-    is_hidden = is_hidden or masked(written := json.dumps(value)) != written
+    is_output = next(outputs_in(value), None) is not None
+    written = "" if is_output else json.dumps(value)
+    is_hidden = is_output or masked(written) != written
     return InputPropertyErrorDetails(
         property_path=f"{path} (value not shown)" if is_hidden else path, reason=masked(reason)
     )
