@@ -165,14 +165,19 @@ def _property(
     blocks = [_block(one["$ref"], path, types) for one in options if "$ref" in one]
     if blocks:
         reference = {"$ref": f"#/types/{blocks[0]}"}
-        return reference if len(options) == 1 else {"oneOf": [{"type": "string"}, reference]}
+        return (
+            reference
+            if len(options) == 1
+            else {"oneOf": [{"type": "string", "plain": True}, {**reference, "plain": True}]}
+        )
     if len(options) > 1:
         return {"$ref": _ANY}
     (option,) = options
     default = {"default": value["default"]} if value.get("default") is not None else {}
     if "enum" in option:
         types[_token(name)] = _enumeration(option)
-        return {"$ref": f"#/types/{_token(name)}"} | default
+        accepted = [{"type": option["type"], "plain": True}, {"$ref": f"#/types/{_token(name)}", "plain": True}]
+        return {"oneOf": accepted} | default
     if option["type"] != "object":
         return {"type": option["type"]} | default
     values: Sequence[Any] = list(option.get("patternProperties", {}).values()) or [option.get("additionalProperties")]
