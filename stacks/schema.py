@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
+from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin
 
 from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
@@ -100,7 +100,7 @@ def _block(block: type) -> Schema:
 
 def _field(field: SettingField) -> Schema:
     """Return the schema of a field, with its default as a file has it."""
-    schema = _value(field)
+    schema = value_schema(field)
     if field.is_optional:
         schema = _or_null(schema)
     if field.default is not MISSING and field.block is None and field.default not in ((), {}):
@@ -116,7 +116,7 @@ def _reference(block: type) -> Schema:
     return {"$ref": f"#/$defs/{block.__name__}"}
 
 
-def _value(field: SettingField) -> Schema:
+def value_schema(field: SettingField) -> Schema:
     """Return the schema of a value that is set."""
     stated: Schema = {}
     for annotation in field.annotations:
@@ -132,10 +132,10 @@ def _value(field: SettingField) -> Schema:
     if part is None:
         return _of_type(field.hint) | stated
     if name is not None:
-        return {"type": "object", **_of_names(_value(name), _value(part))}
-    listed = {"items": _value(part), "type": "array"} | stated
+        return {"type": "object", **_of_names(value_schema(name), value_schema(part))}
+    listed = {"items": value_schema(part), "type": "array"} | stated
     is_word_too = any(isinstance(annotation, WordOrList) for annotation in field.annotations)
-    return {"anyOf": [_value(part), listed]} if is_word_too else listed
+    return {"anyOf": [value_schema(part), listed]} if is_word_too else listed
 
 
 def _of_names(names: Schema, values: Schema) -> Schema:
@@ -173,11 +173,24 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
 
 def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield key and description of each setting of a class that has a text below it."""
-    for field, text in pairwise(block.body):
+    keys = {one.path: one.file_key for one in own_fields(getattr(module, block.name))}
+    yield from ((keys[name], text) for name, text in _texts(block.body))
+
+
+def texts_below_fields(owner: type) -> Iterator[tuple[str, str]]:
+    """Yield the name and the description of each field of a class and its bases that has a text below it."""
+    for kind in reversed(owner.__mro__):
+        if kind.__module__.partition(".")[0] == "gemma_serving":
+            (found,) = ast.parse(inspect.getsource(kind)).body
+            yield from _texts(cast("ast.ClassDef", found).body)
+
+
+def _texts(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Yield the names of annotated fields and the texts below them."""
+    for field, text in pairwise(body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                kind: type = getattr(module, block.name)
-                yield next(one.file_key for one in own_fields(kind) if one.path == name), meaning
+                yield name, meaning
             case _:
                 pass
 

@@ -1,0 +1,12 @@
+"""Entry point of this folder as a plugin: the language host runs it as `python components`, from any folder."""
+
+import runpy
+import sys
+from pathlib import Path
+
+# `python components` puts this folder in front, where modules have usual names. The namespace is next to it in a checkout, above it in a wheel.
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(_ROOT if (_ROOT / "gemma_serving").is_dir() else _ROOT.parent)
+
+if __name__ == "__main__":
+    runpy.run_module("gemma_serving.stacks.package", run_name="__main__", alter_sys=True)
