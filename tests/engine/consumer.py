@@ -14,7 +14,7 @@ from tools.engine import build
 from tools.engine.model import VERSION, cache_root
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"gcp-tpu": ROOT / "packages" / "gcp-tpu"}
+PACKAGES = {"gemma-serving": ROOT / "components", "gcp-tpu": ROOT / "packages" / "gcp-tpu"}
 LIMIT_S = 900
 YAML_HOST = "pulumi-language-yaml"
 YAML_MODULE = "github.com/pulumi/pulumi-yaml@v1.38.1"

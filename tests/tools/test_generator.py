@@ -15,6 +15,21 @@ from tools.engine.model import EngineError
 NO_LOADER = "127.0.0.1:1"
 """No schema of this project refers to another package."""
 BUILD_LIMIT_S = 1800
+PROGRAMS = {
+    "gcp-tpu": """\
+import { QueuedResource } from "./index";
+new QueuedResource("q", { acceleratorType: "v6e-1", runtimeVersion: "v2-alpha-tpuv6e", zones: ["us-east5-a"] });
+""",
+    "gemma-serving": """\
+import { CloudRunServer } from "./index";
+new CloudRunServer("gemma", {
+  project: "my-project-1", serviceName: "gemma", serviceAccount: "a@my-project-1.iam.gserviceaccount.com",
+  model: "google/gemma-4-E2B-it", vllm: { maxModelLen: 8192 },
+  cloudRun: { region: "us-east4", gpu: "nvidia-l4", cpu: 8, memory: "32Gi", concurrency: 16, maxInstances: 1 },
+}).plan.apply((plan) => plan?.fits satisfies boolean | undefined);
+""",
+}
+MISSPELLED = {"gcp-tpu": ("zones", "zonez"), "gemma-serving": ("maxModelLen", "maxModelLength")}
 
 pytestmark = [
     pytest.mark.long,
@@ -67,15 +82,27 @@ def test_schema_and_sdk_generated_twice_are_equal(pulumi, tmp_path, package):
 @pytest.mark.engine
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not on PATH")
-def test_the_typescript_sdk_has_types(pulumi, tmp_path, package):
-    """It is compiled, not run: the language host of Node.js is not to be had here."""
+def test_the_typescript_sdk_has_the_types_of_the_schema(pulumi, tmp_path, package):
+    """It is compiled, not run: the language host of Node.js is not available here."""
     schema = pulumi("package", "get-schema", PACKAGES[package])
     for name in ("first", "second"):
         generator.generate(schema, "nodejs", tmp_path / name, NO_LOADER)
     sdk = tmp_path / "first"
     assert files_of(sdk) == files_of(tmp_path / "second")
-    for command in ("npm install --ignore-scripts --no-audit --no-fund", "npx --no-install tsc --noEmit"):
-        done = subprocess.run(
+
+    def run(command):
+        return subprocess.run(
             command.split(), cwd=sdk, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False
         )
-        assert done.returncode == 0, f"{command}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+
+    installed = run("npm install --ignore-scripts --no-audit --no-fund")
+    assert installed.returncode == 0, installed.stderr
+    settings = sdk / "tsconfig.json"
+    settings.write_text(settings.read_text().replace('"index.ts"', '"index.ts", "program.ts"'))
+    program, (right, wrong) = PROGRAMS[package], MISSPELLED[package]
+    (sdk / "program.ts").write_text(program)
+    compiled = run("npx --no-install tsc --noEmit")
+    assert (compiled.returncode, compiled.stdout) == (0, "")
+    assert program.count(right) == 1
+    (sdk / "program.ts").write_text(program.replace(right, wrong))
+    assert f"'{wrong}' does not exist in type" in run("npx --no-install tsc --noEmit").stdout
