@@ -2,13 +2,16 @@
 
 import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.engine.conftest import HF_CANARY, PROJECT, ROOT, assert_nowhere_in_clear, copy_project, open_workspace
-from tests.engine.consumer import PACKAGES, command_line, pulumi_of, yaml_host
+from tests.engine.consumer import LIMIT_S, PACKAGES, command_line, pulumi_of, yaml_host
+from tests.polling import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -35,7 +38,7 @@ resources:
       subnetwork: default
       model: google/gemma-4-E2B-it
       vllm: {maxModelLen: 8192}
-      tpu: {acceleratorType: v6e-1, zones: [us-east5-a], maxRunDuration: 4h}
+      tpu: {acceleratorType: v6e-1, zones: [us-east5-a], maxRunDuration: 4h, waitPerZone: 24h}
 outputs: {zone: "${gemma.zone}"}
 """
 OWN_FOLDERS = ("components", "scripts", "stacks")
@@ -144,19 +147,43 @@ def test_it_is_previewed_deployed_changed_in_place_and_destroyed_and_nothing_is_
     assert set(workspace.made("")) <= set(existed)
 
 
-def test_a_tpu_server_waits_for_capacity_with_the_provider_of_the_second_package(workspace):
+@pytest.fixture(scope="module")
+def waited(workspace):
+    """A program with a TPU server whose `up` was interrupted while the zone had no chip: what was printed, and the names in the cloud."""
     consumer = Consumer(workspace, "tpu", "Pulumi.yaml")
     consumer.folder.mkdir(parents=True)
     consumer.file.write_text(TPU)
     consumer.run(ADD, stdin="unused")
     existed = workspace.made("")
+    workspace.stock(0, "us-east5-a")
+    environment = {**workspace.environment, "PATH": consumer.path}
+    command = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive"]
+    up = subprocess.Popen(
+        command, cwd=consumer.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    until(lambda: workspace.made("package-gemma"), "the request", process=up)
+    up.send_signal(signal.SIGINT)
+    said, _ = up.communicate(timeout=LIMIT_S)
+    workspace.stock(None, "us-east5-a")
+    return consumer, said, existed
+
+
+def test_an_interrupted_wait_for_capacity_is_kept_in_the_state(waited):
+    assert "kept in the state" in waited[1]
+    assert "gcp-tpu:index:QueuedResource" in waited[0].run("pulumi stack").out
+
+
+def test_the_next_up_continues_and_the_server_is_changed_in_place_and_destroyed(workspace, waited):
+    consumer, _, existed = waited
+    requests = workspace.made("queuedResources/package-gemma")
     consumer.run("pulumi up")
+    assert workspace.made("queuedResources/package-gemma") == requests != []
     assert consumer.run("pulumi stack output zone").out == "us-east5-a\n"
-    nodes = workspace.made("package-gemma")
     consumer.run("pulumi preview --expect-no-changes")
+    nodes = workspace.made("nodes/package-gemma")
     consumer.edit("8192", "4096")
     assert "~ 1 to update" in consumer.run("pulumi up").out
-    assert workspace.made("package-gemma") == nodes != []
+    assert workspace.made("nodes/package-gemma") == nodes != []
     consumer.run("pulumi destroy\npulumi stack rm dev")
     assert set(workspace.made("")) <= set(existed)
 
