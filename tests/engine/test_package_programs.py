@@ -62,7 +62,7 @@ class Consumer:
         self.folder = workspace.folder / "consumers" / name
         self.file = self.folder / file
         paths = [command_line(workspace.folder / "bin").parent, yaml_host() if file == "Pulumi.yaml" else None]
-        self.path = os.pathsep.join([*(str(path) for path in paths if path), os.environ["PATH"]])
+        self.path = os.pathsep.join([*(str(path) for path in paths if path), workspace.environment["PATH"]])
 
     def run(self, lines, **options):
         """Run commands of the page as a person does, who answers yes."""
