@@ -138,7 +138,7 @@ def test_a_blocked_plan_and_an_invalid_input_name_the_input_and_change_nothing(c
         (('"maxInstances": 1', '"maxInstances": 0'), "property cloudRun.maxInstances with value '{0}' has a problem: it is 0; expected a whole number"),
         (('"serviceName": "own-gpu"', '"serviceName": "Own"'), "property serviceName with value '{Own}' has a problem: it is \"Own\"; expected"),
         (('"model": model', '"model": account.email'), "property model (value not shown) has a problem: it is an output or a secret"),
-        (('"maxModelLen": 8192', '"extraArgs": ["--api-key=canary-1234"]'), "property vllm.extraArgs (value not shown) has a problem: --api-key"),
+        (('"maxModelLen": 8192', '"extraArgs": ["--api-key=canary-1234"]'), "property vllm.extraArgs (value not shown) has a problem: SEC01"),
     ):  # fmt: skip
         answer = consumer("preview", program=PACKAGED.replace(*changed), expect=None)
         assert answer.code != 0
