@@ -41,7 +41,7 @@ def tables() -> Mapping[str, str]:
             "component | outputs", ((f"`{name}`", ", ".join(keys)) for name, keys in outputs.items())
         ),
         "not-offered": table(
-            "settings | reason", ((", ".join(f"`{key}`" for key in keys), why) for why, keys in REASONS.items())
+            "settings | reason", ((", ".join(f"`{key}`" for key in keys.split()), why) for why, keys in REASONS.items())
         ),
     }
 

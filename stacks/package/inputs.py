@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar, cast
 
 import pulumi
 from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
-from pulumi.runtime.rpc import UNKNOWN
+from pulumi.output import Unknown
 
 from gemma_serving.components.checks import arguments
 from gemma_serving.contracts.masking import masked
@@ -18,31 +18,20 @@ from gemma_serving.stacks.loading import key_path
 
 T = TypeVar("T")
 
-OWNERSHIP: Final = "ownership"
-"""Argument by import only. The package's components belong to the project and stack of the program."""
-REASONS: Final[Mapping[str, Sequence[str]]] = {
-    "the component is the target": ("target",),
+REASONS: Final[Mapping[str, str]] = {
+    "the component is the target": "target",
     "a stack declares resources for it": (
-        "alerts",
-        "cloudRun.compileCache",
-        "dockerHub",
-        "gateway",
-        "image.buildContext",
-        "metrics",
-        "tpu.compileCache",
-        "tpu.egress",
-        "tpu.gateway",
-        "tpu.tunnelMembers",
-        "tpu.tunnelRole",
+        "alerts cloudRun.compileCache dockerHub gateway image.buildContext metrics tpu.compileCache tpu.egress tpu.gateway "
+        "tpu.tunnelMembers tpu.tunnelRole"
     ),
-    "commands read it from a stack": ("bucket.parts", "endpointUrl", "smoke"),
-    "`gemma teardown --all --over-limit` enforces it for stacks only": ("maxAge", "maxUsd", "tpu.idleAfter"),
-    "use `secrets`": ("apiKey", "apiKeySecret", "hfToken", "hfTokenSecret"),
-    "use `bucketName` and `ModelBucket`": ("bucket.existing", "bucket.forceDestroy", "bucket.retainOnDestroy"),
-    "use `network` and `subnetwork`": ("cloudRun.directVpc", "tpu.existingNetwork"),
+    "commands read it from a stack": "bucket.parts endpointUrl smoke",
+    "`gemma teardown --all --over-limit` enforces it for stacks only": "maxAge maxUsd tpu.idleAfter",
+    "use `secrets`": "apiKey apiKeySecret hfToken hfTokenSecret",
+    "use `bucketName` and `ModelBucket`": "bucket.existing bucket.forceDestroy bucket.retainOnDestroy",
+    "use `network` and `subnetwork`": "cloudRun.directVpc tpu.existingNetwork",
 }
 """Settings of a stack that no component of the package has as an input, by the reason as a clause."""
-NOT_OFFERED: Final[Mapping[str, str]] = {key: reason for reason, keys in REASONS.items() for key in keys}
+NOT_OFFERED: Final = {key: reason for reason, keys in REASONS.items() for key in keys.split()}
 """Reason by setting."""
 
 
@@ -105,7 +94,7 @@ def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON and outputs
-    if value is UNKNOWN:
+    if isinstance(value, Unknown):
         return pulumi.Output.from_input(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)

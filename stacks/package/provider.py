@@ -16,8 +16,8 @@ from gemma_serving.components.stored_secret import HuggingFaceToken
 from gemma_serving.contracts.fields import camel_case, to_json
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.fields import Problem, own_fields
-from gemma_serving.stacks.package.inputs import OWNERSHIP, plain, read_inputs
+from gemma_serving.planning.settings.fields import own_fields
+from gemma_serving.stacks.package.inputs import plain, read_inputs
 from gemma_serving.stacks.package.schema import COMPONENTS, output_kinds, package_schema
 from gemma_serving.stacks.package.servers import cloud_run_server, tpu_server
 
@@ -57,8 +57,7 @@ def _made(kind: str, name: str, given: Mapping[str, Any], options: pulumi.Resour
         keys = {field.file_key for field in own_fields(inputs)}
         own = {key: value for key, value in given.items() if key in keys}
         return _SERVERS[kind](name, own, {key: given[key] for key in given.keys() - keys}, options)
-    unknown = [Problem((OWNERSHIP,), "", "unknown")] if OWNERSHIP in given else []
-    read = read_inputs(inputs, given, f'{kind} "{name}"', unknown)
+    read = read_inputs(inputs, given, f'{kind} "{name}"')
     return (ModelBucket if kind == "ModelBucket" else HuggingFaceToken)(name, read, options), None
 
 

@@ -19,7 +19,7 @@ from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import PlanSummary
 from gemma_serving.planning.numbers import LARGEST
 from gemma_serving.planning.settings.fields import MAY_BE_OUTPUT, own_fields
-from gemma_serving.stacks.package.inputs import NOT_OFFERED, OWNERSHIP, CloudRunServerInputs, TpuServerInputs
+from gemma_serving.stacks.package.inputs import NOT_OFFERED, CloudRunServerInputs, TpuServerInputs
 from gemma_serving.stacks.schema import Schema, alternatives, field_schema, settings_schema, texts_below_fields
 
 Types = dict[str, Any]
@@ -93,7 +93,7 @@ def inputs_of(component: Component, types: Types) -> Iterator[Property]:
     texts = dict(texts_below_fields(component.inputs))
     secret = {one.name for one in dataclasses.fields(component.inputs) if not one.repr}
     for field in own_fields(component.inputs):
-        if field.path != OWNERSHIP:
+        if field.path != "ownership":  # the components of the package belong to the project and stack of the program
             stated = field_schema(field)
             found = _type(stated, f"{component.inputs.__name__}{_title(field.path)}", field.file_key, types)
             part = field.parts[1]

@@ -7,6 +7,7 @@ import pulumi
 import pytest
 import yaml
 from pulumi.errors import InputPropertiesError
+from pulumi.output import Unknown
 
 from authors import component_tables
 from gemma_serving.contracts.settings_files import settings_file
@@ -190,7 +191,7 @@ INVALID = [
     ("TpuServer", {"image": "vllm-tpu-w4a16"}, "image", "only a stack builds it"),
     ("ModelBucket", {"name": "My_Models"}, "name", 'it is "My_Models"; expected a bucket name such as my-models.'),
     ("ModelBucket", {"location": None}, "location", "it is required. Set it."),
-    ("ModelBucket", {"ownership": {}}, "ownership", "no such input"),
+    ("ModelBucket", {"nmae": "my-models"}, "nmae", "no such input"),
     ("HuggingFaceToken", {"secretId": None}, "secretId", "it is required. Set it."),
     ("HuggingFaceToken", {"secretId": "a/b"}, "secretId", "expected 1 to 255 letters, digits, hyphens and underscores."),
 ]  # fmt: skip
@@ -212,6 +213,12 @@ def test_what_the_planner_reads_cannot_be_an_output(refused):
     }
     found, _ = refused("ModelBucket", name=pulumi.Output.from_input("my-models"))
     assert "it is an output or a secret" in found["name (value not shown)"]
+
+
+def test_an_unknown_account_is_an_output_and_an_unknown_model_is_refused(construct, refused):
+    recorder, _ = construct("CloudRunServer", serviceAccount=Unknown())
+    assert recorder.one("cloudrunv2").inputs["template"].get("serviceAccount") is None
+    assert "model (value not shown)" in refused("CloudRunServer", model=Unknown())[0]
 
 
 def test_an_account_may_be_an_output(construct):
