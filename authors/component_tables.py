@@ -1,8 +1,8 @@
 """Tables of docs/components.md: arguments by import and inputs of the package, from the fields that its schema has too."""
 
-import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING
 from typing import Any, Final
 
 from authors.tables import table
@@ -13,8 +13,8 @@ from gemma_serving.components.stored_secret import StoredSecretArgs
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResourceArgs
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.planning.settings.fields import own_fields
-from gemma_serving.stacks.package.inputs import NOT_OFFERED
-from gemma_serving.stacks.package.schema import Component, components, inputs_of, outputs
+from gemma_serving.stacks.package.inputs import REASONS
+from gemma_serving.stacks.package.schema import COMPONENTS, Component, inputs_of, outputs_of
 from gemma_serving.stacks.schema import texts_below_fields
 
 _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
@@ -26,8 +26,6 @@ _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     "capacity-arguments": TpuQueuedResourceArgs,
 }
 """Class of arguments, by the marker of its table."""
-_INPUTS: Final[Mapping[str, str]] = {"cloud-run-server": "CloudRunServer", "tpu-server": "TpuServer"}
-"""Component of the package with settings, by the marker of its table. The others have the arguments of an import."""
 _OF_EACH: Final = {"project", "ownership", "labels"}
 """Arguments that the page describes once for all components."""
 _PAGE: Final = re.compile(r"docs/([\w./-]+\.md)")
@@ -35,28 +33,31 @@ _PAGE: Final = re.compile(r"docs/([\w./-]+\.md)")
 
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in the page. An argument with a default is optional."""
+    outputs = {name: [f"`{one.key}`" for one in outputs_of(component, {})] for name, component in COMPONENTS.items()}
     return {
         **{name: table("argument | meaning", _arguments(owner)) for name, owner in _ARGUMENTS.items()},
-        **{name: table("input | meaning", _inputs(components()[kind])) for name, kind in _INPUTS.items()},
-        "package-outputs": table("component | outputs", _outputs()),
-        "not-offered": table("setting | reason", ((f"`{key}`", why) for key, why in NOT_OFFERED.items())),
+        **{name: table("input | meaning", _inputs(one)) for name, one in COMPONENTS.items() if one.block},
+        "package-outputs": table(
+            "component | outputs", ((f"`{name}`", ", ".join(keys)) for name, keys in outputs.items())
+        ),
+        "not-offered": table(
+            "settings | reason", ((", ".join(f"`{key}`" for key in keys.split()), why) for why, keys in REASONS.items())
+        ),
     }
 
 
 def _arguments(owner: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield each argument that not every component has, with a mark if it is required, and the text below it."""
+    """Yield each argument that not every component has, and the text below it."""
     texts = dict(texts_below_fields(owner))
     for field in own_fields(owner):
         if field.path not in _OF_EACH:
-            inner = (
-                own_fields(field.block) if field.block is not None and field.block.__name__.endswith("Settings") else ()
-            )
-            needed = [one.path for one in inner if one.default is dataclasses.MISSING]
-            yield _row(field.path, texts[field.path], needed, is_required=field.default is dataclasses.MISSING)
+            inner = own_fields(field.block) if field.path in {"service", "tpu"} and field.block else ()
+            needed = [one.path for one in inner if one.default is MISSING]
+            yield _row(field.path, texts[field.path], needed, is_required=field.default is MISSING)
 
 
 def _inputs(component: Component) -> Iterator[tuple[str, str]]:
-    """Yield each input of a component of the package, as YAML spells it."""
+    """Yield each input of a component of the package, as YAML spells it, and the first paragraph of its description."""
     types: dict[str, Any] = {}
     for one in inputs_of(component, types):
         block = types.get(one.schema.get("$ref", "").rpartition("/")[2], {})
@@ -64,12 +65,7 @@ def _inputs(component: Component) -> Iterator[tuple[str, str]]:
         yield _row(one.key, text, block.get("required", []), is_required=one.is_required)
 
 
-def _outputs() -> Iterator[tuple[str, str]]:
-    for name, component in components().items():
-        yield f"`{name}`", ", ".join(f"`{one.key}`" for one in outputs(component, {}))
-
-
-def _row(name: str, text: str, needed: list[str], *, is_required: bool) -> tuple[str, str]:
+def _row(name: str, text: str, needed: Sequence[str], *, is_required: bool) -> tuple[str, str]:
     meaning = _PAGE.sub(lambda found: f"[{found[1].rpartition('/')[2]}]({found[1]})", " ".join(text.split()))
-    required = f" Required keys: {', '.join(f'`{key}`' for key in needed)}." if needed else ""
-    return f"`{name}`{' (required)' if is_required else ''}", f"{meaning}{required}"
+    keys = f" Required keys: {', '.join(f'`{key}`' for key in needed)}." if needed else ""
+    return f"`{name}`{' (required)' if is_required else ''}", f"{meaning}{keys}"

@@ -9,4 +9,4 @@ _ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(_ROOT if (_ROOT / "gemma_serving").is_dir() else _ROOT.parent)
 
 if __name__ == "__main__":
-    runpy.run_module("gemma_serving.stacks.package", run_name="__main__", alter_sys=True)
+    runpy.run_module("gemma_serving.stacks.package.provider", run_name="__main__", alter_sys=True)

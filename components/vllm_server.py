@@ -53,16 +53,12 @@ class VllmServer:
         twice = sorted(self.environment.keys() & self.secrets.keys())
         if twice:
             yield f"`secrets` and `environment` both have {twice[0]}. Remove one of them"
-        plain = plain_secrets(words)
+        plain = [
+            one.written for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))
+        ]
         plain += [name for name, value in self.environment.items() if value and is_secret(f"--{name}", value)]
         if plain:
             yield (
                 f"{plain[0] or 'a word'} in `arguments` or `environment` looks like a secret, which the state and Google would store in plain "
                 "text. Revoke it, and pass another as HuggingFaceToken, ApiKeySecret or ExistingSecret in `secrets`"
             )
-
-
-def plain_secrets(words: Sequence[str]) -> list[str]:
-    """Return the flag of each word that is or names a secret in plain text; an empty text for a word without a flag."""
-    read = parse_arguments(words, flag_table(None))
-    return [one.written for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]

@@ -2,27 +2,15 @@
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin
 
 from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.planning.settings import (
-    bucket,
-    cloud_run,
-    docker_hub,
-    gateway,
-    gateway_stack,
-    image,
-    observability,
-    stack,
-    tpu,
-)
 from gemma_serving.planning.settings import vllm_blocks as vllm
 from gemma_serving.planning.settings.annotations import Constraint, InFile, WordOrList
 from gemma_serving.planning.settings.fields import SettingField, own_fields, setting_key
@@ -92,15 +80,15 @@ def _block(block: type) -> Schema:
     return {
         "additionalProperties": False,
         "description": inspect.getdoc(block),
-        "properties": {field.file_key: _field(field) for field in fields},
+        "properties": {field.file_key: field_schema(field) for field in fields},
         "required": [field.file_key for field in fields if field.default is MISSING],
         "type": "object",
     }
 
 
-def _field(field: SettingField) -> Schema:
+def field_schema(field: SettingField) -> Schema:
     """Return the schema of a field, with its default as a file has it."""
-    schema = value_schema(field)
+    schema = _value(field)
     if field.is_optional:
         schema = _or_null(schema)
     if field.default is not MISSING and field.block is None and field.default not in ((), {}):
@@ -116,7 +104,7 @@ def _reference(block: type) -> Schema:
     return {"$ref": f"#/$defs/{block.__name__}"}
 
 
-def value_schema(field: SettingField) -> Schema:
+def _value(field: SettingField) -> Schema:
     """Return the schema of a value that is set."""
     stated: Schema = {}
     for annotation in field.annotations:
@@ -132,10 +120,10 @@ def value_schema(field: SettingField) -> Schema:
     if part is None:
         return _of_type(field.hint) | stated
     if name is not None:
-        return {"type": "object", **_of_names(value_schema(name), value_schema(part))}
-    listed = {"items": value_schema(part), "type": "array"} | stated
+        return {"type": "object", **_of_names(_value(name), _value(part))}
+    listed = {"items": _value(part), "type": "array"} | stated
     is_word_too = any(isinstance(annotation, WordOrList) for annotation in field.annotations)
-    return {"anyOf": [value_schema(part), listed]} if is_word_too else listed
+    return {"anyOf": [_value(part), listed]} if is_word_too else listed
 
 
 def _of_names(names: Schema, values: Schema) -> Schema:
@@ -161,38 +149,23 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     thresholds = dict(documented(SmokeThresholds))
     for name in (field.name for field in fields(SmokeSettings)):
         yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
-    for module in (bucket, cloud_run, docker_hub, gateway, gateway_stack, image, observability, stack, tpu, vllm):
-        for block in ast.parse(inspect.getsource(module)).body:
-            if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
-                yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]
-            elif isinstance(block, ast.ClassDef):
-                subclasses: Sequence[type] = getattr(module, block.name).__subclasses__()
-                for name in (block.name, *(subclass.__name__ for subclass in subclasses)):
-                    yield from (((name, key), text) for key, text in _texts_below_fields(block, module))
-
-
-def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield key and description of each setting of a class that has a text below it."""
-    keys = {one.path: one.file_key for one in own_fields(getattr(module, block.name))}
-    yield from ((keys[name], text) for name, text in _texts(block.body))
+    yield (Settings.__name__, "gateway"), dict(texts_below_fields(GatewayStack))["gateway"]
+    inner = (kind for block in (Settings, GatewayStack, vllm.VllmBlocks) for kind in _blocks_in(block))
+    for kind in (Settings, vllm.VllmBlocks, *inner):
+        keys = {field.path: field.file_key for field in own_fields(kind)}
+        yield from (((kind.__name__, keys[path]), text) for path, text in texts_below_fields(kind) if path in keys)
 
 
 def texts_below_fields(owner: type) -> Iterator[tuple[str, str]]:
-    """Yield the name and the description of each field of a class and its bases that has a text below it."""
-    for kind in reversed(owner.__mro__):
-        if kind.__module__.partition(".")[0] == "gemma_serving":
-            (found,) = ast.parse(inspect.getsource(kind)).body
-            yield from _texts(cast("ast.ClassDef", found).body)
-
-
-def _texts(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield the names of annotated fields and the texts below them."""
-    for field, text in pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                yield name, meaning
-            case _:
-                pass
+    """Yield the name and the text below each field of a class and its bases that has one."""
+    for kind in (one for one in reversed(owner.__mro__) if one.__module__.startswith("gemma_serving.")):
+        (found,) = ast.parse(inspect.getsource(kind)).body
+        for field, text in pairwise(cast("ast.ClassDef", found).body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    yield name, meaning
+                case _:
+                    pass
 
 
 def file_schema() -> Schema:

@@ -7,51 +7,32 @@ from typing import Any, Final, TypeVar, cast
 
 import pulumi
 from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
-from pulumi.runtime.rpc import UNKNOWN
+from pulumi.output import Unknown
 
 from gemma_serving.components.checks import arguments
-from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.masking import masked
-from gemma_serving.contracts.spelling import meant
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.fields import Place, Problem, part_at
 from gemma_serving.planning.settings.reading import InvalidBlockError, read_block
 from gemma_serving.stacks.loading import key_path
-from gemma_serving.stacks.schema import known_keys
 
 T = TypeVar("T")
 
-_STACK: Final = "a stack declares it with its own resources"
-NOT_OFFERED: Final[Mapping[str, str]] = {
-    "target": "the component is the target",
-    "image.buildContext": _STACK,
-    "dockerHub": _STACK,
-    "alerts": _STACK,
-    "metrics": _STACK,
-    "smoke": "`gemma smoke` reads it from a stack",
-    "endpointUrl": "`gemma smoke` reads it from a stack",
-    "gateway": _STACK,
-    "hfToken": "use `secrets`",
-    "hfTokenSecret": "use `secrets`",
-    "apiKey": "use `secrets`",
-    "apiKeySecret": "use `secrets`",
-    "maxUsd": "`gemma teardown --all --over-limit` enforces it for stacks only",
-    "maxAge": "`gemma teardown --all --over-limit` enforces it for stacks only",
-    "bucket.existing": "use `bucketName`",
-    "bucket.parts": "`gemma stage_model` writes it for a stack",
-    "bucket.forceDestroy": "use `ModelBucket`",
-    "bucket.retainOnDestroy": "use `ModelBucket`",
-    "cloudRun.compileCache": _STACK,
-    "cloudRun.directVpc": "use `network` and `subnetwork`",
-    "tpu.compileCache": _STACK,
-    "tpu.egress": _STACK,
-    "tpu.existingNetwork": "use `network` and `subnetwork`",
-    "tpu.gateway": _STACK,
-    "tpu.idleAfter": "`gemma teardown --all --over-limit` enforces it for stacks only",
-    "tpu.tunnelMembers": _STACK,
-    "tpu.tunnelRole": _STACK,
+REASONS: Final[Mapping[str, str]] = {
+    "the component is the target": "target",
+    "a stack declares resources for it": (
+        "alerts cloudRun.compileCache dockerHub gateway image.buildContext metrics tpu.compileCache tpu.egress tpu.gateway "
+        "tpu.tunnelMembers tpu.tunnelRole"
+    ),
+    "commands read it from a stack": "bucket.parts endpointUrl smoke",
+    "`gemma teardown --all --over-limit` enforces it for stacks only": "maxAge maxUsd tpu.idleAfter",
+    "use `secrets`": "apiKey apiKeySecret hfToken hfTokenSecret",
+    "use `bucketName` and `ModelBucket`": "bucket.existing bucket.forceDestroy bucket.retainOnDestroy",
+    "use `network` and `subnetwork`": "cloudRun.directVpc tpu.existingNetwork",
 }
-"""Settings of a stack that no component of the package has as an input, with the reason as a clause."""
+"""Settings of a stack that no component of the package has as an input, by the reason as a clause."""
+NOT_OFFERED: Final = {key: reason for reason, keys in REASONS.items() for key in keys.split()}
+"""Reason by setting."""
 
 
 @arguments
@@ -113,7 +94,7 @@ def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON and outputs
-    if value is UNKNOWN:
+    if isinstance(value, Unknown):
         return pulumi.Output.from_input(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -136,32 +117,25 @@ def outputs_in(value: object, place: Place = ()) -> Iterator[Place]:
 
 def read_inputs(kind: type[T], values: Mapping[str, object], component: str, more: Sequence[Problem] = ()) -> T:
     """Return the inputs as an object of their class. Raises InputPropertiesError with every problem, and with those of `more`."""
+    problems = [*more]
     try:
         read = read_block(kind, values)
     except InvalidBlockError as error:
-        raise invalid(component, [*more, *error.problems], values) from None
-    if more:
-        raise invalid(component, more, values)
-    return read
-
-
-def invalid(component: str, problems: Sequence[Problem], values: Mapping[str, object]) -> InputPropertiesError:
-    """Return the error for invalid inputs: the place of each, its value, what is allowed, and what to do."""
+        problems += error.problems
+    else:
+        if not problems:
+            return read
     found = [detail(key_path(one.place), _reason(one, values), part_at(values, one.place)) for one in problems]
     distinct = {one["property_path"]: one for one in reversed(found)}
-    return InputPropertiesError(
-        f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())]
-    )
+    raise InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())])
 
 
 def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:
     """Return the problem with an input. The engine prints the value at its path, also a secret's, whose path therefore does not exist."""
     is_output = next(outputs_in(value), None) is not None
     written = "" if is_output else json.dumps(value)
-    is_hidden = is_output or masked(written) != written
-    return InputPropertyErrorDetails(
-        property_path=f"{path} (value not shown)" if is_hidden else path, reason=masked(reason)
-    )
+    shown = f"{path} (value not shown)" if is_output or masked(written) != written else path
+    return InputPropertyErrorDetails(property_path=shown, reason=masked(reason))
 
 
 def _reason(problem: Problem, values: Mapping[str, object]) -> str:
@@ -169,9 +143,7 @@ def _reason(problem: Problem, values: Mapping[str, object]) -> str:
     if problem.kind == "missing":
         return "it is required. Set it."
     if problem.kind == "unknown":
-        *block, key = problem.place
-        near = meant(str(key), known_keys(f"{PRODUCT}:{key_path(block)}") if block and not problem.text else ())
-        return f"no such input{f': {problem.text}' if problem.text else ''}. Remove it{f', or write {near[0]}' if near else ''}."
+        return f"no such input{f': {problem.text}' if problem.text else ''}. Remove it."
     if isinstance(value, pulumi.Output):
         return "it is an output or a secret, but the plan and the checks need its value. Pass a plain value."
     shown = f"it is {json.dumps(value)}; " if isinstance(value, str | int | float) else ""

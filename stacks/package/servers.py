@@ -11,11 +11,11 @@ from gemma_serving.components.checks import program_ownership
 from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService, DirectVpc
 from gemma_serving.components.stored_secret import SecretReference
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
-from gemma_serving.components.vllm_server import VllmServer, plain_secrets
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.naming import Names
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.planning.data.images import DEFAULT_IMAGES
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.accepted import acceptable_ids
@@ -26,6 +26,7 @@ from gemma_serving.planning.settings.image import ImageSettings, in_artifact_reg
 from gemma_serving.planning.settings.secrets import KINDS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks
+from gemma_serving.stacks import cloud_run, tpu
 from gemma_serving.stacks.base import Context, ServerParts, serving_of
 from gemma_serving.stacks.package.inputs import (
     NOT_OFFERED,
@@ -33,7 +34,6 @@ from gemma_serving.stacks.package.inputs import (
     ServerInputs,
     TpuServerInputs,
     detail,
-    invalid,
     outputs_in,
     read_inputs,
 )
@@ -50,18 +50,15 @@ def cloud_run_server(
     name: str, own: Mapping[str, Any], stated: Mapping[str, Any], opts: pulumi.ResourceOptions | None
 ) -> tuple[CloudRunGpuService, Plan]:
     """Declare a service. Raises InputPropertiesError before that. `own`: inputs of the component; `stated`: those that are settings."""
-    from gemma_serving.stacks.cloud_run import service_arguments  # noqa: PLC0415 - one target imports 0.7 s of Google's classes
-
     component = f'CloudRunServer "{name}"'
     given = read_inputs(CloudRunServerInputs, own, component)
     context = _context(component, given, "cloud-run", stated)
-    run = context.settings.cloud_run
+    run, vpc = context.settings.cloud_run, None
     if run is None:
         raise ValueError("settings without cloudRun passed their check")
-    vpc = None
     if given.network is not None and given.subnetwork is not None:
         vpc = DirectVpc(network=given.network, subnetwork=given.subnetwork, tag=given.service_name)
-    made = service_arguments(context, run, _parts(context, given), vpc)
+    made = cloud_run.service_arguments(context, run, _parts(context, given), vpc)
     made = replace(made, service_name=given.service_name, server=_with_bucket(made.server, given))
     return CloudRunGpuService(name, made, opts), context.plan
 
@@ -70,51 +67,22 @@ def tpu_server(
     name: str, own: Mapping[str, Any], stated: Mapping[str, Any], opts: pulumi.ResourceOptions | None
 ) -> tuple[TpuQueuedResource, Plan]:
     """Declare TPU capacity with its server. Raises InputPropertiesError before that. `own` and `stated` as in `cloud_run_server`."""
-    from gemma_serving.stacks.tpu import MachineNetwork, capacity_arguments  # noqa: PLC0415 - as above
-
     component = f'TpuServer "{name}"'
     given = read_inputs(TpuServerInputs, own, component)
     context = _context(component, given, "tpu", stated)
-    tpu = context.settings.tpu
-    if tpu is None:
+    if context.settings.tpu is None:
         raise ValueError("settings without tpu passed their check")
-    network = MachineNetwork(network=given.network, subnetwork=given.subnetwork, ready=())
-    made = capacity_arguments(context, tpu, _parts(context, given), network)
-    made = replace(
-        made,
-        queued_resource_id=given.queued_resource_id,
-        tags=given.tags,
-        next_steps=(),  # they name commands for a stack
-        server=_with_bucket(made.server, given),
-    )
+    network = tpu.MachineNetwork(network=given.network, subnetwork=given.subnetwork, ready=())
+    made = tpu.capacity_arguments(context, context.settings.tpu, _parts(context, given), network)
+    server = _with_bucket(made.server, given)
+    # The next steps name commands for a stack.
+    made = replace(made, queued_resource_id=given.queued_resource_id, tags=given.tags, server=server, next_steps=())
     return TpuQueuedResource(name, made, opts), context.plan
 
 
 def _context(component: str, given: ServerInputs, target: str, stated: Mapping[str, Any]) -> Context:
     """Return settings and plan. Raises InputPropertiesError for an invalid setting, and for a plan with a finding that blocks."""
-    settings = _settings(component, given, target, stated)
-    deployment = to_deployment(settings, today=today())
-    subject = examine(deployment)
-    plan = plan_of(subject)
-    _require_unblocked(component, plan, deployment, stated)
-    for line, is_warning in preview_lines(plan, component, _Wording(deployment)):
-        if is_warning:
-            pulumi.log.warn(f"{component}: {line}")
-    owner = program_ownership()
-    return Context(
-        settings=settings,
-        subject=subject,
-        plan=plan,
-        names=Names(project=given.project, stack="package"),  # each name in the arguments is replaced by an input
-        home_region=settings.regions[0],
-        ownership=owner,
-        secrets={},
-    )
-
-
-def _settings(component: str, given: ServerInputs, target: str, stated: Mapping[str, Any]) -> Settings:
-    """Return the settings of a stack that has the same server. Raises InputPropertiesError with every problem."""
-    known = given.bucket_name if isinstance(given.bucket_name, str) else _BUCKET
+    block = "tpu" if target == "tpu" else "cloudRun"
     values: dict[str, object] = {
         "image": DEFAULT_IMAGES[target],
         **stated,
@@ -125,65 +93,61 @@ def _settings(component: str, given: ServerInputs, target: str, stated: Mapping[
         "vllmInBlocks": stated_in_blocks(as_mapping(stated.get("vllm"))),
     }
     if given.bucket_name is not None:
+        known = given.bucket_name if isinstance(given.bucket_name, str) else _BUCKET
         values["bucket"] = {**as_mapping(stated.get("bucket")), "existing": known}
-    if isinstance(given, CloudRunServerInputs) and "cloudRun" in stated:
-        values["cloudRun"] = {**as_mapping(stated["cloudRun"]), "directVpc": given.network is not None}
-    found = list(_problems(given, target, stated))
-    settings = read_inputs(Settings, values, component, found)
-    if settings.image.build_context is not None:
-        reason = "only a stack builds it, in Cloud Build; set the repository and the digest of the built image"
-        raise invalid(component, [Problem(("image",), reason)], stated)
-    return settings
+    if isinstance(given, CloudRunServerInputs) and block in stated:
+        values[block] = {**as_mapping(stated[block]), "directVpc": given.network is not None}
+    settings = read_inputs(Settings, values, component, [*_problems(given, block, stated)])
+    deployment = to_deployment(settings, today=today())
+    subject = examine(deployment)
+    plan = plan_of(subject)
+    _require_unblocked(component, plan, deployment, stated)
+    for line, is_warning in preview_lines(plan, component, StackWording(deployment)):
+        if is_warning:
+            pulumi.log.warn(f"{component}: {line}")
+    return Context(
+        settings=settings,
+        subject=subject,
+        plan=plan,
+        names=Names(project=given.project, stack="package"),  # each name in the arguments is replaced by an input
+        home_region=settings.regions[0],
+        ownership=program_ownership(),
+        secrets={},
+    )
 
 
-def _problems(given: ServerInputs, target: str, stated: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield each problem that a stack cannot have."""
+def _problems(given: ServerInputs, block: str, stated: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield each problem that the settings of a stack cannot have."""
     yield from (Problem(place, "") for place in outputs_in(stated))
     for path, reason in NOT_OFFERED.items():
-        *block, key = path.split(".")
-        if key in as_mapping(part_at(stated, tuple(block))):
-            yield Problem((*block, key), reason, "unknown")
-    words = [str(word) for word in as_sequence(as_mapping(stated.get("vllm")).get("extraArgs"))]
-    for flag in plain_secrets(words):
-        reason = f"{flag or 'a word'} looks like a secret, which the state and Google would store in plain text; revoke it, and pass another in secrets"
-        yield Problem(("vllm", "extraArgs"), reason)
-    needed = "tpu" if target == "tpu" else "cloudRun"
-    if needed not in stated:
-        yield Problem((needed,), "", "missing")
-    in_bucket = stated.get("weights") == "bucket"
-    if in_bucket and given.bucket_name is None:
-        yield Problem(("bucketName",), "", "missing")
-    if given.bucket_name is not None and not in_bucket:
-        yield Problem(("bucketName",), "no weights are read from it; set weights: bucket, or remove bucketName")
-
-
-class _Wording(StackWording):
-    """Fields as inputs: the component is the target."""
-
-    def change(self, changes: Mapping[str, object]) -> str | None:
-        """Return the inputs to set and to remove; None if the inputs cannot express the change."""
-        text = super().change(changes)
-        for target, component in (("tpu", "TpuServer"), ("cloud-run", "CloudRunServer")):
-            text = text and text.replace(f"set target: {target}, ", f"use {component} and set ")
-        return text
+        *outer, key = path.split(".")
+        if key in as_mapping(part_at(stated, tuple(outer))):
+            yield Problem((*outer, key), reason, "unknown")
+    if block not in stated:
+        yield Problem((block,), "", "missing")
+    image = IMAGES.get(str(stated.get("image")))
+    if image is not None and image.build_context is not None:
+        yield Problem(("image",), "only a stack builds it; set the repository and the digest of the built image")
+    if (given.bucket_name is not None) != (stated.get("weights") == "bucket"):
+        yield Problem(("bucketName",), "bucketName and weights: bucket require each other; set both or neither")
 
 
 def _require_unblocked(component: str, plan: Plan, deployment: Deployment, stated: Mapping[str, Any]) -> None:
     """Raise InputPropertiesError with each finding that blocks the plan, at the first input that a remedy changes."""
-    if not plan.stopping:
-        return
-    wording = _Wording(deployment)
     ids = [finding.id for finding in plan.stopping]
     accept = ""
     if all(one in acceptable_ids() for one in ids):
         accept = f" To deploy anyway, set acceptFindings: [{', '.join((*plan.accepted, *ids))}]."
-    raise InputPropertiesError(
-        f"{component} is blocked by {', '.join(ids)}. Nothing was declared.",
-        [
-            detail(place, f"{finding_text(one, wording)}{accept}", part_at(stated, tuple(place.split("."))))
-            for one, place in ((one, _place(one, deployment)) for one in plan.stopping)
-        ],
-    )
+    found = [
+        detail(
+            place := _place(finding, deployment),
+            f"{finding_text(finding, StackWording(deployment))}{accept}",
+            part_at(stated, tuple(place.split("."))),
+        )
+        for finding in plan.stopping
+    ]
+    if found:
+        raise InputPropertiesError(f"{component} is blocked by {', '.join(ids)}. Nothing was declared.", found)
 
 
 def _place(finding: Finding, deployment: Deployment) -> str:
@@ -210,13 +174,8 @@ def _reference(image: ImageSettings) -> str:
 
 def _with_bucket(server: VllmServer, given: ServerInputs) -> VllmServer:
     """Return the server with the bucket's name in its arguments, once that is known."""
-    bucket = given.bucket_name
-    if bucket is None or isinstance(bucket, str):
+    name = given.bucket_name
+    if name is None or isinstance(name, str):
         return server
-
-    def named(word: pulumi.Input[str]) -> pulumi.Input[str]:
-        if isinstance(word, str) and _BUCKET not in word:
-            return word
-        return pulumi.Output.all(word, bucket).apply(lambda known: known[0].replace(_BUCKET, known[1]))
-
-    return replace(server, arguments=[named(word) for word in server.arguments])
+    words = (pulumi.Output.all(word, name) for word in server.arguments)
+    return replace(server, arguments=[word.apply(lambda known: known[0].replace(_BUCKET, known[1])) for word in words])

@@ -2,10 +2,13 @@
 
 import json
 import shutil
+import signal
+import subprocess
 
 import pytest
 
 from tests.engine.conftest import HF_CANARY, PROJECT, open_workspace
+from tests.polling import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 ACCOUNT = """import pulumi
@@ -112,14 +115,14 @@ def _ours(exported):
 def test_a_move_between_import_and_package_replaces_nothing_in_either_direction(consumer):
     consumer("up", "--yes", "--skip-preview", program=IMPORTED)
     existed = _ours(consumer("stack", "export").out)
-    for program in (PACKAGED, IMPORTED, PACKAGED):
+    for program, outputs in ((PACKAGED, {"fits": True}), (IMPORTED, {})):
         steps = json.loads(consumer("preview", "--json", program=program).out)["steps"]
         kinds = {step["op"] for step in steps if "::pulumi:" not in step["urn"]}
         assert kinds <= {"same", "update"}
         consumer("up", "--yes", "--skip-preview", program=program)
         assert _ours(consumer("stack", "export").out) == existed
         consumer("preview", "--expect-no-changes", program=program)
-    assert json.loads(consumer("stack", "output", "--json").out) == {"fits": True}
+        assert json.loads(consumer("stack", "output", "--json").out) == outputs
     types = {
         urn.split("::")[2].rpartition("$")[2]
         for urn in existed
@@ -138,7 +141,7 @@ def test_a_blocked_plan_and_an_invalid_input_name_the_input_and_change_nothing(c
         (('"maxInstances": 1', '"maxInstances": 0'), "property cloudRun.maxInstances with value '{0}' has a problem: it is 0; expected a whole number"),
         (('"serviceName": "own-gpu"', '"serviceName": "Own"'), "property serviceName with value '{Own}' has a problem: it is \"Own\"; expected"),
         (('"model": model', '"model": account.email'), "property model (value not shown) has a problem: it is an output or a secret"),
-        (('"maxModelLen": 8192', '"extraArgs": ["--api-key=canary-1234"]'), "property vllm.extraArgs (value not shown) has a problem: --api-key"),
+        (('"maxModelLen": 8192', '"extraArgs": ["--api-key=canary-1234"]'), "property vllm.extraArgs (value not shown) has a problem: SEC01"),
     ):  # fmt: skip
         answer = consumer("preview", program=PACKAGED.replace(*changed), expect=None)
         assert answer.code != 0
@@ -146,6 +149,26 @@ def test_a_blocked_plan_and_an_invalid_input_name_the_input_and_change_nothing(c
         assert "canary" not in answer.text
     assert consumer("stack", "export").out == before
     consumer("destroy", "--yes", program=PACKAGED)
+
+
+def test_ctrl_c_keeps_the_request_of_a_server_and_the_next_up_continues(consumer, workspace):
+    workspace.stock(0)
+    consumer("config", program=PACKAGED)
+    folder = str(workspace.folder / "consumer")
+    words = [str(workspace.engine), "up", "--yes", "--skip-preview", "--non-interactive", "--cwd", folder]
+    environment = {**workspace.environment, "PYTHONPATH": ""}
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as running:
+        until(lambda: workspace.made("queuedResources/own-tpu"), "the request exists")
+        running.send_signal(signal.SIGINT)
+        said = running.communicate(timeout=60)[0]
+    assert running.returncode != 0
+    assert "The operation was interrupted. The request is kept in the state." in said
+    assert any("QueuedResource::tpu" in urn for urn in _ours(consumer("stack", "export").out))
+    workspace.stock(1)
+    assert "1 updated" in consumer("up", "--yes", "--skip-preview").out
+    consumer("destroy", "--yes")
 
 
 def test_the_cli_reads_the_same_schema_twice_and_finds_no_fault_in_it(consumer, workspace, tmp_path):

@@ -7,13 +7,14 @@ import pulumi
 import pytest
 import yaml
 from pulumi.errors import InputPropertiesError
+from pulumi.output import Unknown
 
 from authors import component_tables
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks import schema as settings
 from gemma_serving.stacks.package.inputs import NOT_OFFERED
 from gemma_serving.stacks.package.provider import PackageProvider
-from gemma_serving.stacks.package.schema import components, package_schema
+from gemma_serving.stacks.package.schema import package_schema
 from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
 
@@ -150,7 +151,7 @@ def test_a_changed_setting_reaches_schema_and_page_without_a_second_edit(monkeyp
         "plain": True,
     }
     assert stated["planted"]["description"] == "A planted key."
-    assert "`planted`" in component_tables.tables()["cloud-run-server"]
+    assert "`planted`" in component_tables.tables()["CloudRunServer"]
 
 
 def test_the_schema_is_the_same_each_time_and_says_what_may_be_an_output():
@@ -161,7 +162,7 @@ def test_the_schema_is_the_same_each_time_and_says_what_may_be_an_output():
     assert outputs == {"serviceAccount", "bucketName", "network", "subnetwork"}
     assert "plain" not in inputs["secrets"]["additionalProperties"]
     assert made["resources"]["gemma-serving:index:HuggingFaceToken"]["inputProperties"]["value"]["secret"] is True
-    assert all(one.about for one in components().values())
+    assert all(one["description"] for one in made["resources"].values())
     assert all(one.get("description") for kind in made["types"].values() for one in kind.get("properties", {}).values())
 
 
@@ -171,26 +172,26 @@ INVALID = [
     ("CloudRunServer", {"cloudRun__concurrency": None}, "cloudRun.concurrency", "it is required. Set it."),
     ("CloudRunServer", {"cloudRun__cpu": 5}, "cloudRun.cpu", "it is 5; expected 4, 6, 8"),
     ("CloudRunServer", {"cloudRun__memory": "32GB"}, "cloudRun.memory", 'it is "32GB"; a memory size needs its binary unit'),
-    ("CloudRunServer", {"cloudRun__memroy": "32Gi"}, "cloudRun.memroy", "no such input. Remove it, or write memory."),
+    ("CloudRunServer", {"cloudRun__memroy": "32Gi"}, "cloudRun.memroy", "no such input. Remove it."),
     ("CloudRunServer", {"serviceName": "Own_GPU"}, "serviceName", 'it is "Own_GPU"; expected up to 49 lower-case letters'),
     ("CloudRunServer", {"serviceName": None}, "serviceName", "it is required. Set it."),
     ("CloudRunServer", {"maxUsd": 5}, "maxUsd", "no such input: `gemma teardown --all --over-limit` enforces it for stacks only. Remove it."),
     ("CloudRunServer", {"cloudRun__directVpc": True}, "cloudRun.directVpc", "no such input: use `network` and `subnetwork`. Remove it."),
     ("CloudRunServer", {"network": NETWORK}, "", "network and subnetwork require each other; set both or neither."),
-    ("CloudRunServer", {"weights": "bucket"}, "bucketName", "it is required. Set it."),
-    ("CloudRunServer", {"bucketName": "my-models"}, "bucketName", "no weights are read from it; set weights: bucket, or remove bucketName"),
+    ("CloudRunServer", {"weights": "bucket"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
+    ("CloudRunServer", {"bucketName": "my-models"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
     ("CloudRunServer", {"weights": "bucket", "bucketName": "My_Models"}, "bucketName", 'it is "My_Models"; expected a bucket name such as my-models.'),
     ("CloudRunServer", {"secrets": {"PORT": SECRET}}, "secrets.PORT", "expected a variable that Cloud Run does not set."),
     ("CloudRunServer", {"labels": {"managed-by": "me"}}, "labels", '"managed-by" is set by this project; choose another key.'),
-    ("CloudRunServer", {"vllm__extraArgs": ["--api-key=canary-1234"]}, "vllm.extraArgs", "--api-key looks like a secret"),
+    ("CloudRunServer", {"vllm__extraArgs": ["--api-key=canary-1234"]}, "vllm.extraArgs", "SEC01: vllm.extraArgs has 1 argument with what looks like a secret."),
     ("TpuServer", {"tpu__zones": ["us-east5"]}, "tpu.zones[0]", 'it is "us-east5"; expected a zone such as us-east5-a.'),
     ("TpuServer", {"tpu__acceleratorType": "v6e-16"}, "TpuServer", "v6e has no such size. Choose one of v6e-1, v6e-4, v6e-8."),
     ("TpuServer", {"network": None}, "network", "it is required. Set it."),
-    ("TpuServer", {"tpu__compileCache": "bucket"}, "tpu.compileCache", "no such input: a stack declares it with its own resources."),
+    ("TpuServer", {"tpu__compileCache": "bucket"}, "tpu.compileCache", "no such input: a stack declares resources for it."),
     ("TpuServer", {"image": "vllm-tpu-w4a16"}, "image", "only a stack builds it"),
     ("ModelBucket", {"name": "My_Models"}, "name", 'it is "My_Models"; expected a bucket name such as my-models.'),
     ("ModelBucket", {"location": None}, "location", "it is required. Set it."),
-    ("ModelBucket", {"ownership": {}}, "ownership", "no such input"),
+    ("ModelBucket", {"nmae": "my-models"}, "nmae", "no such input"),
     ("HuggingFaceToken", {"secretId": None}, "secretId", "it is required. Set it."),
     ("HuggingFaceToken", {"secretId": "a/b"}, "secretId", "expected 1 to 255 letters, digits, hyphens and underscores."),
 ]  # fmt: skip
@@ -214,6 +215,12 @@ def test_what_the_planner_reads_cannot_be_an_output(refused):
     assert "it is an output or a secret" in found["name (value not shown)"]
 
 
+def test_an_unknown_account_is_an_output_and_an_unknown_model_is_refused(construct, refused):
+    recorder, _ = construct("CloudRunServer", serviceAccount=Unknown())
+    assert recorder.one("cloudrunv2").inputs["template"].get("serviceAccount") is None
+    assert "model (value not shown)" in refused("CloudRunServer", model=Unknown())[0]
+
+
 def test_an_account_may_be_an_output(construct):
     recorder, _ = construct("CloudRunServer", serviceAccount=pulumi.Output.from_input(EMAIL))
     assert recorder.one("cloudrunv2").inputs["template"]["serviceAccount"] == EMAIL
@@ -235,7 +242,6 @@ def test_a_plan_that_is_blocked_declares_nothing_and_names_the_way_out(refused):
     assert message == 'CloudRunServer "own" is blocked by FIT01, FIT03. Nothing was declared.'
     assert "does not fit on L4" in found["cloudRun.gpu"]
     assert "Choose one:" in found["cloudRun.gpu"]
-    assert ": use TpuServer and set image: vllm-tpu, tpu.acceleratorType: v6e-4" in found["cloudRun.gpu"]
     found, _ = refused("CloudRunServer", cloudRun__public=True)
     (reason,) = found.values()
     assert "To deploy anyway, set acceptFindings: [" in reason
