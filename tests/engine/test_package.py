@@ -2,13 +2,10 @@
 
 import json
 import shutil
-import signal
-import subprocess
 
 import pytest
 
 from tests.engine.conftest import HF_CANARY, PROJECT, open_workspace
-from tests.polling import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 ACCOUNT = """import pulumi
@@ -149,26 +146,6 @@ def test_a_blocked_plan_and_an_invalid_input_name_the_input_and_change_nothing(c
         assert "canary" not in answer.text
     assert consumer("stack", "export").out == before
     consumer("destroy", "--yes", program=PACKAGED)
-
-
-def test_ctrl_c_keeps_the_request_of_a_server_and_the_next_up_continues(consumer, workspace):
-    workspace.stock(0)
-    consumer("config", program=PACKAGED)
-    folder = str(workspace.folder / "consumer")
-    words = [str(workspace.engine), "up", "--yes", "--skip-preview", "--non-interactive", "--cwd", folder]
-    environment = {**workspace.environment, "PYTHONPATH": ""}
-    with subprocess.Popen(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as running:
-        until(lambda: workspace.made("queuedResources/own-tpu"), "the request exists")
-        running.send_signal(signal.SIGINT)
-        said = running.communicate(timeout=60)[0]
-    assert running.returncode != 0
-    assert "The operation was interrupted. The request is kept in the state." in said
-    assert any("QueuedResource::tpu" in urn for urn in _ours(consumer("stack", "export").out))
-    workspace.stock(1)
-    assert "1 updated" in consumer("up", "--yes", "--skip-preview").out
-    consumer("destroy", "--yes")
 
 
 def test_the_cli_reads_the_same_schema_twice_and_finds_no_fault_in_it(consumer, workspace, tmp_path):
