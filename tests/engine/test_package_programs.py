@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.conftest import HF_CANARY, PROJECT, ROOT, assert_nowhere_in_clear, copy_project, open_workspace
-from tests.engine.consumer import LIMIT_S, PACKAGES, command_line, pulumi_of, yaml_host
+from tests.engine.consumer import LIMIT_S, PACKAGES, command_line, yaml_host
 from tests.polling import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -188,11 +188,14 @@ def test_the_next_up_continues_and_the_server_is_changed_in_place_and_destroyed(
     assert set(workspace.made("")) <= set(existed)
 
 
-def test_a_checkout_without_an_environment_gets_one_with_the_pinned_packages(tmp_path):
+def test_a_checkout_without_an_environment_gets_one_with_the_pinned_packages(workspace):
     """The engine clones a repository and then does the same."""
-    copy_project(tmp_path / "clone")
-    (tmp_path / "clone" / ".venv").unlink()
-    pulumi = pulumi_of(tmp_path)
-    schema = pulumi("package", "get-schema", tmp_path / "clone" / "components")
-    assert schema.partition("{")[2] == pulumi("package", "get-schema", PACKAGES["gemma-serving"]).partition("{")[2]
-    assert (tmp_path / "clone" / ".venv" / "bin" / "python").exists()
+    clone = workspace.folder / "clone"
+    copy_project(clone)
+    (clone / ".venv").unlink()
+    consumer = Consumer(workspace, "of-a-clone", "Pulumi.yaml")
+    consumer.folder.mkdir(parents=True)
+    consumer.file.write_text(TPU)
+    consumer.run(ADD.replace("CHECKOUT", str(clone)), stdin="unused")
+    assert "+ 3 to create" in consumer.run("pulumi preview").out
+    assert (clone / ".venv" / "bin" / "python").exists()
