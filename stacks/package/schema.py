@@ -52,7 +52,7 @@ COMPONENTS: Final[Mapping[str, Component]] = {
 }
 
 
-class Property(NamedTuple):
+class PackageProperty(NamedTuple):
     """An input or an output of a component."""
 
     key: str
@@ -88,7 +88,7 @@ def _resource(component: Component, types: Types) -> dict[str, Any]:
     }
 
 
-def inputs_of(component: Component, types: Types) -> Iterator[Property]:
+def inputs_of(component: Component, types: Types) -> Iterator[PackageProperty]:
     """Yield the inputs of a component, its own first. Named types are added to `types`."""
     texts = dict(texts_below_fields(component.inputs))
     secret = {one.name for one in dataclasses.fields(component.inputs) if not one.repr}
@@ -102,11 +102,13 @@ def inputs_of(component: Component, types: Types) -> Iterator[Property]:
             found |= {} if MAY_BE_OUTPUT in field.annotations else {"plain": True}
             found |= {"secret": True} if field.path in secret else {}
             found["description"] = _description(texts[field.path], stated)
-            yield Property(field.file_key, found, field.default is dataclasses.MISSING)
+            yield PackageProperty(field.file_key, found, field.default is dataclasses.MISSING)
     foreign = {one.block for one in COMPONENTS.values()} - {component.block}
     for key, value in settings_schema()["properties"].items() if component.block else ():
         if key not in {*NOT_OFFERED, *foreign}:
-            yield Property(key, _setting(value, f"Server{_title(key)}", key, types), key in {"model", component.block})
+            yield PackageProperty(
+                key, _setting(value, f"Server{_title(key)}", key, types), key in {"model", component.block}
+            )
 
 
 def _setting(value: Schema, name: str, path: str, types: Types) -> dict[str, Any]:
@@ -161,15 +163,15 @@ def _block(name: str, path: str, types: Types) -> str:
     return token
 
 
-def outputs_of(component: Component, types: Types) -> Iterator[Property]:
+def outputs_of(component: Component, types: Types) -> Iterator[PackageProperty]:
     """Yield the outputs of a component, the plan last. All others are texts."""
     texts = dict(texts_below_fields(component.outputs))
     for name, kind in output_kinds(component).items():
         described = {"type": "string", "description": _description(texts.get(name, ""), {})}
-        yield Property(camel_case(name), described, type(None) not in typing.get_args(kind))
+        yield PackageProperty(camel_case(name), described, type(None) not in typing.get_args(kind))
     if component.block:
         about = "The plan: whether the model fits, the time of a start, the speed and the price."
-        yield Property("plan", {**_contract(PlanSummary, types), "description": about}, is_required=True)
+        yield PackageProperty("plan", {**_contract(PlanSummary, types), "description": about}, is_required=True)
 
 
 def output_kinds(component: Component) -> Mapping[str, object]:
