@@ -26,7 +26,7 @@ server = gemma.CloudRunServer(
         "region": "us-east4",
         "gpu": "nvidia-l4",
         "cpu": 8,
-        "memory": "32Gi",
+        "memory": "20Gi",
         "concurrency": 16,
         "max_instances": 1,
     },
