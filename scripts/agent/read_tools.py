@@ -87,6 +87,16 @@ solve: Final = CommandTool(
     description="Search all models and machines for the cheapest deployment for a workload within limits.",
     hint=READS,
 )
+kubernetes_objects: Final = CommandTool(
+    name="kubernetes_objects",
+    command="plan --gke",
+    takes={"stack": STACK_OF_CALL, "replicas": Argument(), "image": Argument(), "gateway": Argument()},
+    description=(
+        "Return a stack's server as Kubernetes objects for GKE, with findings about autoscaling, downtime and price. Nothing is created. "
+        "Google is not called."
+    ),
+    hint=READS,
+)
 doctor: Final = CommandTool(
     name="doctor",
     command="doctor",
