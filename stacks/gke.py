@@ -1,20 +1,24 @@
 """A stack's server on GKE: the same words as on its own target, sized and timed for a node."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.gke.server import BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import to_gib
+from gemma_serving.stacks.planned import finding_text
 from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, PlannedServer, supports_draining
 
 _DRAIN_S: Final = (30, 600)
@@ -48,7 +52,6 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         cpu=run.cpu if run else None,
         memory_mib=run.memory_mib if run else None,
         disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
-        service_account=planned.names.account_email,
         mount=_mount(settings, stack),
         token_secret=_token_secret(planned),
         container_start_s=node.startup.total_high_s,
@@ -94,3 +97,12 @@ def _lacks(planned: PlannedServer) -> Iterator[str]:
     if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
         mode = f"cloudRun.mount.mode {run.mount.mode}"
         yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."
+
+
+def require_writable(plan: Plan, found: Sequence[Finding], stack: str, wording: Wording) -> None:
+    """Raise CommandRefusedError if a finding of the plan, or of its objects, blocks them."""
+    stopping = [*plan.stopping, *(one for one in found if one.severity == "block")]
+    if stopping:
+        ids = ", ".join(one.id for one in stopping)
+        lines = (finding_text(one, wording) for one in stopping)
+        raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was written.", *lines]))

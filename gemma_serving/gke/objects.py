@@ -82,7 +82,6 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     return {
         "name": server.name,
         "labels": {_NAME_LABEL: server.name},
-        "account": server.service_account,
         "token_file": yaml.safe_dump([{"resourceName": server.token_secret, "path": "token"}]),
         "image": server.image,
         "command": server.command,

@@ -72,8 +72,6 @@ class GkeServer:
     memory_mib: int | None
     disk_gib: int
     """Space on the node's boot disk for weights from the hub; 0 for weights from a bucket."""
-    service_account: str
-    """E-mail address of the Google service account that reads bucket and token."""
     mount: BucketMount | None
     token_secret: str
     """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""

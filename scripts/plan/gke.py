@@ -17,7 +17,7 @@ from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.plan.plan_options import GkeChoices, Question
 from gemma_serving.scripts.plan.question import settings_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT
-from gemma_serving.stacks.gke import gke_server
+from gemma_serving.stacks.gke import gke_server, require_writable
 from gemma_serving.stacks.planned import finding_text
 
 
@@ -28,7 +28,7 @@ def show_gke(
     settings, stack = settings_of(question), question.stack or ""
     if settings.project == NO_PROJECT:
         raise CommandRefusedError(
-            f"The names of account and bucket contain the project, but none is set. Set gcp:project in Pulumi.{stack}.yaml or GOOGLE_CLOUD_PROJECT."
+            f"The names of bucket and secret contain the project, but none is set. Set gcp:project in Pulumi.{stack}.yaml or GOOGLE_CLOUD_PROJECT."
         )
     options = GkeOptions(
         replicas=choices.replicas or (1, 1),
@@ -39,11 +39,7 @@ def show_gke(
     )
     server = gke_server(settings, subject, plan, stack, options)
     found = findings(server, options)
-    stopping = [*plan.stopping, *(one for one in found if one.severity == "block")]
-    if stopping:
-        ids = ", ".join(one.id for one in stopping)
-        lines = (finding_text(one, wording) for one in stopping)
-        raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was written.", *lines]))
+    require_writable(plan, found, stack, wording)
     written = objects(server, options)
     if as_json:
         shown = [finding_json(one, wording) for one in found]
