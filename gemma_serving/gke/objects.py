@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -80,14 +81,10 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     disk = {"ephemeral-storage": f"{server.disk_gib}Gi"} if server.disk_gib else {}
     unlimited = {f"gke-gcsfuse/{one}-limit": "0" for one in ("cpu", "ephemeral-storage", "memory")}
     return {
-        "name": server.name,
+        **asdict(server),
         "labels": {_NAME_LABEL: server.name},
         "token_file": yaml.safe_dump([{"resourceName": server.token_secret, "path": "token"}]),
-        "image": server.image,
-        "command": server.command,
-        "arguments": server.arguments,
         "environment": [{"name": name, "value": value} for name, value in sorted(_environment(server).items())],
-        "port": server.port,
         "replicas": most if least == most else None,
         "least": least,
         "most": most,

@@ -2,16 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import convert
 
-from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.gke.objects import KubernetesObject, objects
 from gemma_serving.gke.server import GkeOptions, GkeServer
-from gemma_serving.planning.data.tables import Table, row_of
+from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.units import duration
@@ -23,24 +22,10 @@ _FLEX_START_ZONES: Final = ("asia-northeast1-b", "us-east5-a", "us-east5-b")
 _DIGEST: Final = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
-class GkeRule(Struct, frozen=True, kw_only=True):
-    """A row of rules.json. `message` and `advice` have names of `_words` in braces."""
-
-    id: str
-    severities: tuple[Severity, ...]
-    what: str
-    source: str
-    message: str
-    advice: str
-
-
-GKE_RULES: Final = Table(
-    lambda: {
-        row["id"]: row_of(GkeRule, row)
-        for row in json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))
-    }
+GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(
+    lambda: {row["id"]: row for row in json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))}
 )
-"""By id, in the order of their findings: blocking ones first."""
+"""Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
 
 
 def findings(
@@ -52,10 +37,8 @@ def findings(
     containers = [one for each in deployments for one in each["template"]["spec"]["containers"]]
     scales = any(one["kind"] == "HorizontalPodAutoscaler" for one in judged)
     images = [one["image"] for one in containers if not _DIGEST.fullmatch(one["image"])]
-    secrets = list(_secrets(containers))
-    probe_s = min(
-        each["periodSeconds"] * each["failureThreshold"] for each in (one["startupProbe"] for one in containers)
-    )
+    secrets = [name for one in containers for name in plain_secrets(one["args"], _plain_values(one))]
+    probe_s = min(_probe_s(one.get("startupProbe", {})) for one in containers)
     is_flex = server.form == "flex-start" and not options.compute_class
     least, most = options.replicas
     applies: Mapping[str, bool] = {
@@ -84,40 +67,23 @@ def findings(
         "start": duration(server.replica_start_s),
         "zones": ", ".join(server.zones),
         "flex_zones": ", ".join(_FLEX_START_ZONES),
-        "needs": ", ".join(_needs(server, options)),
+        "name": server.name,
         "price": _price(server, options),
     }
-    return tuple(
-        Finding(
-            id=one.id,
-            severity=one.severities[0],
-            message=one.message.format_map(words),
-            remedies=(),
-            advice=one.advice.format_map(words),
-            source=one.source,
-        )
-        for one in GKE_RULES.values()
-        if applies[one.id]
-    )
+    texts = {
+        identifier: {"message": row["message"].format_map(words), "advice": row["advice"].format_map(words)}
+        for identifier, row in GKE_RULES.items()
+        if applies[identifier]
+    }
+    return tuple(convert({**GKE_RULES[one], **texts[one], "remedies": ()}, Finding) for one in texts)
 
 
-def _secrets(containers: Sequence[KubernetesObject]) -> Iterator[str]:
-    for one in containers:
-        environment = {each["name"]: each["value"] for each in one["env"] if "value" in each}
-        yield from plain_secrets(one["args"], environment)
+def _plain_values(container: KubernetesObject) -> Mapping[str, str]:
+    return {one["name"]: one["value"] for one in container.get("env", ()) if "value" in one}
 
 
-def _needs(server: GkeServer, options: GkeOptions) -> Iterator[str]:
-    """Yield what the cluster must have in addition to nodes."""
-    yield from ("Workload Identity Federation", "Managed Service for Prometheus")
-    if options.replicas[0] < options.replicas[1]:
-        yield "the Custom Metrics Stackdriver Adapter"
-    if server.mount is not None:
-        yield "the Cloud Storage FUSE CSI driver"
-    if server.token_secret:
-        yield "the Secret Manager add-on"
-    if options.gateway:
-        yield f"the endpoint picker {server.name}-epp"
+def _probe_s(probe: KubernetesObject) -> int:
+    return probe.get("periodSeconds", 0) * probe.get("failureThreshold", 0)
 
 
 def _price(server: GkeServer, options: GkeOptions) -> str:

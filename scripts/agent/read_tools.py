@@ -87,8 +87,8 @@ solve: Final = CommandTool(
     description="Search all models and machines for the cheapest deployment for a workload within limits.",
     hint=READS,
 )
-kubernetes_objects: Final = CommandTool(
-    name="kubernetes_objects",
+gke_objects: Final = CommandTool(
+    name="gke_objects",
     command="plan --gke",
     takes={"stack": STACK_OF_CALL, "replicas": Argument(), "image": Argument(), "gateway": Argument()},
     description=(
