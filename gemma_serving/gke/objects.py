@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import yaml
 
+from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
 from gemma_serving.gke.server import QUEUE_SHARE, GkeOptions, GkeServer
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import ceil_div
@@ -36,7 +37,7 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
     values = {name: json.dumps(value) for name, value in _values(server, options).items()}
     left_out = set(_left_out(server, options))
     place = {"namespace": options.namespace} if options.namespace else {}
-    labels = {_NAME_LABEL: server.name, "app.kubernetes.io/managed-by": "gemma-serving"}
+    labels = {_NAME_LABEL: server.name, f"app.kubernetes.io/{MANAGED_BY_LABEL}": PRODUCT}
     found: list[KubernetesObject] = []
     for one in map(_without_nulls, yaml.safe_load_all(_template().substitute(values))):
         if one["kind"] not in left_out:
