@@ -14,9 +14,10 @@ from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.annotations import Checked, Matching
 
 _ANNOTATIONS: Final = {
-    # The provider neither waits for Pods nor reports them as a failure in a refresh.
+    # An update does not wait for Pods, and a refresh does not report them as failed.
     "pulumi.com/skipAwait": "true",
-    # Without waiting, a foreground deletion would leave the Deployment for the drain time, and an `up` during it would change what then vanishes.
+    # Nor does a deletion then wait for a Deployment's Pods. In the foreground, the object would stay until they have ended, and a new `up`
+    # before that would update an object that then disappears.
     "pulumi.com/deletionPropagationPolicy": "background",
 }
 """Annotations of each object for Pulumi's provider (pulumi-kubernetes, provider/pkg/metadata/overrides.go)."""
