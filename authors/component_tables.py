@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from authors.tables import table
 from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuServiceArgs
+from gemma_serving.components.gke_model_server import GkeModelServerArgs
 from gemma_serving.components.model_bucket import ModelBucketArgs
 from gemma_serving.components.private_network import PrivateNetworkArgs
 from gemma_serving.components.stored_secret import StoredSecretArgs
@@ -24,6 +25,7 @@ _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     "server-arguments": VllmServer,
     "service-arguments": CloudRunGpuServiceArgs,
     "capacity-arguments": TpuQueuedResourceArgs,
+    "gke-arguments": GkeModelServerArgs,
 }
 """Class of arguments, by the marker of its table."""
 _OF_EACH: Final = {"project", "ownership", "labels"}

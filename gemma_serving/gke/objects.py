@@ -1,0 +1,154 @@
+"""The objects of a server: a pure function from a `GkeServer` to what kubectl, Argo CD, Flux or Pulumi apply. objects.yaml has them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any, Final, TypeAlias, cast
+
+import yaml
+
+from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
+from gemma_serving.gke.server import QUEUE_SHARE, GkeOptions, GkeServer
+from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
+from gemma_serving.planning.units import ceil_div
+
+KubernetesObject: TypeAlias = dict[str, Any]
+_NAME_LABEL: Final = "app.kubernetes.io/name"
+_TOKEN_FOLDER: Final = "/var/run/secrets/huggingface.co"  # noqa: S105 - a path, as in [AP] model-download/huggingface/job.yaml
+_LEAVE_S: Final = 10
+"""Time for proxies to drop a Pod that is about to stop. Assumed: kube-proxy and Google's load balancers do within seconds."""
+_STOP_S: Final = 30
+"""Time of a drained server to exit before it is killed."""
+_DRIVER_LIBRARIES: Final = "/usr/local/nvidia/lib64:/usr/local/cuda/lib64"
+"""GKE mounts the driver's libraries at the first folder, which Google's manifests name ([AP] online-inference-gpu/vllm/base/deployment.yaml).
+The second has the image's own."""
+_FORMS: Final = {"flex-start": "cloud.google.com/gke-flex-start", "spot": "cloud.google.com/gke-spot"}
+"""Labels of nodes by form of capacity (cluster-toolkit#5111; [GKS] ai-ml/llm-multiple-gpus/llama3-70b/text-generation-inference.yaml)."""
+
+
+def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
+    """Return the objects in the order in which they are applied. The same input always returns the same list.
+
+    It writes what it is given: `gemma_serving.gke.rules.findings` judges it.
+    """
+    values = {name: json.dumps(value) for name, value in _values(server, options).items()}
+    left_out = set(_left_out(server, options))
+    labels = {_NAME_LABEL: server.name, f"app.kubernetes.io/{MANAGED_BY_LABEL}": PRODUCT}
+    found: list[KubernetesObject] = []
+    for one in map(_without_nulls, yaml.safe_load_all(_template().substitute(values))):
+        if one["kind"] not in left_out:
+            metadata = {"name": server.name, "labels": labels, **one.get("metadata", {})}
+            found.append(
+                {"apiVersion": one["apiVersion"], "kind": one["kind"], "metadata": metadata}
+                | {**one, "metadata": metadata}
+            )
+    return found
+
+
+@cache
+def _template() -> Template:
+    return Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its types
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in cast("KubernetesObject", value).items() if one is not None}
+    return value
+
+
+def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
+    """Yield the kinds that a server does not need."""
+    least, most = options.replicas
+    if not server.token_secret:
+        yield "SecretProviderClass"
+    if least == most:
+        yield "HorizontalPodAutoscaler"
+    if most == 1:  # it would only block the drain of the replica's node
+        yield "PodDisruptionBudget"
+    if not options.gateway:
+        yield from ("InferencePool", "HTTPRoute")
+
+
+def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
+    least, most = options.replicas
+    grace_s = _LEAVE_S + server.drain_s + _STOP_S
+    volumes = list(_volumes(server))
+    resource, chips = server.resource
+    limits = {resource: str(chips)} | ({"memory": f"{server.memory_mib}Mi"} if server.memory_mib else {})
+    disk = {"ephemeral-storage": f"{server.disk_gib}Gi"} if server.disk_gib else {}
+    unlimited = {f"gke-gcsfuse/{one}-limit": "0" for one in ("cpu", "ephemeral-storage", "memory")}
+    return {
+        **asdict(server),
+        "labels": {_NAME_LABEL: server.name},
+        "token_file": yaml.safe_dump([{"resourceName": server.token_secret, "path": "token"}]),
+        "environment": [{"name": name, "value": value} for name, value in sorted(_environment(server).items())],
+        "replicas": most if least == most else None,
+        "least": least,
+        "most": most,
+        "surge": int(options.spare_node),
+        "unavailable": int(not options.spare_node),
+        "start_s": server.replica_start_s,
+        "deadline_s": server.replica_start_s + grace_s,
+        "grace_s": grace_s,
+        "leave_s": _LEAVE_S,
+        "probe_period_s": PROBE_PERIOD_S,
+        "probe_failures": ceil_div(server.replica_start_s, PROBE_PERIOD_S),
+        # The FUSE driver's container, without limits ([GKS] ai-ml/vllm-tpu/vllm-llama3-70b.yaml).
+        "annotations": {"gke-gcsfuse/volumes": "true", **unlimited} if server.mount else None,
+        "node_labels": _node_labels(server, options),
+        "tolerations": list(_tolerations(server)),
+        "requests": {**limits, **({"cpu": str(server.cpu)} if server.cpu else {}), **disk},
+        "limits": limits,
+        "mounts": [{"name": one["name"], "mountPath": path} for one, path in volumes if path],
+        "volumes": [one for one, _ in volumes],
+        "waiting": str(max(1, server.concurrent_requests // QUEUE_SHARE)),
+        "running": str(server.concurrent_requests),
+        "picker": f"{server.name}-epp",
+        "gateway": options.gateway,
+    }
+
+
+def _environment(server: GkeServer) -> Mapping[str, str]:
+    """Return the server's environment with the paths that only a Pod has."""
+    driver = {} if server.is_tpu else {"LD_LIBRARY_PATH": _DRIVER_LIBRARIES}
+    token = {"HF_TOKEN_PATH": f"{_TOKEN_FOLDER}/token"} if server.token_secret else {}
+    return {**driver, **server.environment, **token}
+
+
+def _node_labels(server: GkeServer, options: GkeOptions) -> Mapping[str, str]:
+    """Return the labels of the nodes. A ComputeClass chooses accelerator and form itself ([AP] online-inference-tpu/vllm, patch-nodeselector.yaml)."""
+    if options.compute_class:
+        return {"cloud.google.com/compute-class": options.compute_class}
+    form = _FORMS.get(server.form)
+    return {**server.node_labels, **({form: "true"} if form else {})}
+
+
+def _tolerations(server: GkeServer) -> Iterator[Mapping[str, str]]:
+    """Yield tolerations of the taint that GKE sets on nodes with the accelerator, and of one that owners set on spot nodes.
+
+    [GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml and ai-ml/gke-a100-jax/kubernetes/job-patch.yaml.
+    """
+    for key in (server.resource[0], *([_FORMS["spot"]] if server.form == "spot" else [])):
+        yield {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:
+    """Yield each volume with its path. The driver's container takes the file cache by its name, so it has none."""
+    # Its content is part of the container's memory.
+    yield {"name": "dev-shm", "emptyDir": {"medium": "Memory"}}, "/dev/shm"  # noqa: S108 - the container's own
+    mount = server.mount
+    if mount is not None:
+        options = ",".join(mount.options)
+        yield _csi("models", "gcsfuse.csi.storage.gke.io", bucketName=mount.bucket, mountOptions=options), mount.path
+        if mount.cache_mib is not None:
+            cache = {"medium": "Memory", "sizeLimit": f"{mount.cache_mib}Mi"}
+            yield {"name": "gke-gcsfuse-cache", "emptyDir": cache}, ""
+    if server.token_secret:
+        yield _csi("hf-token", "secrets-store-gke.csi.k8s.io", secretProviderClass=server.name), _TOKEN_FOLDER
+
+
+def _csi(name: str, driver: str, **attributes: str) -> KubernetesObject:
+    return {"name": name, "csi": {"driver": driver, "readOnly": True, "volumeAttributes": attributes}}

@@ -1,0 +1,115 @@
+"""What the objects of a server need: its planned words, sizes and times, and the choices of the cluster's owner."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, topology_of
+from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.units import align_to
+
+NODE_START_S: Final = 300
+"""From a Pod that no node has room for to a node that is ready, without a wait for capacity. Assumed: public reports of GPU nodes say 3 to 8
+minutes (blog.easecloud.io, "Auto-Scale GPU Workloads on GKE Clusters"), and none of TPU nodes was found."""
+QUEUE_SHARE: Final = 4
+"""The autoscaler adds a replica if more requests wait for each replica than its concurrent requests divided by this number. Chosen: a request
+then waits for about a quarter of a request's time. Google's manifests have a fixed 5 or 10 (kubernetes-engine-samples 2b50365,
+ai-ml/llm-multihost-gpus/vllm-hpa.yaml and ai-ml/vllm-tpu/vllm-hpa.yaml)."""
+_TPU_LABELS: Final[Mapping[str, str]] = {"v6e": "tpu-v6e-slice"}
+"""Values of `cloud.google.com/gke-tpu-accelerator` by generation (kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml)."""
+_MINUTE_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GkeOptions:
+    """Choices of the cluster's owner. A ComputeClass and a Gateway are named, never created; kubectl or Pulumi's provider adds the namespace."""
+
+    replicas: tuple[int, int] = (1, 1)
+    """Minimum and maximum. With different numbers, an autoscaler chooses between them."""
+    image: str = ""
+    """REPOSITORY@sha256:..., instead of the stack's image. Required for a stack that builds its image."""
+    compute_class: str = ""
+    """ComputeClass, which replaces the node selectors and the form of capacity."""
+    gateway: str = ""
+    """Gateway of the namespace, for an InferencePool and a route to it. Empty: clients call the Service."""
+    spare_node: bool = False
+    """True if a change may start a new Pod before it ends an old one, because one more node is there or can be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketMount:
+    """A bucket, mounted read-only by Cloud Storage FUSE."""
+
+    bucket: str
+    path: str
+    options: Sequence[str]
+    """Options of gcsfuse, as of the stack's own mount."""
+    cache_mib: int | None
+    """Size of the file cache in memory; None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GkeServer:
+    """A stack's server on GKE: its image, words and environment, with the sizes and times that were planned for a node."""
+
+    name: str
+    """Name of all objects."""
+    image: str
+    """Reference by digest; empty for an image that the stack builds."""
+    command: Sequence[str]
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    port: int
+    accelerator: str
+    form: ProvisioningModel
+    """Form of the node's capacity."""
+    zones: Sequence[str]
+    """Zones of a TPU stack."""
+    cpu: int | None
+    """vCPU that the container requests. None, as the memory: a TPU's host has one Pod, which takes all of it."""
+    memory_mib: int | None
+    disk_gib: int
+    """Space on the node's boot disk for weights from the hub; 0 for weights from a bucket."""
+    mount: BucketMount | None
+    token_secret: str
+    """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""
+    container_start_s: float
+    """Planned seconds from a ready node to the first healthy response, at the slow end of the band."""
+    concurrent_requests: int
+    """Requests that one replica runs at the same time."""
+    drain_s: int
+    """Time for running requests after Kubernetes has asked the server to end."""
+    lacks: Sequence[str]
+    """Why a Pod cannot have some settings, and what to do, in sentences."""
+    usd_per_hour: float | None
+    """Price of a replica's node; None if it is unknown."""
+
+    @property
+    def is_tpu(self) -> bool:
+        """True on TPU chips."""
+        return ACCELERATORS[self.accelerator].is_tpu
+
+    @property
+    def resource(self) -> tuple[str, int]:
+        """Name of the extended resource, and how many of it a Pod takes."""
+        return ("google.com/tpu" if self.is_tpu else "nvidia.com/gpu"), ACCELERATORS[self.accelerator].chips
+
+    @property
+    def node_labels(self) -> Mapping[str, str]:
+        """Labels of a node with the accelerator; empty if they are not known.
+
+        GPU: Compute Engine's name, which Cloud Run uses too (accelerated-platforms 9320f3b, custom_compute_class/templates/manifests/gpu).
+        """
+        accelerator = ACCELERATORS[self.accelerator]
+        if not accelerator.is_tpu:
+            name = CLOUD_RUN_GPUS.get(self.accelerator)
+            return {"cloud.google.com/gke-accelerator": name} if name else {}
+        label = _TPU_LABELS.get(accelerator.family)
+        topology = topology_of(accelerator)[0].partition(":")[2]
+        labels = {"cloud.google.com/gke-tpu-accelerator": label, "cloud.google.com/gke-tpu-topology": topology}
+        return {} if label is None else {name: value or "" for name, value in labels.items()}
+
+    @property
+    def replica_start_s(self) -> int:
+        """Seconds until a new replica on a new node serves, at the slow end of the band, without a wait for capacity."""
+        return align_to(round(NODE_START_S + self.container_start_s), _MINUTE_S)

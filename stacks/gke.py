@@ -1,0 +1,109 @@
+"""A stack's server on GKE: the same words as on its own target, sized and timed for a node."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.staged_weights import MODELS_FOLDER
+from gemma_serving.gke.server import BucketMount, GkeOptions, GkeServer
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.cloud_run import MountSettings
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.units import to_gib
+from gemma_serving.stacks.planned import finding_text
+from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, PlannedServer, supports_draining
+
+_DRAIN_S: Final = (30, 600)
+"""Least and most time for running requests. Chosen: the agent of a TPU VM gives the first, and no chat's request takes longer than the second."""
+_DISK_MARGIN_GIB: Final = 10
+"""Space for logs and the container's own files next to the weights. Assumed."""
+
+
+def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, options: GkeOptions) -> GkeServer:
+    """Return the server of a stack. `subject` and `plan` are the stack's own, so its flags and its environment stay the same.
+
+    Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU. The weights of
+    a TPU count as copied from the bucket first, which is slower, because no public log measures a mount there.
+    """
+    planned = PlannedServer(
+        settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True
+    )
+    run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
+    node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
+    least, most = _DRAIN_S
+    drain_s = min(max(math.ceil(node.workload.request_s.high), least), most) if node.workload else least
+    return GkeServer(
+        name=planned.names.base,
+        image=options.image or ("" if image.build_context else f"{image.repository}@{image.digest}"),
+        command=COMMAND,
+        arguments=(*planned.arguments, *([f"{SHUTDOWN_FLAG}={drain_s}"] if supports_draining(settings) else [])),
+        environment=planned.environment,
+        port=PORT,
+        accelerator=plan.accelerator,
+        form=tpu.forms[0].model if tpu else "standard",
+        zones=tpu.zones if tpu else (),
+        cpu=run.cpu if run else None,
+        memory_mib=run.memory_mib if run else None,
+        disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
+        mount=_mount(settings, stack),
+        token_secret=_token_secret(planned),
+        container_start_s=node.startup.total_high_s,
+        concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
+        drain_s=drain_s,
+        lacks=tuple(_lacks(planned)),
+        usd_per_hour=node.cost.usd_per_hour if node.cost.is_known else None,
+    )
+
+
+def _mount(settings: Settings, stack: str) -> BucketMount | None:
+    """Return the mount of the weights, with the stack's own options; None if the server downloads or streams them."""
+    mount = settings.cloud_run.mount if settings.cloud_run else MountSettings()
+    if settings.weights != "bucket" or settings.streams_on_tpu or not mount.mounts:
+        return None
+    options = mount.flags(uid=settings.image.uid or 0, gid=settings.image.gid or 0)
+    if (
+        mount.cache_size_mib is not None
+    ):  # as Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm)
+        options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
+    return BucketMount(
+        bucket=settings.bucket_name(stack),
+        path=MODELS_FOLDER,
+        options=(*options, *mount.options),
+        cache_mib=mount.cache_size_mib,
+    )
+
+
+def _token_secret(planned: PlannedServer) -> str:
+    """Return the version of the Hugging Face token: the existing one, or the newest of the stack's own secret; empty without need."""
+    settings = planned.settings
+    if not planned.needs_hub or not settings.has_secret(HF_TOKEN.key):
+        return ""
+    own = f"projects/{settings.project}/secrets/{planned.names.base}-{HF_TOKEN.name}/versions/latest"
+    return settings.secret_version(HF_TOKEN.key) or own
+
+
+def _lacks(planned: PlannedServer) -> Iterator[str]:
+    """Yield each setting that a Pod cannot have, with what to do."""
+    settings, run = planned.settings, planned.settings.cloud_run
+    if settings.has_secret(API_KEY.key):
+        yield "The API key's guard also protects /metrics, which the autoscaler reads. Remove apiKey, and limit clients at a Gateway or by a NetworkPolicy."
+    if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
+        mode = f"cloudRun.mount.mode {run.mount.mode}"
+        yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."
+
+
+def require_writable(plan: Plan, found: Sequence[Finding], stack: str, wording: Wording) -> None:
+    """Raise CommandRefusedError if a finding of the plan, or of its objects, blocks them."""
+    stopping = [*plan.stopping, *(one for one in found if one.severity == "block")]
+    if stopping:
+        ids = ", ".join(one.id for one in stopping)
+        lines = (finding_text(one, wording) for one in stopping)
+        raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was written.", *lines]))
