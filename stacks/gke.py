@@ -82,19 +82,18 @@ def _mount(settings: Settings, stack: str) -> BucketMount | None:
 
 
 def _token_secret(planned: PlannedServer) -> str:
-    """Return the version of the Hugging Face token: the existing one, or the newest of the stack's own secret; empty without need."""
-    settings = planned.settings
-    if not planned.needs_hub or not settings.has_secret(HF_TOKEN.key):
-        return ""
-    own = f"projects/{settings.project}/secrets/{planned.names.base}-{HF_TOKEN.name}/versions/latest"
-    return settings.secret_version(HF_TOKEN.key) or own
+    """Return the existing version of the Hugging Face token; empty without need."""
+    return (planned.settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else ""
 
 
 def _lacks(planned: PlannedServer) -> Iterator[str]:
     """Yield each setting that a Pod cannot have, with what to do."""
     settings, run = planned.settings, planned.settings.cloud_run
     if settings.has_secret(API_KEY.key):
-        yield "The API key's guard also protects /metrics, which the autoscaler reads. Remove apiKey, and limit clients at a Gateway or by a NetworkPolicy."
+        limits = "Remove apiKey and apiKeySecret, and limit clients at a Gateway or by a NetworkPolicy."
+        yield f"The API key's guard also protects /metrics, which the autoscaler reads. {limits}"
+    if planned.needs_hub and HF_TOKEN.key in settings.secrets:
+        yield "The stack's teardown deletes the token of hfToken. Store it by reference: `gemma save_token STACK hfToken --secret ID`."
     if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
         mode = f"cloudRun.mount.mode {run.mount.mode}"
         yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."

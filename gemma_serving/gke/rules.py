@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -73,7 +73,7 @@ def findings(
         "disk": str(server.disk_gib),
         "disk_left": f"{_disk_left_gib(_BOOT_DISK_GB):.0f}",
         "disk_size": str(next(size for size in count(_BOOT_DISK_GB, 50) if _disk_left_gib(size) >= server.disk_gib)),
-        "name": server.name,
+        "needs": ", ".join(_needs(server, options)),
         "price": _price(server, options),
     }
     texts = {
@@ -96,6 +96,23 @@ def _disk_left_gib(disk_gb: int) -> float:
     """Return what GKE leaves of a boot disk for Pods, up to 250 GB (source: GKE15)."""
     whole_gib = to_gib(disk_gb * 1e9)
     return 0.9 * whole_gib - (6 + 0.35 * whole_gib)
+
+
+def _needs(server: GkeServer, options: GkeOptions) -> Iterator[str]:
+    """Yield each part of the cluster that the objects use."""
+    least, most = options.replicas
+    yield "Managed Service for Prometheus"
+    if least != most:
+        yield "Custom Metrics Stackdriver Adapter"
+    if server.mount or server.token_secret:
+        yield "Workload Identity Federation"
+    if server.mount:
+        is_buffered = "enable-buffered-read=true" in server.mount.options
+        yield f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}"
+    if server.token_secret:
+        yield "Secret Manager add-on"
+    if options.gateway:
+        yield f"endpoint picker {server.name}-epp"
 
 
 def _price(server: GkeServer, options: GkeOptions) -> str:
