@@ -53,7 +53,8 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         cpu=run.cpu if run else None,
         memory_mib=run.memory_mib if run else None,
         disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
-        mount=_mount(settings, stack),
+        bucket=settings.bucket_name(stack) if settings.weights == "bucket" else "",
+        mount=_mount(settings),
         token_secret=_token_secret(planned),
         container_start_s=node.startup.total_high_s,
         concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
@@ -63,7 +64,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     )
 
 
-def _mount(settings: Settings, stack: str) -> BucketMount | None:
+def _mount(settings: Settings) -> BucketMount | None:
     """Return the mount of the weights, with the stack's own options; None if the server downloads or streams them."""
     mount = settings.cloud_run.mount if settings.cloud_run else MountSettings()
     if settings.weights != "bucket" or settings.streams_on_tpu or not mount.mounts:
@@ -73,12 +74,7 @@ def _mount(settings: Settings, stack: str) -> BucketMount | None:
         mount.cache_size_mib is not None
     ):  # as Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm)
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
-    return BucketMount(
-        bucket=settings.bucket_name(stack),
-        path=MODELS_FOLDER,
-        options=(*options, *mount.options),
-        cache_mib=mount.cache_size_mib,
-    )
+    return BucketMount(path=MODELS_FOLDER, options=(*options, *mount.options), cache_mib=mount.cache_size_mib)
 
 
 def _token_secret(planned: PlannedServer) -> str:

@@ -104,7 +104,7 @@ def _needs(server: GkeServer, options: GkeOptions) -> Iterator[str]:
     yield "Managed Service for Prometheus"
     if least != most:
         yield "Custom Metrics Stackdriver Adapter"
-    if server.mount or server.token_secret:
+    if server.bucket or server.token_secret:
         yield "Workload Identity Federation"
     if server.mount:
         is_buffered = "enable-buffered-read=true" in server.mount.options

@@ -38,9 +38,8 @@ class GkeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketMount:
-    """A bucket, mounted read-only by Cloud Storage FUSE."""
+    """The bucket, mounted read-only by Cloud Storage FUSE."""
 
-    bucket: str
     path: str
     options: Sequence[str]
     """Options of gcsfuse, as of the stack's own mount."""
@@ -70,7 +69,10 @@ class GkeServer:
     memory_mib: int | None
     disk_gib: int
     """Space on the node's boot disk for weights from the hub; 0 for weights from a bucket."""
+    bucket: str
+    """Bucket with the weights, which the Pods read; empty for weights from the hub or the image."""
     mount: BucketMount | None
+    """None if the server streams or downloads the weights."""
     token_secret: str
     """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""
     container_start_s: float
