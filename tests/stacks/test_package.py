@@ -242,6 +242,8 @@ def test_a_plan_that_is_blocked_declares_nothing_and_names_the_way_out(refused):
     assert message == 'CloudRunServer "own" is blocked by FIT01, FIT03. Nothing was declared.'
     assert "does not fit on L4" in found["cloudRun.gpu"]
     assert "Choose one:" in found["cloudRun.gpu"]
+    found, _ = refused("TpuServer", model="google/gemma-4-31B-it", modelRevision=None)
+    assert list(found) == ["tpu.acceleratorType"], "not an input of the remedy that moves to another component"
     found, _ = refused("CloudRunServer", cloudRun__public=True)
     (reason,) = found.values()
     assert "To deploy anyway, set acceptFindings: [" in reason
