@@ -80,7 +80,7 @@ class GkeServer:
     concurrent_requests: int
     """Requests that one replica runs at the same time."""
     drain_s: int
-    """Time for running requests after Kubernetes has asked the server to end."""
+    """Time for running requests after Kubernetes stops a Pod."""
     lacks: Sequence[str]
     """Why a Pod cannot have some settings, and what to do, in sentences."""
     usd_per_hour: float | None
