@@ -32,7 +32,13 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
 
     Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU. The weights of
     a TPU count as copied from the bucket first, which is slower, because no public log measures a mount there.
+    Raises CommandRefusedError for a number of replicas that Kubernetes rejects.
     """
+    fewest, largest = options.replicas
+    if not 1 <= fewest <= largest:
+        raise CommandRefusedError(
+            f"replicas is ({fewest}, {largest}); the first must be 1 or more, and not above the second."
+        )
     planned = PlannedServer(
         settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True
     )

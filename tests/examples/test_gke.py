@@ -118,6 +118,12 @@ def test_a_blocking_finding_is_one_error_without_resources(declare, monkeypatch,
         run_program(FILES[SLOW], declare, monkeypatch, tmp_path)
 
 
+@pytest.mark.parametrize("replicas", [(0, 1), (3, 1)])
+def test_a_number_of_replicas_that_kubernetes_rejects_is_one_error(declare, replicas):
+    with pytest.raises(pulumi.RunError, match="replicas is "):
+        planned(declare, FILES["Pulumi.l4-qat.yaml"], replicas=replicas)
+
+
 def test_settings_that_are_missing_are_one_error(declare, tmp_path):
     with pytest.raises(pulumi.RunError, match=r"^Pulumi\.none\.yaml"):
         planned(declare, tmp_path / "Pulumi.none.yaml")

@@ -1,12 +1,15 @@
 """`gemma plan STACK --gke`: YAML alone on stdout, findings on stderr, and nothing written for a blocked plan."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 
 from gemma_serving.scripts.plan.__main__ import main
 
+ROOT = Path(__file__).parents[2]
 IMAGE = f"us-docker.pkg.dev/p/r/server@sha256:{'c' * 64}"
 
 
@@ -71,6 +74,15 @@ def test_a_refusal_is_a_sentence_and_writes_nothing(plan, arguments, says):
     code, out, error = plan(*arguments)
     assert (code, out) == (2, "")
     assert says in error
+
+
+def test_a_stack_whose_name_cannot_name_objects_is_refused(plan, monkeypatch, tmp_path):
+    for name, target in (("Pulumi.yaml", "Pulumi.yaml"), ("Pulumi.tpu-v6e1.yaml", "Pulumi.My_Stack.yaml")):
+        shutil.copy(ROOT / name, tmp_path / target)
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
+    code, out, error = plan("My_Stack", "--gke")
+    assert (code, out) == (2, "")
+    assert 'The stack\'s name "My_Stack" becomes part of resource names.' in error
 
 
 def test_a_built_image_is_served_by_the_digest_that_is_given(plan):
