@@ -34,10 +34,9 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     a TPU count as copied from the bucket first, which is slower, because no public log measures a mount there.
     Raises CommandRefusedError for a number of replicas that Kubernetes rejects.
     """
-    fewest, largest = options.replicas
-    if not 1 <= fewest <= largest:
+    if not 1 <= options.replicas[0] <= options.replicas[1]:
         raise CommandRefusedError(
-            f"replicas is ({fewest}, {largest}); the first must be 1 or more, and not above the second."
+            f"replicas is {options.replicas}; expected (MIN, MAX) with 1 or more, such as (1, 3)."
         )
     planned = PlannedServer(
         settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True
@@ -76,9 +75,8 @@ def _mount(settings: Settings) -> BucketMount | None:
     if settings.weights != "bucket" or settings.streams_on_tpu or not mount.mounts:
         return None
     options = mount.flags(uid=settings.image.uid or 0, gid=settings.image.gid or 0)
-    if (
-        mount.cache_size_mib is not None
-    ):  # as Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm)
+    if mount.cache_size_mib is not None:
+        # As Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm).
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
     return BucketMount(path=MODELS_FOLDER, options=(*options, *mount.options), cache_mib=mount.cache_size_mib)
 
