@@ -60,7 +60,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
         bucket=settings.bucket_name(stack) if settings.weights == "bucket" else "",
         mount=_mount(settings),
-        token_secret=_token_secret(planned),
+        token_secret=(settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else "",
         container_start_s=node.startup.total_high_s,
         concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
         drain_s=drain_s,
@@ -79,11 +79,6 @@ def _mount(settings: Settings) -> BucketMount | None:
         # As Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm).
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
     return BucketMount(path=MODELS_FOLDER, options=(*options, *mount.options), cache_mib=mount.cache_size_mib)
-
-
-def _token_secret(planned: PlannedServer) -> str:
-    """Return the existing version of the Hugging Face token; empty without need."""
-    return (planned.settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else ""
 
 
 def _lacks(planned: PlannedServer) -> Iterator[str]:
