@@ -17,6 +17,7 @@ class Declared:
     type: str
     name: str
     inputs: dict
+    provider: str = ""
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Recorder(pulumi.runtime.Mocks):
     declared: list[Declared] = field(default_factory=list)
 
     def new_resource(self, args):
-        self.declared.append(Declared(args.typ, args.name, args.inputs))
+        self.declared.append(Declared(args.typ, args.name, args.inputs, args.provider or ""))
         computed = {
             "gcp:serviceaccount/account:Account": {
                 "email": f"{args.inputs.get('accountId')}@my-project.iam.gserviceaccount.com",

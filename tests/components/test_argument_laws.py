@@ -12,6 +12,7 @@ from gemma_serving.components.cloud_run_gpu_service import (
     DirectVpc,
     MemoryVolume,
 )
+from gemma_serving.components.gke_model_server import GkeModelServer, GkeModelServerArgs
 from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
 from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs
 from gemma_serving.components.stored_secret import (
@@ -36,6 +37,7 @@ COLLECTOR = Collector(image="i@sha256:" + "0" * 64, config="{}", secrets={})
 WEIGHTS = BucketWeights(uri="gs://my-models/m", path="/mnt/models/m")
 RUN = dataclasses.replace(SERVICE.service, direct_vpc=True, readiness_probe=ReadinessProbeSettings())
 TOKEN = StoredSecretArgs(project=PROJECT, secret_id="hf-token", value="hf", readers={"server": MEMBER})
+SERVICE_OBJECT = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
 COMPONENTS = {
     HuggingFaceToken: TOKEN,
     ApiKeySecret: TOKEN,
@@ -47,6 +49,7 @@ COMPONENTS = {
     CloudRunGpuService: dataclasses.replace(
         SERVICE, service=RUN, memory_volumes=[VOLUME], direct_vpc=VPC, collector=COLLECTOR, bucket="their-models"
     ),
+    GkeModelServer: GkeModelServerArgs(context="c", namespace="n", objects=[SERVICE_OBJECT]),
     TpuQueuedResource: dataclasses.replace(CAPACITY, weights=WEIGHTS, parts=[WEIGHTS]),
 }
 CLASSES = [

@@ -19,6 +19,7 @@ PRODUCT = (
     "judges/tpu_compiler",
 )
 AGENT = ROOT / "scripts" / "agent"
+GKE = ROOT / "components" / "gke_model_server.py"
 CHILD = ROOT / "judges" / "tpu_compiler" / "server"
 """Runs in an environment of its own, whose packages are in `judges/tpu_compiler/locks/`."""
 OWN = {"authors", "gcp_tpu_provider", "gemma_serving", "judges", "loadtest", "localcloud", "tests", "tools"}
@@ -52,12 +53,13 @@ def strangers(files, wanted):
     }
 
 
-def test_the_product_names_what_it_imports_and_the_agent_its_own_packages():
+def test_the_product_names_what_it_imports_and_each_extra_its_own_packages():
     product = {path for room in PRODUCT for path in (ROOT / room).rglob("*.py")} | {ROOT / "__main__.py"}
     product = {path for path in product if CHILD not in path.parents}
     agent = {path for path in product if AGENT in path.parents}
-    assert strangers(product - agent, named(*BASE)) == set()
+    assert strangers(product - agent - {GKE}, named(*BASE)) == set()
     assert strangers(agent, named(*BASE, "requirements/agent.in")) == set()
+    assert strangers({GKE}, named(*BASE, "requirements/gke.in")) == set()
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
@@ -77,6 +79,7 @@ def test_what_is_named_is_locked():
         "plan": "requirements.txt",
         "base": "requirements.txt",
         "agent": "requirements/agent.txt",
+        "gke": "requirements/gke.txt",
         "dev": "requirements/dev.txt",
     }
     for name, lock in locks.items():

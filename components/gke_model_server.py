@@ -1,0 +1,125 @@
+"""A vLLM server on an existing GKE cluster: the Kubernetes objects of its plan, registered with Pulumi's Kubernetes provider."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
+
+import pulumi
+
+from gemma_serving.components.checks import arguments, require_valid
+from gemma_serving.components.model_bucket import ModelBucket
+from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.installation import install_sentence
+from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.annotations import Checked, Matching
+
+_ANNOTATIONS: Final = {
+    # The provider neither waits for Pods nor reports them as a failure in a refresh.
+    "pulumi.com/skipAwait": "true",
+    # Without waiting, a foreground deletion would leave the Deployment for the drain time, and an `up` during it would change what then vanishes.
+    "pulumi.com/deletionPropagationPolicy": "background",
+}
+"""Annotations of each object for Pulumi's provider (pulumi-kubernetes, provider/pkg/metadata/overrides.go)."""
+
+
+class _Identity(NamedTuple):
+    """What every object has."""
+
+    api_version: str
+    kind: str
+    name: str
+
+
+def _identity(item: Mapping[str, object]) -> _Identity:
+    name = as_mapping(item.get("metadata")).get("name")
+    return _Identity(str(item.get("apiVersion") or ""), str(item.get("kind") or ""), str(name or ""))
+
+
+def _problem(objects: Sequence[Mapping[str, object]]) -> str | None:
+    found = [_identity(item) for item in objects]
+    if not all(all(item) for item in found):
+        return "expected objects with apiVersion, kind and metadata.name"
+    if [item.kind for item in found].count("Service") != 1:
+        return "expected objects of which one is a Service"
+    return None
+
+
+@arguments
+class GkeModelServerArgs:
+    """Objects of a plan, and where they belong."""
+
+    context: Annotated[str, Matching(r"^\S+$", "a context of the kubeconfig", "gke_my-project_us-east5_my-cluster")]
+    """Context of the kubeconfig, which names the cluster and the login. Another cluster replaces the objects."""
+    namespace: text.ResourceName
+    """Existing namespace of the objects. A change replaces them."""
+    objects: Annotated[Sequence[Mapping[str, object]], Checked(_problem)]
+    """Objects that `gemma plan STACK --gke` prints, in the order of their creation."""
+    kubeconfig: pulumi.Input[str] | None = None
+    """Path or text of the kubeconfig. Default: `KUBECONFIG` in the environment, otherwise `~/.kube/config`."""
+    bucket: ModelBucket | None = None
+    """Bucket with the weights. `workload_member` must be one of its readers."""
+    token: StoredSecret | ExistingSecret | None = None
+    """Hugging Face token. `workload_member` must be one of its readers."""
+
+
+def workload_member(
+    *, project: str, project_number: pulumi.Input[str], namespace: str, account: str
+) -> pulumi.Output[str]:
+    """Return the IAM member of the Pods that run as a Kubernetes service account, for `readers` of a bucket or a secret.
+
+    `project` and `project_number` are the cluster's. IAM cannot tell clusters of one project apart that have the same namespace and account.
+    Google recommends this member over a Google service account that Pods impersonate
+    (https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity).
+    """
+    subject = f"locations/global/workloadIdentityPools/{project}.svc.id.goog/subject/ns/{namespace}/sa/{account}"
+    return pulumi.Output.concat("principal://iam.googleapis.com/projects/", project_number, f"/{subject}")
+
+
+class GkeModelServer(pulumi.ComponentResource):
+    """The objects of a plan, created in their order after the grants of bucket and token, and deleted in reverse.
+
+    Cluster, namespace, node pools and compute classes belong to their owner: the objects name them, and no component creates them.
+    `pulumi up` ends when the API server has stored the objects, because the provider's own rule for Pods does not fit a server that scales:
+    it fails if one more replica gets no node although the others serve, and after a change it can pass on Pods from before the change.
+    `gemma smoke --url` checks the server.
+    Raises InvalidArgumentError for an invalid argument, and pulumi.RunError if pulumi-kubernetes is not installed.
+    """
+
+    service: pulumi.Output[str]
+    """Name of the Service, for `kubectl port-forward service/NAME`."""
+
+    def __init__(self, name: str, args: GkeModelServerArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        require_valid(f'GkeModelServer "{name}"', args, GkeModelServerArgs)
+        try:
+            from pulumi_kubernetes import Provider  # noqa: PLC0415 - the extra `gke`, which other programs do not need
+        except ModuleNotFoundError:
+            what = f'GkeModelServer "{name}": the package pulumi-kubernetes is not installed.'
+            raise pulumi.RunError(f"{what} {install_sentence('gke')}") from None
+        super().__init__("gemma-serving:index:GkeModelServer", name, None, opts)
+        cluster = Provider(
+            name,
+            kubeconfig=args.kubeconfig,
+            context=args.context,
+            namespace=args.namespace,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        created: list[pulumi.Resource] = [one for one in (args.bucket, args.token) if one]
+        for item in args.objects:
+            child = pulumi.ResourceOptions(parent=self, provider=cluster, depends_on=created[:])
+            created.append(_declared(name, item, child))
+        (service,) = [found.name for found in map(_identity, args.objects) if found.kind == "Service"]
+        self.service = pulumi.Output.from_input(service)
+        self.register_outputs({"service": self.service})
+
+
+def _declared(name: str, item: Mapping[str, object], opts: pulumi.ResourceOptions) -> pulumi.CustomResource:
+    """Declare one object. Its type has the group `core` where the API version has none, as in Pulumi's schema."""
+    version, kind, own_name = _identity(item)
+    metadata = as_mapping(item["metadata"])
+    annotations = {**as_mapping(metadata.get("annotations")), **_ANNOTATIONS}
+    return pulumi.CustomResource(
+        f"kubernetes:{version if '/' in version else f'core/{version}'}:{kind}",
+        f"{name}-{kind.lower()}-{own_name}",
+        {**item, "metadata": {**metadata, "annotations": annotations}},
+        opts,
+    )

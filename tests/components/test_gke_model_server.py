@@ -1,0 +1,100 @@
+"""The objects of a plan as resources of one graph with bucket, token and grants."""
+
+import sys
+
+import pulumi
+import pytest
+
+from gemma_serving.components.checks import InvalidArgumentError
+from gemma_serving.components.gke_model_server import GkeModelServer, GkeModelServerArgs, workload_member
+from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
+from gemma_serving.components.stored_secret import HuggingFaceToken, StoredSecretArgs
+
+MEMBER = (
+    "principal://iam.googleapis.com/projects/123/locations/global/workloadIdentityPools/my-project.svc.id.goog"
+    "/subject/ns/models/sa/gemma"
+)
+
+
+def an_object(version, kind, **spec):
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "gemma", "annotations": {"a": "b"}}, **spec}
+
+
+OBJECTS = [
+    an_object("v1", "ServiceAccount"),
+    an_object("v1", "Service", spec={"type": "ClusterIP"}),
+    an_object("apps/v1", "Deployment", spec={"paused": False}),
+    an_object("monitoring.googleapis.com/v1", "PodMonitoring", spec={"endpoints": []}),
+]
+
+
+def server(**changes):
+    args = {"context": "gke_my-project_us-east5_mine", "namespace": "models", "objects": OBJECTS}
+    return GkeModelServer("server", GkeModelServerArgs(**{**args, **changes}))
+
+
+def test_the_objects_follow_the_grants_in_their_order_through_one_provider(declare):
+    def program():
+        number = pulumi.Output.from_input("123")
+        member = workload_member(project="my-project", project_number=number, namespace="models", account="gemma")
+        readers = {"gke": member}
+        bucket = ModelBucketArgs(project="my-project", name="my-models", location="us-east5", readers=readers)
+        token = StoredSecretArgs(project="my-project", secret_id="hf", value="hf_canary", readers=readers)
+        return server(bucket=ModelBucket("models", bucket), token=HuggingFaceToken("token", token)).service
+
+    recorder, service = declare(program)
+    assert service == "gemma"
+    provider = recorder.one("pulumi:providers:kubernetes")
+    assert provider.inputs == {"context": "gke_my-project_us-east5_mine", "namespace": "models"}
+    grants = recorder.all("IAMMember") + recorder.all("IamMember")
+    assert [grant.inputs["member"] for grant in grants] == [MEMBER, MEMBER]
+    made = recorder.declared[-len(OBJECTS) :]
+    assert [one.type for one in made] == [
+        "kubernetes:core/v1:ServiceAccount",
+        "kubernetes:core/v1:Service",
+        "kubernetes:apps/v1:Deployment",
+        "kubernetes:monitoring.googleapis.com/v1:PodMonitoring",
+    ]
+    assert {one.provider.rpartition("::")[0] for one in made} == {
+        "urn:pulumi:x::gemma-serving::gemma-serving:index:GkeModelServer$pulumi:providers:kubernetes::server"
+    }
+    for one, item in zip(made, OBJECTS, strict=True):
+        annotations = one.inputs["metadata"].pop("annotations")
+        assert annotations.pop("pulumi.com/skipAwait") == "true"
+        assert annotations.pop("pulumi.com/deletionPropagationPolicy") == "background"
+        assert annotations == {"a": "b"}
+        assert one.inputs == {**item, "metadata": {"name": "gemma"}}
+
+
+def test_without_the_extra_one_sentence_names_the_command(declare, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pulumi_kubernetes", None)
+
+    def program():
+        with pytest.raises(pulumi.RunError) as raised:
+            server()
+        return str(raised.value)
+
+    recorder, said = declare(program)
+    assert said.startswith('GkeModelServer "server": the package pulumi-kubernetes is not installed. Run `')
+    assert recorder.declared == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"objects": [{"kind": "Service"}]}, "expected objects with apiVersion, kind and metadata.name"),
+        ({"objects": OBJECTS[:1]}, "expected objects of which one is a Service"),
+        ({"context": ""}, "`context` is '', but it is required"),
+        ({"namespace": "My_Models"}, '`namespace` is "My_Models"; expected up to 63 lower-case letters'),
+    ],
+)
+def test_an_invalid_argument_is_named(declare, changes, sentence):
+    def program():
+        with pytest.raises(InvalidArgumentError) as raised:
+            server(**changes)
+        return str(raised.value)
+
+    recorder, said = declare(program)
+    assert 'GkeModelServer "server": ' in said
+    assert sentence in said
+    assert recorder.declared == []
