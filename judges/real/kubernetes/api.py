@@ -61,7 +61,7 @@ class Api:
             raise RefusedError(answer.status_code, str(found.get("message")))
         return found
 
-    def list(self, kind: str, namespace: str = "", query: str = "") -> list[Object]:
+    def items(self, kind: str, namespace: str = "", query: str = "") -> list[Object]:
         """Return the objects of a kind, in a namespace or in all. A kind that the server does not have has none."""
         try:
             return self.call("GET", f"{_path(kind, namespace)}{query}")["items"]
@@ -78,15 +78,15 @@ class Api:
             if error.code != requests.codes.conflict:
                 raise
 
-    def all(self, namespace: str) -> list[str]:
+    def present(self, namespace: str) -> list[str]:
         """Return kind and name of each object in a namespace, without what Kubernetes puts in every namespace and without events."""
         kinds = (kind for kind in GROUPS if kind != "Event")
-        found = ((kind, item["metadata"]["name"]) for kind in kinds for item in self.list(kind, namespace))
+        found = ((kind, item["metadata"]["name"]) for kind in kinds for item in self.items(kind, namespace))
         return [f"{kind} {name}" for kind, name in found if (kind, name) != ("ServiceAccount", "default")]
 
     def scheduling(self, namespace: str) -> str:
         """Return the scheduler's last sentence on a Pod that it could not place."""
-        conditions = (one for pod in self.list("Pod", namespace) for one in pod["status"].get("conditions", []))
+        conditions = (one for pod in self.items("Pod", namespace) for one in pod["status"].get("conditions", []))
         return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
 
 

@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -57,7 +57,7 @@ class Server:
 class TinyKubelet:
     """The kubelet of all nodes. `servings`: by namespace."""
 
-    def __init__(self, api: Api, nodes: Mapping[str, Object]) -> None:
+    def __init__(self, api: Api, nodes: Sequence[str]) -> None:
         self.servings: dict[str, Serving] = {}
         self.servers: dict[str, Server] = {}
         """By namespace/name of the Pod."""
@@ -99,7 +99,7 @@ class TinyKubelet:
             for name in self._nodes:
                 status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": _stamp()}]}
                 self._patch(f"api/v1/nodes/{name}/status", {"status": status})
-        pods = [pod for pod in self._api.list("Pod", query="?resourceVersion=0") if pod["spec"].get("nodeName")]
+        pods = [pod for pod in self._api.items("Pod", query="?resourceVersion=0") if pod["spec"].get("nodeName")]
         for pod in pods:
             self._look_after(pod)
         present = {_key(pod) for pod in pods}
@@ -193,7 +193,7 @@ class TinyKubelet:
         return ""
 
     def _secret_problem(self, namespace: str, name: str) -> str:
-        found = [one for one in self._api.list("SecretProviderClass", namespace) if one["metadata"]["name"] == name]
+        found = [one for one in self._api.items("SecretProviderClass", namespace) if one["metadata"]["name"] == name]
         if not found:
             return f"SecretProviderClass {name} not found"
         spec = found[0]["spec"]

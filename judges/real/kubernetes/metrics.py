@@ -33,7 +33,7 @@ class Question(NamedTuple):
 def waiting(api: Api, kubelet: TinyKubelet, question: Question) -> list[Object]:
     """Return the waiting requests of each Pod that is scraped and serves, as items of a MetricValueList."""
     query = f"?labelSelector={question.selector}"
-    pods = [pod for pod in api.list("Pod", question.namespace, query) if _is_scraped(api, pod)]
+    pods = [pod for pod in api.items("Pod", question.namespace, query) if _is_scraped(api, pod)]
     serving = kubelet.servings[question.namespace]
     found = [(pod, kubelet.servers.get(f"{question.namespace}/{pod['metadata']['name']}")) for pod in pods]
     ready = [pod["metadata"]["name"] for pod, server in found if server is not None and server.ready]
@@ -117,5 +117,5 @@ def _is_scraped(api: Api, pod: Object) -> bool:
     return any(
         one["spec"]["selector"].get("matchLabels", {}).items() <= labels.items()
         and any(end["port"] in ports or end["port"] in ports.values() for end in one["spec"]["endpoints"])
-        for one in api.list("PodMonitoring", pod["metadata"]["namespace"])
+        for one in api.items("PodMonitoring", pod["metadata"]["namespace"])
     )
