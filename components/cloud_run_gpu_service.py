@@ -340,15 +340,7 @@ def _variables(
 
 def mount_options(mount: MountSettings, *, uid: int, gid: int) -> Sequence[str]:
     """Return the gcsfuse options of a mount for an image that runs as `uid` and `gid`. No other user than the files' owner can read them."""
-    options = [
-        f"uid={uid if mount.uid is None else mount.uid}",
-        f"gid={gid if mount.gid is None else mount.gid}",
-        "implicit-dirs",
-        "metadata-cache-ttl-secs=3600",
-        "max-conns-per-host=100",
-    ]
-    if mount.mode == "fuse-buffered":
-        options.append("enable-buffered-read=true")
+    options = mount.flags(uid=uid, gid=gid)
     if mount.mode == "fuse-cached":
         options += [
             f"cache-dir=cr-volume:{_CACHE_VOLUME}",

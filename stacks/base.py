@@ -1,6 +1,5 @@
 """Parts of both targets: project, account, image, secrets, bucket and command line."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -22,110 +21,26 @@ from gemma_serving.components.stored_secret import (
 )
 from gemma_serving.contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from gemma_serving.contracts.labels import Ownership
-from gemma_serving.contracts.naming import Names
-from gemma_serving.contracts.serving_document import BucketWeights
-from gemma_serving.contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
-from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
-from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
 from gemma_serving.stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
 from gemma_serving.stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
-from gemma_serving.stacks.server_command import server_arguments, with_served_name
+from gemma_serving.stacks.server_command import PlannedServer
 
-MEMORY_FOLDER = "/mnt/weights"
-"""Folder of a Cloud Run container with a copy of the weights in memory."""
-COMMAND = ("vllm", "serve")
-"""Command of the server, before its arguments."""
-_HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
-"""ORG/NAME in an argument, but not as part of a path or a URI."""
 _ARCHIVE_KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Inputs shared by both targets: settings, plan, names, labels and secrets."""
+class Context(PlannedServer):
+    """Inputs shared by both targets: the planned server, labels and secrets."""
 
-    settings: Settings
     subject: Subject
     """The deployment with the figures behind the plan."""
-    plan: Plan
-    names: Names
     home_region: str
     """Region of the bucket and of the first image repository (`stacks.deployed.home_region`)."""
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
     """Secrets set by value, as secret outputs."""
-
-    @property
-    def model_path(self) -> str:
-        """Folder of the container with the weights, or their URI if vLLM reads the bucket itself."""
-        mode = self.settings.cloud_run.mount.mode if self.settings.cloud_run else ""
-        if mode == "streamer":
-            return self.weights_uri
-        if mode == "memory":
-            return f"{MEMORY_FOLDER}/{self.settings.weights_name}".rstrip("/")
-        # A mount shows the bucket's own folders. A machine's copy is replaced file by file, so its disk needs space for only one.
-        is_mounted = self.settings.cloud_run is not None
-        folder = self.settings.weights_prefix if is_mounted else self.settings.weights_name
-        return f"{MODELS_FOLDER}/{folder}".rstrip("/")
-
-    @property
-    def weights_uri(self) -> str:
-        """Folder of the bucket with the weights, as gs://BUCKET/FOLDER."""
-        bucket = self.settings.bucket.existing or self.names.bucket
-        return folder_uri(bucket, self.settings.weights_prefix)
-
-    @property
-    def weights_to_load(self) -> str:
-        """Weights for the server to load: the model's id on the hub, a folder of the container, or the URI of a folder in the bucket."""
-        settings = self.settings
-        if settings.streams_on_tpu:
-            return self.weights_uri
-        return self.model_path if settings.weights == "bucket" else settings.model
-
-    @property
-    def needs_hub(self) -> bool:
-        """True if the server downloads from the Hugging Face hub: weights, or a file named by an argument.
-
-        An argument that only resembles a name on the hub counts too.
-        """
-        words = vllm_arguments(self.vllm, model_or_path=self.weights_to_load)
-        # The model name that clients send is not a download.
-        served_name = OPTIONS["servedModelName"].flag
-        named = any(_HUB_ID.search(word) for word in words[1:] if not word.startswith(served_name))
-        return self.settings.weights == "hub" or named
-
-    @property
-    def vllm(self) -> VllmOptions:
-        """The vLLM options in effect, with a default name for clients and local folders of staged parts."""
-        return with_local_folders(with_served_name(self.settings, self.plan.vllm), self.parts, self.parts_root)
-
-    @property
-    def parts(self) -> tuple[ExtraCheckpoint, ...]:
-        """Drafters and adapters that staging copies to the bucket."""
-        return extra_checkpoints(self.settings)
-
-    @property
-    def parts_root(self) -> str:
-        """Folder of the TPU VM or container with the staged parts."""
-        run = self.settings.cloud_run
-        return MEMORY_FOLDER if run is not None and not run.mount.mounts else MODELS_FOLDER
-
-    @property
-    def part_copies(self) -> tuple[BucketWeights, ...]:
-        """Copies of staged parts that are made before the server starts. A mount needs none."""
-        run = self.settings.cloud_run
-        if run is not None and run.mount.mounts:
-            return ()
-        bucket = self.settings.bucket.existing or self.names.bucket
-        return tuple(
-            BucketWeights(folder_uri(bucket, extra.folder), f"{self.parts_root}/{extra.folder}")
-            for extra in self.parts
-            if extra.folder is not None
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,18 +148,11 @@ def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: 
 
 
 def _serving(context: Context, image: ServingImage) -> Serving:
-    settings = context.settings
-    environment = dict(context.plan.environment)
-    digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
-    if digest is not None:
-        environment[HASH_VARIABLE] = digest  # other weights are a new document and revision
-    if context.parts and not context.needs_hub:
-        environment["HF_HUB_OFFLINE"] = "1"  # a server with staged parts requests them from the hub
     return Serving(
         image=image.ref,
         image_repositories=image.repositories,
-        arguments=server_arguments(settings, context.vllm, model_or_path=context.weights_to_load),
-        environment=environment,
+        arguments=context.arguments,
+        environment=context.environment,
     )
 
 

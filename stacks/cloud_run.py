@@ -25,7 +25,7 @@ from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from gemma_serving.planning.settings.secrets import API_KEY
-from gemma_serving.stacks.base import COMMAND, MEMORY_FOLDER, Context, Foundation, lay_foundation
+from gemma_serving.stacks.base import Context, Foundation, lay_foundation
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
 from gemma_serving.stacks.hooks.run_failures import explain_failures
@@ -33,7 +33,7 @@ from gemma_serving.stacks.hooks.run_recorder import keep_runs
 from gemma_serving.stacks.hooks.staged_weights import require_staged_weights
 from gemma_serving.stacks.observability import METRICS_ROLE, collector_text, declare_alerts
 from gemma_serving.stacks.outputs import stack_outputs
-from gemma_serving.stacks.server_command import PORT
+from gemma_serving.stacks.server_command import COMMAND, MEMORY_FOLDER, PORT
 
 if TYPE_CHECKING:
     from gemma_serving.components.private_network import PrivateNetwork

@@ -22,10 +22,8 @@ from gemma_serving.contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
 from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.contracts.tunnel_role import ADMIN, tunnel_role
-from gemma_serving.planning.question.server_flags import flag_table
-from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
-from gemma_serving.stacks.base import COMMAND, Context, Foundation, lay_foundation
+from gemma_serving.stacks.base import Context, Foundation, lay_foundation
 from gemma_serving.stacks.deployed.other_stacks import network_of_gateway
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.next_steps import next_steps
@@ -33,7 +31,7 @@ from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
 from gemma_serving.stacks.hooks.run_recorder import keep_runs
 from gemma_serving.stacks.observability import METRICS_ROLE, declare_alerts, machine_collector
 from gemma_serving.stacks.outputs import known_after_up, stack_outputs
-from gemma_serving.stacks.server_command import PORT
+from gemma_serving.stacks.server_command import COMMAND, PORT, supports_draining
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
 """Roles of the TPU VM's account on the project. docs/ci.md names them too."""
@@ -241,7 +239,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ),
         weights=_weights(context, foundation),
         parts=context.part_copies,
-        shutdown_flag=_supports_draining(settings),
+        shutdown_flag=supports_draining(settings),
         image_repositories=foundation.serving.image_repositories,
         compile_archive=_compile_archive(tpu, foundation),
         collector=machine_collector(context, foundation),
@@ -255,12 +253,6 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
         accepts_limits=True,
     )
-
-
-def _supports_draining(settings: Settings) -> bool:
-    """Return whether the image has the flag for draining. With an unknown one the server does not start."""
-    table = flag_table(settings.image.version or None)
-    return table.is_certain and "--shutdown-timeout" in table.flags
 
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:

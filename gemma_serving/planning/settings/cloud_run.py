@@ -67,6 +67,17 @@ class MountSettings:
         """True if the container gets a mount of the bucket."""
         return self.mode not in {"streamer", "memory"}
 
+    def flags(self, *, uid: int, gid: int) -> list[str]:
+        """Return the gcsfuse options that do not depend on where the cache is, for an image that runs as `uid` and `gid`."""
+        return [
+            f"uid={uid if self.uid is None else self.uid}",
+            f"gid={gid if self.gid is None else self.gid}",
+            "implicit-dirs",
+            "metadata-cache-ttl-secs=3600",
+            "max-conns-per-host=100",
+            *(["enable-buffered-read=true"] if self.mode == "fuse-buffered" else []),
+        ]
+
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""
         if (self.mode == "fuse-cached") != (self.cache_size_mib is not None):

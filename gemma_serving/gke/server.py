@@ -1,0 +1,129 @@
+"""What the objects of a server need: its planned words, sizes and times, and the choices of the cluster's owner."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, topology_of
+from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.units import align_to
+
+NODE_START_S: Final = 300
+"""From a Pod that no node has room for to a node that is ready, without a wait for capacity. Assumed: public reports of GPU nodes say 3 to 8
+minutes (blog.easecloud.io, "Auto-Scale GPU Workloads on GKE Clusters"), and none of TPU nodes was found."""
+LONGEST_PERIOD_S: Final = 1_800
+"""Longest period of a scaling policy (Kubernetes v1.36.3, pkg/apis/autoscaling/validation: MaxPeriodSeconds)."""
+LONGEST_STABILIZATION_S: Final = 3_600
+"""Longest stabilization window (the same file: MaxStabilizationWindowSeconds)."""
+QUEUE_SHARE: Final = 4
+"""The autoscaler adds a replica if the requests that wait for each replica exceed its concurrent requests divided by this number. Chosen: the
+mean wait in the queue is then about a quarter of a request's time. Google's manifests have a fixed 5 or 10 (kubernetes-engine-samples 2b50365,
+ai-ml/llm-multihost-gpus/vllm-hpa.yaml and ai-ml/vllm-tpu/vllm-hpa.yaml)."""
+TPU_LABELS: Final[Mapping[str, str]] = {"v6e": "tpu-v6e-slice"}
+"""Values of `cloud.google.com/gke-tpu-accelerator` by generation, for the generations that this project has objects for
+(kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml)."""
+_ROUND_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GkeOptions:
+    """Choices of the cluster's owner. A cluster, a namespace, a node pool, a ComputeClass and a Gateway are named, never created."""
+
+    replicas: tuple[int, int] = (1, 1)
+    """Minimum and maximum. With different numbers, an autoscaler chooses between them."""
+    image: str = ""
+    """REPOSITORY@sha256:..., instead of the stack's image. Required for a stack that builds its image."""
+    namespace: str = ""
+    """Namespace of all objects. Empty: they have none, and kubectl or Pulumi's provider supplies it."""
+    compute_class: str = ""
+    """ComputeClass, which replaces the node selectors and the form of capacity. GKE tolerates its taint itself."""
+    gateway: str = ""
+    """Gateway of the namespace, for an InferencePool and a route to it. Empty: clients call the Service."""
+    spare_node: bool = False
+    """True if a change may start a new Pod before it ends an old one: the accelerator of one more replica is there or can be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketMount:
+    """A bucket, mounted read-only by Cloud Storage FUSE."""
+
+    bucket: str
+    path: str
+    options: Sequence[str]
+    """Options of gcsfuse, as of the stack's own mount."""
+    cache_mib: int | None = None
+    """Size of the file cache in memory; None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GkeServer:
+    """A stack's server on GKE: image, words and environment of the stack, with the sizes and times that were planned for a node."""
+
+    name: str
+    """Name of all objects."""
+    image: str
+    command: Sequence[str]
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    port: int
+    accelerator: str
+    """Name in the planner."""
+    form: ProvisioningModel = "standard"
+    """Form of the node's capacity."""
+    zones: Sequence[str] = ()
+    """Zones of a TPU stack."""
+    cpu: int | None = None
+    """vCPU of the container; None for the whole host of a TPU, which has one Pod."""
+    memory_mib: int | None = None
+    disk_gib: int = 0
+    """Space of the node's boot disk for weights from the hub; 0 with a mount or a streamer."""
+    service_account: str
+    """E-mail address of the Google service account that reads bucket and token."""
+    mount: BucketMount | None = None
+    token_secret: str = ""
+    """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub."""
+    container_start_s: float
+    """Planned seconds from the Pod's node to the first healthy response, at the slow end of the band."""
+    concurrent_requests: int
+    """Requests that one replica runs at the same time."""
+    drain_s: int
+    """Time for running requests after Kubernetes has asked the server to end."""
+    has_api_key: bool = False
+    usd_per_hour: float | None
+    """Price of a replica's node; None if it is unknown."""
+
+    @property
+    def is_tpu(self) -> bool:
+        """True on TPU chips."""
+        return ACCELERATORS[self.accelerator].is_tpu
+
+    @property
+    def resource(self) -> tuple[str, int]:
+        """Name of the extended resource, and how many of it a Pod takes."""
+        accelerator = ACCELERATORS[self.accelerator]
+        return ("google.com/tpu" if accelerator.is_tpu else "nvidia.com/gpu"), accelerator.chips
+
+    @property
+    def is_target(self) -> bool:
+        """True if the labels of its nodes are known: a TPU of `TPU_LABELS`, or one GPU that Cloud Run offers too."""
+        return ACCELERATORS[self.accelerator].family in TPU_LABELS or self.accelerator in CLOUD_RUN_GPUS
+
+    @property
+    def node_labels(self) -> Mapping[str, str]:
+        """Labels of a node with the accelerator.
+
+        GPU: the name in `cloud.google.com/gke-accelerator` is Compute Engine's, which Cloud Run uses too (accelerated-platforms 9320f3b,
+        custom_compute_class/templates/manifests/gpu). TPU: kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml.
+        """
+        accelerator = ACCELERATORS[self.accelerator]
+        if not accelerator.is_tpu:
+            return {"cloud.google.com/gke-accelerator": accelerator.cloud_run.name}
+        return {
+            "cloud.google.com/gke-tpu-accelerator": TPU_LABELS[accelerator.family],
+            "cloud.google.com/gke-tpu-topology": topology_of(accelerator)[0].partition(":")[2],
+        }
+
+    @property
+    def replica_start_s(self) -> int:
+        """Seconds until a new replica on a new node serves, at the slow end of the band, without a wait for capacity."""
+        return align_to(round(NODE_START_S + self.container_start_s), _ROUND_S)
