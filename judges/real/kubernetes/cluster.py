@@ -7,6 +7,7 @@ import socket
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,9 @@ _USERS: Final = {
 }
 _OFF: Final = ("nodeipam", "cloud-node-lifecycle", "route", "service-lb-controller")
 """Controllers that need a cloud, a network or disks."""
-_PORTS: Final = ("etcd", "peer", "api", "controllers", "scheduler")
+_LISTENS: Final = {"etcd": "etcd", "kube-controller-manager": "controllers", "kube-scheduler": "scheduler"}
+"""Port on which a program listens when it is ready."""
+_PORTS: Final[tuple[str, ...]] = ("etcd", "peer", "api", "controllers", "scheduler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ def running_cluster(home: RealHome, programs: Programs) -> Generator[Cluster]:
     folder = home.folder / "kubernetes"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    ports = dict(zip((*_PORTS, "adapter"), _free_ports(len(_PORTS) + 1), strict=True))
+    ports: dict[str, int] = dict(zip((*_PORTS, "adapter"), _free_ports(len(_PORTS) + 1), strict=True))
     tokens = {user: os.urandom(16).hex() for user in _USERS}
     _write_secrets(folder, tokens)
     url = f"https://127.0.0.1:{ports['api']}"
@@ -73,7 +76,7 @@ def running_cluster(home: RealHome, programs: Programs) -> Generator[Cluster]:
                 for user, token in tokens.items():
                     _write_kubeconfig(folder / f"{user}.kubeconfig", url, api.certificate, user, token)
             else:
-                services[name].start(lambda port=_health_port(name, ports): _listens(port))
+                services[name].start(partial(_listens, ports[_LISTENS[name]]))
         adapter = (ports["adapter"], folder / "adapter.crt", folder / "adapter.key")
         yield Cluster(api=api, kubeconfig=folder / "admin.kubeconfig", services=services, adapter=adapter)
 
@@ -84,8 +87,16 @@ def _commands(folder: Path, ports: Mapping[str, int]) -> dict[str, list[str]]:
     key = folder / "accounts.key"
 
     def controller(name: str, user: str) -> list[str]:
-        given = [f"--{option}kubeconfig={folder / user}.kubeconfig" for option in ("", "authentication-", "authorization-")]
-        return [*given, "--leader-elect=false", "--bind-address=127.0.0.1", f"--secure-port={ports[name]}", f"--cert-dir={folder / name}"]
+        given = [
+            f"--{option}kubeconfig={folder / user}.kubeconfig" for option in ("", "authentication-", "authorization-")
+        ]
+        return [
+            *given,
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={ports[name]}",
+            f"--cert-dir={folder / name}",
+        ]
 
     return {
         "etcd": [
@@ -119,10 +130,6 @@ def _commands(folder: Path, ports: Mapping[str, int]) -> dict[str, list[str]]:
         ],
         "kube-scheduler": controller("scheduler", "system:kube-scheduler"),
     }
-
-
-def _health_port(name: str, ports: Mapping[str, int]) -> int:
-    return ports[{"etcd": "etcd", "kube-controller-manager": "controllers", "kube-scheduler": "scheduler"}[name]]
 
 
 def _write_secrets(folder: Path, tokens: Mapping[str, str]) -> None:

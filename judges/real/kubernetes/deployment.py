@@ -41,8 +41,19 @@ class GkeProject:
             "PULUMI_CONFIG_PASSPHRASE": "judge",
             "PULUMI_SKIP_UPDATE_CHECK": "true",
         }
-        command = [str(Path(sys.executable).with_name("pulumi")), *words, "--stack", _STACK, "--non-interactive", "--color=never"]
-        return run(["env", "-i", *(f"{key}={value}" for key, value in own.items()), *command], limit_s=_LIMIT_S, folder=self.folder)
+        command = [
+            str(Path(sys.executable).with_name("pulumi")),
+            *words,
+            "--stack",
+            _STACK,
+            "--non-interactive",
+            "--color=never",
+        ]
+        return run(
+            ["env", "-i", *(f"{key}={value}" for key, value in own.items()), *command],
+            limit_s=_LIMIT_S,
+            folder=self.folder,
+        )
 
     def up(self, objects: Sequence[Object]) -> str:
         """Deploy objects without a preview, and return the engine's summary or the first error."""
@@ -61,7 +72,9 @@ def new_project(home: RealHome, cluster: Cluster, programs: Programs, namespace:
     shutil.copytree(_PROGRAM, folder)
     (folder / ".venv").symlink_to(ROOT / ".venv")
     project = GkeProject(folder=folder, cluster=cluster, programs=programs)
-    settings = [f"--plaintext={key}={value}" for key, value in {"objects": "objects.json", "namespace": namespace}.items()]
+    settings = [
+        f"--plaintext={key}={value}" for key, value in {"objects": "objects.json", "namespace": namespace}.items()
+    ]
     for words in (["stack", "init"], ["config", "set-all", *settings]):
         done = project.pulumi(*words)
         assert done.returncode == 0, told(done)
@@ -74,5 +87,9 @@ def told(done: CompletedProcess[str]) -> str:
     if done.returncode == 0:
         counts = re.findall(r"^\s+[+~-]?\s?(\d+ (?:created|updated|deleted|unchanged|replaced))", text, re.MULTILINE)
         return ", ".join(counts) or "no changes"
-    found = [each for each in re.findall(r"^\s*(error: .*(?:\n\s{4,}.*)*)", text, re.MULTILINE) if not re.search(r"(update|destroy) failed$", each)]
+    found = [
+        each
+        for each in re.findall(r"^\s*(error: .*(?:\n\s{4,}.*)*)", text, re.MULTILINE)
+        if not re.search(r"(update|destroy) failed$", each)
+    ]
     return " ".join((found[0] if found else f"error: {text[-400:]}").split())

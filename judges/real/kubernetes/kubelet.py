@@ -17,7 +17,7 @@ _TICK_S: Final = 0.2
 _LEASE_S: Final = 10.0
 _PATHS: Final = ("/health", "/metrics", "/v1/models")
 """Paths of a vLLM server that answer without an API key."""
-_GKE_SECRETS: Final = "secrets-store-gke.csi.k8s.io"  # noqa: S105 - a driver's name
+_GKE_SECRETS: Final = "secrets-store-gke.csi.k8s.io"
 _FUSE: Final = "gcsfuse.csi.storage.gke.io"
 
 
@@ -27,6 +27,8 @@ class Serving:
 
     start_s: float
     """From the container's start until the server answers."""
+    node_s: float = 0
+    """From the Pod's start until its container starts, as if its node had to be made."""
     speed: float = 1.0
     """Seconds of a Pod (start, probes, drain) that pass in one second."""
     concurrent: int = 16
@@ -42,6 +44,7 @@ class Server:
     address: str
     port: int
     began_s: float
+    due_node_s: float
     ready: bool = False
     started: bool = False
     restarts: int = 0
@@ -97,7 +100,11 @@ class TinyKubelet:
         if time.monotonic() - self._renewed_s > _LEASE_S:
             self._renewed_s = time.monotonic()
             for name in self._nodes:
-                status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": _stamp()}]}
+                status = {
+                    "conditions": [
+                        {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": _stamp()}
+                    ]
+                }
                 self._patch(f"api/v1/nodes/{name}/status", {"status": status})
         pods = [pod for pod in self._api.items("Pod", query="?resourceVersion=0") if pod["spec"].get("nodeName")]
         for pod in pods:
@@ -115,24 +122,25 @@ class TinyKubelet:
         if server is None:
             self._addresses += 1
             address = f"10.4.{self._addresses // 250}.{self._addresses % 250 + 1}"
-            server = self.servers[key] = Server(address=address, port=_port(pod), began_s=now_s)
+            node_s = now_s + serving.node_s / serving.speed
+            server = self.servers[key] = Server(address=address, port=_port(pod), began_s=now_s, due_node_s=node_s)
         if "deletionTimestamp" in pod["metadata"]:
-            self._finish(pod, server, serving, now_s)
+            self._finish(pod, server, now_s)
             return
         if not server.started and not server.restarts:
-            problem = self._mount_problem(pod)
+            problem = self._mount_problem(pod) if now_s >= server.due_node_s else "the node starts"
             if problem or server.problem:
                 server.problem, server.began_s = problem, now_s
         if not server.problem:
             self._probe(pod, server, serving, now_s)
         self._write(pod, server)
 
-    def _finish(self, pod: Object, server: Server, serving: Serving, now_s: float) -> None:
-        """Let a Pod serve during its preStop hook, then delete it."""
+    def _finish(self, pod: Object, server: Server, now_s: float) -> None:
+        """Let a Pod serve during its preStop hook, then delete it. The hook takes its own time, as the change of endpoints does."""
+        grace_s: float = pod["metadata"].get("deletionGracePeriodSeconds", 0)
         if server.ends_s is None:
-            grace_s = pod["metadata"].get("deletionGracePeriodSeconds", 0)
-            server.ends_s = now_s + min(_pre_stop_s(pod), grace_s) / serving.speed
-        if now_s >= server.ends_s:
+            server.ends_s = now_s + min(_pre_stop_s(pod), grace_s)
+        elif now_s >= server.ends_s:
             path = f"api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
             self._api.call("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
 
@@ -173,7 +181,10 @@ class TinyKubelet:
 
     def _mount_problem(self, pod: Object) -> str:
         """Return why a volume of a Pod cannot be mounted, empty if all can."""
-        metadata = pod["metadata"]
+        metadata, container = pod["metadata"], pod["spec"]["containers"][0]
+        token = next((one["value"] for one in container.get("env", []) if one["name"] == "HF_TOKEN_PATH"), "")
+        if token and not any(token.startswith(f"{one['mountPath']}/") for one in container.get("volumeMounts", [])):
+            return f"HF_TOKEN_PATH={token} is in no volume"
         for volume in pod["spec"].get("volumes", []):
             csi = volume.get("csi")
             if csi is None:
@@ -197,7 +208,7 @@ class TinyKubelet:
         if not found:
             return f"SecretProviderClass {name} not found"
         spec = found[0]["spec"]
-        secrets = yaml.safe_load(spec.get("parameters", {}).get("secrets", "")) or []
+        secrets: list[dict[str, str]] = yaml.safe_load(spec.get("parameters", {}).get("secrets", "")) or []
         if spec.get("provider") != "gke" or not all("resourceName" in one and "path" in one for one in secrets):
             return f"SecretProviderClass {name}: provider is not gke, or a secret has no resourceName and path"
         return ""
@@ -227,9 +238,20 @@ class TinyKubelet:
             }
             for container in pod["spec"]["containers"]
         ]
-        status: Object = {"phase": "Pending" if server.problem else "Running", "conditions": conditions, "containerStatuses": statuses}
-        status |= {"podIP": server.address, "podIPs": [{"ip": server.address}], "startTime": pod["metadata"]["creationTimestamp"]}
-        self._patch(f"api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status", {"status": status})
+        status: Object = {
+            "phase": "Pending" if server.problem else "Running",
+            "conditions": conditions,
+            "containerStatuses": statuses,
+        }
+        status |= {
+            "podIP": server.address,
+            "podIPs": [{"ip": server.address}],
+            "startTime": pod["metadata"]["creationTimestamp"],
+        }
+        self._patch(
+            f"api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status",
+            {"status": status},
+        )
         server.written = shown
 
     def _patch(self, path: str, body: Object) -> None:

@@ -4,7 +4,7 @@ import copy
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -83,13 +83,7 @@ class Namespace:
 
         def call() -> None:
             while not end.wait(_CALL_EVERY_S):
-                slices = api.items("EndpointSlice", self.name)
-                ready = [
-                    (end["addresses"][0], one["ports"][0]["port"])
-                    for one in slices
-                    for end in one.get("endpoints") or []
-                    if end["conditions"].get("ready")
-                ]
+                ready = list(_endpoints(api.items("EndpointSlice", self.name)))
                 traffic.calls += 1
                 if not ready:
                     traffic.failures.append("no ready endpoint")
@@ -103,6 +97,15 @@ class Namespace:
         finally:
             end.set()
             thread.join()
+
+
+def _endpoints(slices: Sequence[Object]) -> Iterator[tuple[str, int]]:
+    """Yield address and port of each ready endpoint."""
+    for one in slices:
+        endpoints: list[Object] = one.get("endpoints") or []
+        for endpoint in endpoints:
+            if endpoint["conditions"].get("ready"):
+                yield endpoint["addresses"][0], one["ports"][0]["port"]
 
 
 def is_ready(pod: Object) -> bool:

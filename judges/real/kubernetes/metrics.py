@@ -16,8 +16,8 @@ from judges.real.kubernetes.api import Api, Object
 from judges.real.kubernetes.cluster import Cluster
 from judges.real.kubernetes.kubelet import TinyKubelet
 
-METRIC: Final = "prometheus.googleapis.com|vllm:num_requests_waiting|gauge"
-"""vLLM's gauge under the name that the adapter gives it."""
+_METRICS: Final = tuple(f"prometheus.googleapis.com|vllm:num_requests_{name}|gauge" for name in ("waiting", "running"))
+"""vLLM's gauges under the names that the adapter gives them."""
 _VERSION: Final = "custom.metrics.k8s.io/v1beta2"
 _PATH: Final = re.compile(rf"/apis/{re.escape(_VERSION)}/namespaces/(?P<namespace>[^/]+)/pods/\*/(?P<metric>.+)")
 
@@ -30,21 +30,22 @@ class Question(NamedTuple):
     selector: str
 
 
-def waiting(api: Api, kubelet: TinyKubelet, question: Question) -> list[Object]:
-    """Return the waiting requests of each Pod that is scraped and serves, as items of a MetricValueList."""
+def requests_of(api: Api, kubelet: TinyKubelet, question: Question) -> list[Object]:
+    """Return the waiting or running requests of each Pod that is scraped and serves, as items of a MetricValueList."""
     query = f"?labelSelector={question.selector}"
     pods = [pod for pod in api.items("Pod", question.namespace, query) if _is_scraped(api, pod)]
     serving = kubelet.servings[question.namespace]
     found = [(pod, kubelet.servers.get(f"{question.namespace}/{pod['metadata']['name']}")) for pod in pods]
     ready = [pod["metadata"]["name"] for pod, server in found if server is not None and server.ready]
-    queue = max(0, serving.offered - serving.concurrent * len(ready))
+    running = min(serving.offered, serving.concurrent * len(ready))
+    total = running if question.metric == _METRICS[1] else serving.offered - running
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return [
         {
             "describedObject": {"kind": "Pod", "namespace": question.namespace, "name": name, "apiVersion": "/v1"},
             "metric": {"name": question.metric},
             "timestamp": now,
-            "value": f"{1000 * queue // len(ready)}m",
+            "value": f"{1000 * total // len(ready)}m",
         }
         for name in ready
     ]
@@ -60,18 +61,25 @@ def running_adapter(cluster: Cluster, kubelet: TinyKubelet) -> Generator[None]:
 
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:  # noqa: N802 - the name that the base class calls
+        def do_GET(self) -> None:
             """Answer."""
             split = urlsplit(self.path)
-            path, found = unquote(split.path), {}
+            path = unquote(split.path)
+            found: Object = {}
             if match := _PATH.fullmatch(path):
-                if match["metric"] == METRIC:
+                if match["metric"] in _METRICS:
                     selector = parse_qs(split.query).get("labelSelector", [""])[0]
-                    items = waiting(cluster.api, kubelet, Question(match["namespace"], match["metric"], selector))
+                    items = requests_of(cluster.api, kubelet, Question(match["namespace"], match["metric"], selector))
                     found = {"kind": "MetricValueList", "apiVersion": _VERSION, "metadata": {}, "items": items}
             elif path == f"/apis/{_VERSION}":
-                resource = {"name": f"pods/{METRIC}", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}
-                found = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": _VERSION, "resources": [resource]}
+                common = {"namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}
+                resources = [{"name": f"pods/{name}", **common} for name in _METRICS]
+                found = {
+                    "kind": "APIResourceList",
+                    "apiVersion": "v1",
+                    "groupVersion": _VERSION,
+                    "resources": resources,
+                }
             body = json.dumps(found).encode()
             # Other paths must not be found: with any other answer discovery is stale, and the autoscaler has no metric.
             self.send_response(200 if found else 404)

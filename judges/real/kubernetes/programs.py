@@ -4,14 +4,13 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from judges.real.home import Need, RealHome
+from judges.real.home import Need, RealHome, run
 from localcloud.go_build import (
     BuildFolder,
     GoBuildError,
@@ -79,7 +78,7 @@ def _build(go: str, targets: dict[str, Path]) -> None:
 def _build_provider(go: str, folder: BuildFolder) -> None:
     """Compile the provider with its schema, whose version its own generator writes before a build."""
     command = [go, "mod", "download", "-json", _PROVIDER_MODULE]
-    done = subprocess.run(command, cwd=folder.module, env=environment(folder.modules), capture_output=True, text=True)
+    done = run(command, folder=folder.module, environment=environment(folder.modules), limit_s=600)
     if done.returncode:
         raise GoBuildError(f"`{' '.join(command)}` failed: {done.stdout}{done.stderr}")
     sources = Path(json.loads(done.stdout)["Dir"]) / "cmd/pulumi-resource-kubernetes"

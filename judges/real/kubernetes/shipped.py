@@ -54,4 +54,6 @@ def shipped(stack: str, *, replicas: tuple[int, int] = (1, 2)) -> ShippedStack:
     settings = from_file(settings_file(stack, ROOT), project=PROJECT)
     subject = examine(to_deployment(settings))
     options = GkeOptions(replicas=replicas, image=_BUILT if settings.image.build_context else "")
-    return ShippedStack(name=stack, server=gke_server(settings, subject, plan_of(subject), stack, options), options=options)
+    return ShippedStack(
+        name=stack, server=gke_server(settings, subject, plan_of(subject), stack, options), options=options
+    )

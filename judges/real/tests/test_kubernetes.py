@@ -3,7 +3,6 @@
 import time
 
 import pytest
-import yaml
 
 from judges.real.kubernetes import programs as built
 from judges.real.kubernetes.cluster import running_cluster
@@ -12,7 +11,7 @@ from judges.real.kubernetes.kubelet import Serving, TinyKubelet
 from judges.real.kubernetes.life import Namespace, changed, container, of_kind, scaled
 from judges.real.kubernetes.metrics import running_adapter, wait_for_metrics
 from judges.real.kubernetes.shipped import names, shipped
-from judges.real.kubernetes.world import NOT_JUDGED, accelerators, furnish, nodes
+from judges.real.kubernetes.world import NOT_JUDGED, accelerators, disk_left_gib, furnish, nodes
 
 SPEED = 120
 """Seconds of a start that pass in one second, except where the autoscaler is judged in its own time."""
@@ -33,7 +32,9 @@ def programs(home):
 @pytest.fixture(scope="module")
 def cluster(home, programs, judge):
     """A control plane with nodes and a kubelet."""
-    judge(f"Kubernetes {built.KUBERNETES}, etcd {built.module_version('go.etcd.io/etcd/server/v3')}, pulumi-kubernetes {built.PROVIDER}")
+    judge(
+        f"Kubernetes {built.KUBERNETES}, etcd {built.module_version('go.etcd.io/etcd/server/v3')}, pulumi-kubernetes {built.PROVIDER}"
+    )
     with running_cluster(home, programs) as found:
         furnish(found)
         yield found
@@ -58,7 +59,9 @@ def namespace(home, cluster, programs, kubelet, request):
 
     def make(stack, **serving):
         name = f"judge-{len(kubelet.servings)}"
-        kubelet.servings[name] = Serving(start_s=stack.start_s, concurrent=stack.server.concurrent_requests, **{"speed": SPEED} | serving)
+        kubelet.servings[name] = Serving(
+            start_s=stack.start_s, concurrent=stack.server.concurrent_requests, **{"speed": SPEED} | serving
+        )
         made.append(Namespace(name=name, project=new_project(home, cluster, programs, name), kubelet=kubelet))
         return made[-1]
 
@@ -92,6 +95,10 @@ def test_life(name, namespace, notes):
     assert "error" not in notes[-1], notes[-1]
     notes.append(f"ready on {place.machines()} after {place.wait_ready(1) * SPEED:.0f} planned s")
 
+    if stack.server.disk_gib > disk_left_gib(100):
+        notes.append(
+            f"needs {stack.server.disk_gib} GiB of boot disk, and GKE's default of 100 GB leaves {disk_left_gib(100)}"
+        )
     place.serving.offered = 2 * place.serving.concurrent - 1
     notes.append(f"2 replicas after {place.wait_ready(2):.0f} s")
     again = place.project.up(objects)
@@ -103,7 +110,11 @@ def test_life(name, namespace, notes):
     with place.called() as traffic:
         change = place.project.up(changed(objects, lambda one: container(one)["args"].append("--max-log-len=1")))
         assert "error" not in change, change
-        place.wait(lambda: place.ready() == 2 and not before & {pod["metadata"]["name"] for pod in place.pods()}, "2 new Pods", 120)
+        place.wait(
+            lambda: place.ready() == 2 and not before & {pod["metadata"]["name"] for pod in place.pods()},
+            "2 new Pods",
+            120,
+        )
     notes.append(f"change: {change}; {traffic.calls} calls, {len(traffic.failures)} failed")
     assert not traffic.failures, traffic.failures[:3]
 
@@ -126,10 +137,14 @@ def test_autoscaler(namespace, notes):
     for offered, needed in ((1.8, 2), (2.8, 3), (0.5, 1)):
         place.serving.offered = round(offered * concurrent)
         most, changed_s = 0, time.monotonic()
-        while time.monotonic() - changed_s < 1.5 * START_S or (place.ready() != needed and time.monotonic() - changed_s < 6 * START_S):
+        while time.monotonic() - changed_s < 1.5 * START_S or (
+            place.ready() != needed and time.monotonic() - changed_s < 6 * START_S
+        ):
             most = max(most, place.replicas())
             time.sleep(1)
-        notes.append(f"{offered:g} replicas' requests: {needed} ready, at most {most}, {time.monotonic() - began_s:.0f} s")
+        notes.append(
+            f"{offered:g} replicas' requests: {needed} ready, at most {most}, {time.monotonic() - began_s:.0f} s"
+        )
         assert place.ready() == needed, f"{notes}: {place.state()}"
         assert most <= max(needed, most if needed == 1 else 0), notes
 
@@ -191,7 +206,9 @@ def test_short_probe(namespace, notes):
 def test_tag(namespace, notes):
     """The judge's rule in the API server refuses an image by tag."""
     place = namespace(stack := shipped(PLANTED))
-    notes.append(place.project.up(changed(stack.objects, lambda one: container(one).update(image="vllm/vllm-tpu:latest"))))
+    notes.append(
+        place.project.up(changed(stack.objects, lambda one: container(one).update(image="vllm/vllm-tpu:latest")))
+    )
     assert "all containers have an image by digest" in notes[-1]
 
 
