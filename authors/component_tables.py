@@ -15,6 +15,7 @@ _ARGUMENTS: Final = {
     "server-arguments": ("vllm_server", "VllmServer"),
     "service-arguments": ("cloud_run_gpu_service", "CloudRunGpuServiceArgs"),
     "capacity-arguments": ("tpu_queued_resource", "TpuQueuedResourceArgs"),
+    "gke-arguments": ("gke_model_server", "GkeModelServerArgs"),
 }
 """Module of `components` and class, by the marker of its table."""
 _OF_EACH: Final = {"project", "ownership", "labels"}

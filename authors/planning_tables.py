@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from authors.tables import csv_text, table
 from gemma_serving.cloud.quotas import tpu_quota
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
 from gemma_serving.planning.data.images import IMAGES
@@ -58,6 +59,10 @@ def tables() -> Mapping[str, str]:
         "gateway-rules": table(
             "id | severity | finding | source",
             [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
+        ),
+        "gke-rules": table(
+            "id | severity | finding | source",
+            [(row["id"], row["severity"], row["what"], row["source"]) for row in GKE_RULES.values()],
         ),
         "crashes": table(
             "what | needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())

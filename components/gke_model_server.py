@@ -1,6 +1,6 @@
 """A vLLM server on an existing GKE cluster: the Kubernetes objects of its plan, registered with Pulumi's Kubernetes provider."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 import pulumi
@@ -60,6 +60,13 @@ class GkeModelServerArgs:
     """Bucket with the weights. `workload_member` must be one of its readers."""
     token: StoredSecret | ExistingSecret | None = None
     """Hugging Face token. `workload_member` must be one of its readers."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield each object of another namespace, for which a grant would name other Pods."""
+        for item in self.objects:
+            stated = as_mapping(item["metadata"]).get("namespace", self.namespace)
+            if stated != self.namespace:
+                yield f'`namespace` is "{self.namespace}", but an object in `objects` has "{stated}". Set both to the same one'
 
 
 def workload_member(

@@ -7,7 +7,7 @@ import pulumi
 
 from gemma_serving.components.checks import arguments
 from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
-from gemma_serving.planning.question.extra_arguments import is_secret
+from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.question.server_flags import flag_table, parse_arguments
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.vllm_args import DEFAULT_PORT
@@ -50,10 +50,7 @@ class VllmServer:
         twice = sorted(self.environment.keys() & self.secrets.keys())
         if twice:
             yield f"`secrets` and `environment` both have {twice[0]}. Remove one of them"
-        plain = [
-            one.written for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))
-        ]
-        plain += [name for name, value in self.environment.items() if value and is_secret(f"--{name}", value)]
+        plain = plain_secrets(words, self.environment)
         if plain:
             yield (
                 f"{plain[0] or 'a word'} in `arguments` or `environment` looks like a secret, which the state and Google would store in plain "

@@ -1,48 +1,30 @@
 """A stack's server on GKE: the same words as on its own target, sized and timed for a node."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.gke.server import BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
+from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import to_gib
-from gemma_serving.stacks.server_command import (
-    COMMAND,
-    EVERY_ADDRESS,
-    PORT,
-    SHUTDOWN_FLAG,
-    PlannedServer,
-    supports_draining,
-)
+from gemma_serving.stacks.planned import finding_text
+from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, PlannedServer, supports_draining
 
 _DRAIN_S: Final = (30, 600)
-"""Least and most time for running requests. Chosen: a TPU VM's agent gives 30 s, and no request of a chat takes longer than the other."""
+"""Least and most time for running requests. Chosen: the agent of a TPU VM gives the first, and no chat's request takes longer than the second."""
 _DISK_MARGIN_GIB: Final = 10
 """Space for logs and the container's own files next to the weights. Assumed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OnGke(PlannedServer):
-    """The server in a Pod: it sees the bucket's own folders, and other Pods reach it."""
-
-    @property
-    def is_mounted(self) -> bool:
-        """True: a Pod mounts the bucket."""
-        return True
-
-    @property
-    def host(self) -> str:
-        """Every address of the Pod."""
-        return EVERY_ADDRESS
 
 
 def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, options: GkeOptions) -> GkeServer:
@@ -50,42 +32,34 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
 
     Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU.
     """
-    names = Names(project=settings.project, stack=stack)
-    planned = _OnGke(settings=settings, plan=plan, names=names)
-    run, deployment = settings.cloud_run, subject.resolved.deployment
-    node = subject if run is None else examine(replace(deployment, platform="gce"))
-    drain_s = _drain_s(node)
-    drains = (f"{SHUTDOWN_FLAG}={drain_s}",) if supports_draining(settings) else ()
-    workload, resolved = node.workload, node.resolved
-    image = settings.image
+    planned = PlannedServer(
+        settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True
+    )
+    run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
+    node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
+    least, most = _DRAIN_S
+    drain_s = min(max(math.ceil(node.workload.request_s.high), least), most) if node.workload else least
     return GkeServer(
-        name=names.base,
+        name=planned.names.base,
         image=options.image or ("" if image.build_context else f"{image.repository}@{image.digest}"),
         command=COMMAND,
-        arguments=(*planned.arguments, *drains),
+        arguments=(*planned.arguments, *([f"{SHUTDOWN_FLAG}={drain_s}"] if supports_draining(settings) else [])),
         environment=planned.environment,
         port=PORT,
         accelerator=plan.accelerator,
-        form=settings.tpu.forms[0].model if settings.tpu else "standard",
-        zones=settings.tpu.zones if settings.tpu else (),
+        form=tpu.forms[0].model if tpu else "standard",
+        zones=tpu.zones if tpu else (),
         cpu=run.cpu if run else None,
         memory_mib=run.memory_mib if run else None,
         disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
-        service_account=names.account_email,
         mount=_mount(settings, stack),
         token_secret=_token_secret(planned),
         container_start_s=node.startup.total_high_s,
-        concurrent_requests=workload.most_users if workload else resolved.max_num_seqs * resolved.dp,
+        concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
         drain_s=drain_s,
-        has_api_key=settings.has_secret(API_KEY.key),
+        lacks=tuple(_lacks(planned)),
         usd_per_hour=node.cost.usd_per_hour if node.cost.is_known else None,
     )
-
-
-def _drain_s(node: Subject) -> int:
-    """Return the time of a request of the workload at the slow end of its band, within limits."""
-    least, most = _DRAIN_S
-    return least if node.workload is None else min(max(math.ceil(node.workload.request_s.high), least), most)
 
 
 def _mount(settings: Settings, stack: str) -> BucketMount | None:
@@ -94,12 +68,10 @@ def _mount(settings: Settings, stack: str) -> BucketMount | None:
     if settings.weights != "bucket" or settings.streams_on_tpu or not mount.mounts:
         return None
     options = mount.flags(uid=settings.image.uid or 0, gid=settings.image.gid or 0)
-    if mount.cache_size_mib is not None:
-        # In the driver's spelling: the file cache is in its own volume (accelerated-platforms 9320f3b, online-inference-tpu/vllm).
-        options += [
-            f"file-cache:max-size-mb:{mount.cache_size_mib}",
-            "file-cache:enable-parallel-downloads:true",
-        ]
+    if (
+        mount.cache_size_mib is not None
+    ):  # as Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm)
+        options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
     return BucketMount(
         bucket=settings.bucket_name(stack),
         path=MODELS_FOLDER,
@@ -115,3 +87,22 @@ def _token_secret(planned: PlannedServer) -> str:
         return ""
     own = f"projects/{settings.project}/secrets/{planned.names.base}-{HF_TOKEN.name}/versions/latest"
     return settings.secret_version(HF_TOKEN.key) or own
+
+
+def _lacks(planned: PlannedServer) -> Iterator[str]:
+    """Yield each setting that a Pod cannot have, with what to do."""
+    settings, run = planned.settings, planned.settings.cloud_run
+    if settings.has_secret(API_KEY.key):
+        yield "The API key's guard also protects /metrics, which the autoscaler reads. Remove apiKey, and limit clients at a Gateway or by a NetworkPolicy."
+    if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
+        mode = f"cloudRun.mount.mode {run.mount.mode}"
+        yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."
+
+
+def require_writable(plan: Plan, found: Sequence[Finding], stack: str, wording: Wording) -> None:
+    """Raise CommandRefusedError if a finding of the plan, or of its objects, blocks them."""
+    stopping = [*plan.stopping, *(one for one in found if one.severity == "block")]
+    if stopping:
+        ids = ", ".join(one.id for one in stopping)
+        lines = (finding_text(one, wording) for one in stopping)
+        raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was written.", *lines]))

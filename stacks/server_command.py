@@ -19,7 +19,7 @@ PORT: Final = 8000
 """Port of the server inside its container."""
 LOOPBACK: Final = "127.0.0.1"
 """Address of a machine's server without a gateway, at the end of the tunnel."""
-EVERY_ADDRESS: Final = "0.0.0.0"
+_EVERY_ADDRESS: Final = "0.0.0.0"
 MEMORY_FOLDER: Final = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
 COMMAND: Final = ("vllm", "serve")
@@ -37,17 +37,8 @@ class PlannedServer:
     settings: Settings
     plan: Plan
     names: Names
-
-    @property
-    def is_mounted(self) -> bool:
-        """True if the container sees the bucket's own folders."""
-        # A machine's copy is replaced file by file, so its disk needs space for only one.
-        return self.settings.cloud_run is not None
-
-    @property
-    def host(self) -> str:
-        """Address that the server listens on."""
-        return _host(self.settings)
+    in_pod: bool = False
+    """True for a Pod of GKE, which mounts the bucket and which other Pods reach."""
 
     @property
     def model_path(self) -> str:
@@ -57,7 +48,9 @@ class PlannedServer:
             return self.weights_uri
         if mode == "memory":
             return f"{MEMORY_FOLDER}/{self.settings.weights_name}".rstrip("/")
-        folder = self.settings.weights_prefix if self.is_mounted else self.settings.weights_name
+        # A mount shows the bucket's own folders. A machine's copy is replaced file by file, so its disk needs space for only one.
+        is_mounted = self.in_pod or self.settings.cloud_run is not None
+        folder = self.settings.weights_prefix if is_mounted else self.settings.weights_name
         return f"{MODELS_FOLDER}/{folder}".rstrip("/")
 
     @property
@@ -118,7 +111,7 @@ class PlannedServer:
     @property
     def arguments(self) -> Sequence[str]:
         """Words after `vllm serve`."""
-        return server_arguments(self.settings, self.vllm, model_or_path=self.weights_to_load, host=self.host)
+        return server_arguments(self.settings, self.vllm, model_or_path=self.weights_to_load, in_pod=self.in_pod)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -137,21 +130,17 @@ def with_served_name(settings: Settings, planned: VllmOptions) -> VllmOptions:
     return replace(planned, served_model_name=settings.vllm.served_model_name or settings.model)
 
 
-def _host(settings: Settings) -> str:
-    # A gateway calls the TPU VM's address in the network, and the agent the loopback address.
-    is_local = settings.tpu is not None and settings.tpu.gateway is None
-    return LOOPBACK if is_local else EVERY_ADDRESS
-
-
 def server_arguments(
-    settings: Settings, options: VllmOptions, *, model_or_path: str, host: str | None = None
+    settings: Settings, options: VllmOptions, *, model_or_path: str, in_pod: bool = False
 ) -> tuple[str, ...]:
-    """Return the words after `vllm serve`. `host`: address to listen on; None for the target's own."""
+    """Return the words after `vllm serve`."""
+    # A gateway calls the TPU VM's address in the network, and the agent the loopback address.
+    is_local = settings.tpu is not None and settings.tpu.gateway is None and not in_pod
     return vllm_arguments(
         options,
         model_or_path=model_or_path,
         port=PORT,
-        host=host or _host(settings),
+        host=LOOPBACK if is_local else _EVERY_ADDRESS,
         revision=settings.served_revision,
         has_api_key=settings.has_secret(API_KEY.key),
     )

@@ -56,8 +56,7 @@ class Recorder(pulumi.runtime.Mocks):
         return f"{args.name}_id", {**args.inputs, **computed.get(args.typ, {})}
 
     def call(self, args):
-        del args
-        return {}
+        return {"number": "123"} if args.token.endswith(":getProject") else {}
 
     def all(self, type_part):
         return [resource for resource in self.declared if type_part in resource.type]

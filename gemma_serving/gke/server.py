@@ -11,18 +11,13 @@ from gemma_serving.planning.units import align_to
 NODE_START_S: Final = 300
 """From a Pod that no node has room for to a node that is ready, without a wait for capacity. Assumed: public reports of GPU nodes say 3 to 8
 minutes (blog.easecloud.io, "Auto-Scale GPU Workloads on GKE Clusters"), and none of TPU nodes was found."""
-LONGEST_PERIOD_S: Final = 1_800
-"""Longest period of a scaling policy (Kubernetes v1.36.3, pkg/apis/autoscaling/validation: MaxPeriodSeconds)."""
-LONGEST_STABILIZATION_S: Final = 3_600
-"""Longest stabilization window (the same file: MaxStabilizationWindowSeconds)."""
 QUEUE_SHARE: Final = 4
-"""The autoscaler adds a replica if the requests that wait for each replica exceed its concurrent requests divided by this number. Chosen: the
-mean wait in the queue is then about a quarter of a request's time. Google's manifests have a fixed 5 or 10 (kubernetes-engine-samples 2b50365,
+"""The autoscaler adds a replica if more requests wait for each replica than its concurrent requests divided by this number. Chosen: a request
+then waits for about a quarter of a request's time. Google's manifests have a fixed 5 or 10 (kubernetes-engine-samples 2b50365,
 ai-ml/llm-multihost-gpus/vllm-hpa.yaml and ai-ml/vllm-tpu/vllm-hpa.yaml)."""
-TPU_LABELS: Final[Mapping[str, str]] = {"v6e": "tpu-v6e-slice"}
-"""Values of `cloud.google.com/gke-tpu-accelerator` by generation, for the generations that this project has objects for
-(kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml)."""
-_ROUND_S: Final = 60
+_TPU_LABELS: Final[Mapping[str, str]] = {"v6e": "tpu-v6e-slice"}
+"""Values of `cloud.google.com/gke-tpu-accelerator` by generation (kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml)."""
+_MINUTE_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +31,11 @@ class GkeOptions:
     namespace: str = ""
     """Namespace of all objects. Empty: they have none, and kubectl or Pulumi's provider supplies it."""
     compute_class: str = ""
-    """ComputeClass, which replaces the node selectors and the form of capacity. GKE tolerates its taint itself."""
+    """ComputeClass, which replaces the node selectors and the form of capacity."""
     gateway: str = ""
     """Gateway of the namespace, for an InferencePool and a route to it. Empty: clients call the Service."""
     spare_node: bool = False
-    """True if a change may start a new Pod before it ends an old one: the accelerator of one more replica is there or can be had."""
+    """True if a change may start a new Pod before it ends an old one, because one more node is there or can be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,44 +46,43 @@ class BucketMount:
     path: str
     options: Sequence[str]
     """Options of gcsfuse, as of the stack's own mount."""
-    cache_mib: int | None = None
+    cache_mib: int | None
     """Size of the file cache in memory; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GkeServer:
-    """A stack's server on GKE: image, words and environment of the stack, with the sizes and times that were planned for a node."""
+    """A stack's server on GKE: its image, words and environment, with the sizes and times that were planned for a node."""
 
     name: str
     """Name of all objects."""
     image: str
+    """Reference by digest; empty for an image that the stack builds."""
     command: Sequence[str]
     arguments: Sequence[str]
     environment: Mapping[str, str]
     port: int
     accelerator: str
-    """Name in the planner."""
-    form: ProvisioningModel = "standard"
+    form: ProvisioningModel
     """Form of the node's capacity."""
-    zones: Sequence[str] = ()
+    zones: Sequence[str]
     """Zones of a TPU stack."""
-    cpu: int | None = None
-    """vCPU of the container; None for the whole host of a TPU, which has one Pod."""
-    memory_mib: int | None = None
-    disk_gib: int = 0
-    """Space of the node's boot disk for weights from the hub; 0 with a mount or a streamer."""
-    service_account: str
-    """E-mail address of the Google service account that reads bucket and token."""
-    mount: BucketMount | None = None
-    token_secret: str = ""
-    """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub."""
+    cpu: int | None
+    """vCPU that the container requests. None, as the memory: a TPU's host has one Pod, which takes all of it."""
+    memory_mib: int | None
+    disk_gib: int
+    """Space on the node's boot disk for weights from the hub; 0 for weights from a bucket."""
+    mount: BucketMount | None
+    token_secret: str
+    """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""
     container_start_s: float
-    """Planned seconds from the Pod's node to the first healthy response, at the slow end of the band."""
+    """Planned seconds from a ready node to the first healthy response, at the slow end of the band."""
     concurrent_requests: int
     """Requests that one replica runs at the same time."""
     drain_s: int
     """Time for running requests after Kubernetes has asked the server to end."""
-    has_api_key: bool = False
+    lacks: Sequence[str]
+    """Why a Pod cannot have some settings, and what to do, in sentences."""
     usd_per_hour: float | None
     """Price of a replica's node; None if it is unknown."""
 
@@ -100,30 +94,24 @@ class GkeServer:
     @property
     def resource(self) -> tuple[str, int]:
         """Name of the extended resource, and how many of it a Pod takes."""
-        accelerator = ACCELERATORS[self.accelerator]
-        return ("google.com/tpu" if accelerator.is_tpu else "nvidia.com/gpu"), accelerator.chips
-
-    @property
-    def is_target(self) -> bool:
-        """True if the labels of its nodes are known: a TPU of `TPU_LABELS`, or one GPU that Cloud Run offers too."""
-        return ACCELERATORS[self.accelerator].family in TPU_LABELS or self.accelerator in CLOUD_RUN_GPUS
+        return ("google.com/tpu" if self.is_tpu else "nvidia.com/gpu"), ACCELERATORS[self.accelerator].chips
 
     @property
     def node_labels(self) -> Mapping[str, str]:
-        """Labels of a node with the accelerator.
+        """Labels of a node with the accelerator; empty if they are not known.
 
-        GPU: the name in `cloud.google.com/gke-accelerator` is Compute Engine's, which Cloud Run uses too (accelerated-platforms 9320f3b,
-        custom_compute_class/templates/manifests/gpu). TPU: kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml.
+        GPU: Compute Engine's name, which Cloud Run uses too (accelerated-platforms 9320f3b, custom_compute_class/templates/manifests/gpu).
         """
         accelerator = ACCELERATORS[self.accelerator]
         if not accelerator.is_tpu:
-            return {"cloud.google.com/gke-accelerator": accelerator.cloud_run.name}
-        return {
-            "cloud.google.com/gke-tpu-accelerator": TPU_LABELS[accelerator.family],
-            "cloud.google.com/gke-tpu-topology": topology_of(accelerator)[0].partition(":")[2],
-        }
+            name = CLOUD_RUN_GPUS.get(self.accelerator)
+            return {"cloud.google.com/gke-accelerator": name} if name else {}
+        label = _TPU_LABELS.get(accelerator.family)
+        topology = topology_of(accelerator)[0].partition(":")[2]
+        labels = {"cloud.google.com/gke-tpu-accelerator": label, "cloud.google.com/gke-tpu-topology": topology}
+        return {} if label is None else {name: value or "" for name, value in labels.items()}
 
     @property
     def replica_start_s(self) -> int:
         """Seconds until a new replica on a new node serves, at the slow end of the band, without a wait for capacity."""
-        return align_to(round(NODE_START_S + self.container_start_s), _ROUND_S)
+        return align_to(round(NODE_START_S + self.container_start_s), _MINUTE_S)

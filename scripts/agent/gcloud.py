@@ -14,7 +14,7 @@ from gemma_serving.planning.settings.google_limits import PROMPT_PROBE
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.agent.pages import TEXTS
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.server_command import PORT, server_arguments, with_served_name
+from gemma_serving.stacks.server_command import PORT, PlannedServer
 
 
 def gcloud_command(settings: Settings, stack: str) -> str:
@@ -26,8 +26,7 @@ def gcloud_command(settings: Settings, stack: str) -> str:
             f"Run `gemma up {stack}`."
         )
     planned = plan(to_deployment(settings, project_folder()))
-    model = f"{MODELS_FOLDER}/{settings.weights_prefix}"
-    arguments = server_arguments(settings, with_served_name(settings, planned.vllm), model_or_path=model)
+    server = PlannedServer(settings=settings, plan=planned, names=names)
     values = {
         **asdict(run),
         **asdict(planned.startup.probe or PROMPT_PROBE),
@@ -38,8 +37,8 @@ def gcloud_command(settings: Settings, stack: str) -> str:
         "bucket": settings.bucket_name(stack),
         "folder": MODELS_FOLDER,
         "port": PORT,
-        "environment": _listed([f"{name}={value}" for name, value in planned.environment]),
-        "arguments": _listed(["serve", *arguments]),
+        "environment": _listed([f"{name}={value}" for name, value in server.environment.items()]),
+        "arguments": _listed(["serve", *server.arguments]),
     }
     return Template(TEXTS["command"]).substitute(values)
 

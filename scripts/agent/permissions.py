@@ -14,7 +14,7 @@ Change = Literal["up", "ask", "smoke", "bench", "stage", "scale", "restart", "re
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
-    "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices", "deployment_command"),
+    "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices", "deployment_command", "gke_objects"),
     "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics", "list_weights"),
     "logs": ("logs", "summarize_logs"),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),

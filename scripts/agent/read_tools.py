@@ -87,6 +87,21 @@ solve: Final = CommandTool(
     description="Search all models and machines for the cheapest deployment for a workload within limits.",
     hint=READS,
 )
+gke_objects: Final = CommandTool(
+    name="gke_objects",
+    command="plan --gke",
+    takes={
+        "stack": STACK_OF_CALL,
+        "replicas": Argument("Replicas as MIN:MAX, e.g. 1:3. Default: 1:1.", str),
+        "image": Argument("REPOSITORY@sha256:DIGEST, for a stack that builds its image."),
+        "gateway": Argument(),
+    },
+    description=(
+        "Return a stack's server as Kubernetes objects for GKE, with findings about autoscaling, downtime and price. Nothing is created. "
+        "Google is not called."
+    ),
+    hint=READS,
+)
 doctor: Final = CommandTool(
     name="doctor",
     command="doctor",

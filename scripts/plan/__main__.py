@@ -5,6 +5,7 @@ r"""Plan a deployment before it costs anything.
   gemma plan --compare l4-12b-qat tpu-v6e1
   gemma plan l4-qat --costs
   gemma plan tpu-v6e1 --compile
+  gemma plan l4-qat --gke --replicas 1:3 > server.yaml
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set vllm.maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
@@ -30,7 +31,14 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
-from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Judging, Question, Solving, given_options
+from gemma_serving.scripts.plan.plan_options import (
+    ComparisonOptions,
+    GkeChoices,
+    Judging,
+    Question,
+    Solving,
+    given_options,
+)
 
 if TYPE_CHECKING:
     from gemma_serving.planning.cost.subject import Subject
@@ -45,6 +53,7 @@ _CONFLICTS: Final = (
     ("costs", "explain compare device"),
     ("from-hub", "config"),
     ("compile", "solve compare device"),
+    ("gke", "solve compare compile explain costs from-hub"),
     ("latency-first", "throughput-first"),
 )
 """An option, and those that it cannot be combined with."""
@@ -57,6 +66,8 @@ _NEEDS: Final = (
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("yes", "--compile"),
+    ("gke", "STACK"),
+    ("replicas spare-node compute-class gateway", "--gke"),
 )
 """Options, and the requirements of each."""
 
@@ -69,6 +80,7 @@ class PlanOptions:
     comparison: ComparisonOptions
     solving: Solving
     judging: Judging
+    gke: GkeChoices
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
@@ -110,6 +122,12 @@ def _answered(options: PlanOptions) -> ExitCode:
 
         return run_judge()
     planned = plan_of_question(options)
+    if options.gke.gke:
+        from gemma_serving.scripts.plan.gke import show_gke
+
+        question = planned.options.question
+        subject, plan, wording = planned.subject, planned.plan, planned.wording
+        return show_gke(question, options.gke, subject, plan, wording, as_json=options.as_json)
     if options.as_json:
         print(json.dumps(plan_object(planned), indent=2, allow_nan=False))
     else:
@@ -223,7 +241,7 @@ def _moved(stack: str) -> str:
 
 def _used(options: PlanOptions) -> set[str]:
     """Return the options that the command line has, without `--json`."""
-    groups = (options.question, options.comparison, options.solving, options.judging)
+    groups = (options.question, options.comparison, options.solving, options.judging, options.gke)
     single = {"write": options.write, "explain": options.explain, "costs": options.costs}
     return {name for name, value in single.items() if value} | {
         name for group in groups for name in given_options(group)
@@ -232,7 +250,7 @@ def _used(options: PlanOptions) -> set[str]:
 
 def _check(used: set[str]) -> None:
     """Raise PlanningError for options that cannot be combined, or without a deployment."""
-    for sentence in (*_wrong(used), *_lacking(used)):
+    for sentence in (*_wrong(used - {"image"} if "gke" in used else used), *_lacking(used)):
         raise PlanningError(sentence)
 
 

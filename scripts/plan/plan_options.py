@@ -56,7 +56,10 @@ class Question:
     draft_config: Annotated[Path | None, Option("config.json of a draft model that is not in the catalog.")] = None
     image: Annotated[
         str | None,
-        Option("Server image. Default: the accelerator's usual image. A wrong name lists all.", metavar="NAME"),
+        Option(
+            "Server image. Default: the accelerator's usual image. A wrong name lists all. With --gke: REPOSITORY@sha256:DIGEST.",
+            metavar="NAME",
+        ),
     ] = None
     text_only: Annotated[bool, Option("Serve text only, without memory for image, video and audio encoders.")] = False
     device: Annotated[
@@ -166,6 +169,40 @@ class Judging:
         ),
     ] = None
     yes: Annotated[bool, Option("With --compile: install the compiler without a question.")] = False
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    """Return the minimum and the maximum. Raises ValueError with the allowed values."""
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+        raise ValueError("MIN:MAX with whole numbers from 1, such as 1:3")
+    return int(least), int(most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GkeChoices:
+    """The server on GKE."""
+
+    gke: Annotated[
+        bool, Option("Print the stack's server as Kubernetes objects for GKE in YAML, and the findings on stderr.")
+    ] = False
+    replicas: Annotated[
+        tuple[int, int] | None,
+        Option(
+            "With --gke: replicas. With two numbers, an autoscaler chooses. Default: 1:1.",
+            metavar="MIN:MAX",
+            parse=_replicas,
+        ),
+    ] = None
+    spare_node: Annotated[bool, Option("With --gke: a change may use one node more, instead of one replica less.")] = (
+        False
+    )
+    compute_class: Annotated[
+        str | None, Option("With --gke: ComputeClass of the nodes, instead of labels.", metavar="NAME")
+    ] = None
+    gateway: Annotated[
+        str | None, Option("With --gke: Gateway that routes to an InferencePool of the replicas.", metavar="NAME")
+    ] = None
 
 
 def given_options(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options

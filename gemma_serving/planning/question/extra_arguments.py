@@ -45,6 +45,13 @@ def is_secret(*words: str) -> bool:
     return any(_SECRET_FLAG.fullmatch(word.lower().replace("_", "-")) or token_form().search(word) for word in words)
 
 
+def plain_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the arguments and the variables that look like secrets in plain text."""
+    read = parse_arguments(words, flag_table(None))
+    found = [one.written for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]
+    return found + [name for name, value in environment.items() if value and is_secret(f"--{name}", value)]
+
+
 def token_form() -> re.Pattern[str]:
     """Return the form of known tokens."""
     from gemma_serving.contracts.masking import TOKEN_FORM  # noqa: PLC0415 - its patterns take 5 ms, and few plans have arguments

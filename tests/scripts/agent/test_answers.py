@@ -59,6 +59,9 @@ SAMPLES = {
     "max_ttft_s": 2,
     "max_tpot_s": 0.1,
     "hours_per_day": 8,
+    "replicas": "1:3",
+    "image": f"here/server@sha256:{'c' * 64}",
+    "gateway": "inference",
 }
 """A value of each parameter whose schema does not name its values."""
 WITHOUT_STACK = {("plan", "model"), ("plan", "accelerator"), ("plan", "settings")}

@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[3]
 READING = {
     *("plan", "compare_machines", "solve", "explain_finding", "doctor", "capacity", "prices", "status", "alerts"),
     *("logs", "endpoint", "metrics", "list_weights", "deployment_command", "preview", "compare_benchmarks"),
-    *("recover", "wait", "cancel"),
+    *("gke_objects", "recover", "wait", "cancel"),
 }
 
 

@@ -1,0 +1,95 @@
+"""Rules for a server's objects: what a real control plane refuses or taught, before anything is written. No setting can accept them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import convert
+
+from gemma_serving.gke.objects import KubernetesObject, objects
+from gemma_serving.gke.server import GkeOptions, GkeServer
+from gemma_serving.planning.data.tables import Table
+from gemma_serving.planning.question.extra_arguments import plain_secrets
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.units import duration
+
+_CLUSTER_USD_PER_HOUR: Final = 0.10
+_LONGEST_PERIOD_S: Final = 1_800
+_FLEX_START_ZONES: Final = ("asia-northeast1-b", "us-east5-a", "us-east5-b")
+"""Of v6e, the only TPU with objects. Cloud TPU has more."""
+_DIGEST: Final = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+
+
+GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(
+    lambda: {row["id"]: row for row in json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))}
+)
+"""Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
+
+
+def findings(
+    server: GkeServer, options: GkeOptions, found: Sequence[KubernetesObject] | None = None
+) -> tuple[Finding, ...]:
+    """Return all findings, blocking ones first. `found`: the objects to judge; None for those that `objects` returns."""
+    judged = objects(server, options) if found is None else found
+    deployments = [one["spec"] for one in judged if one["kind"] == "Deployment"]
+    containers = [one for each in deployments for one in each["template"]["spec"]["containers"]]
+    scales = any(one["kind"] == "HorizontalPodAutoscaler" for one in judged)
+    images = [one["image"] for one in containers if not _DIGEST.fullmatch(one["image"])]
+    secrets = [name for one in containers for name in plain_secrets(one["args"], _plain_values(one))]
+    probe_s = min(_probe_s(one.get("startupProbe", {})) for one in containers)
+    is_flex = server.form == "flex-start" and not options.compute_class
+    least, most = options.replicas
+    applies: Mapping[str, bool] = {
+        "GKE01": not server.node_labels,
+        "GKE02": bool(server.lacks),
+        "GKE03": bool(images),
+        "GKE04": bool(secrets),
+        "GKE05": scales and any("replicas" in one for one in deployments),
+        "GKE06": probe_s < server.container_start_s,
+        "GKE07": scales and server.replica_start_s > _LONGEST_PERIOD_S,
+        "GKE08": is_flex and not {*server.zones} & {*_FLEX_START_ZONES},
+        "GKE09": is_flex,
+        "GKE10": least == 1 and not options.spare_node,
+        "GKE11": most > 1 and not options.gateway,
+        "GKE12": server.environment.get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
+        "GKE13": True,
+        "GKE14": True,
+    }
+    words = {
+        "accelerator": server.accelerator,
+        "lacks": " ".join(server.lacks),
+        "image": f'"{images[0]}"' if any(images) else "that the stack builds",
+        "secrets": ", ".join(secrets),
+        "probe": duration(probe_s),
+        "container_start": duration(server.container_start_s),
+        "start": duration(server.replica_start_s),
+        "zones": ", ".join(server.zones),
+        "flex_zones": ", ".join(_FLEX_START_ZONES),
+        "name": server.name,
+        "price": _price(server, options),
+    }
+    texts = {
+        identifier: {"message": row["message"].format_map(words), "advice": row["advice"].format_map(words)}
+        for identifier, row in GKE_RULES.items()
+        if applies[identifier]
+    }
+    return tuple(convert({**GKE_RULES[one], **texts[one], "remedies": ()}, Finding) for one in texts)
+
+
+def _plain_values(container: KubernetesObject) -> Mapping[str, str]:
+    return {one["name"]: one["value"] for one in container.get("env", ()) if "value" in one}
+
+
+def _probe_s(probe: KubernetesObject) -> int:
+    return probe.get("periodSeconds", 0) * probe.get("failureThreshold", 0)
+
+
+def _price(server: GkeServer, options: GkeOptions) -> str:
+    """Return the price of the minimum and of the maximum, each with the cluster's fee."""
+    usd, fee = server.usd_per_hour, f"${_CLUSTER_USD_PER_HOUR:.2f}/h of the cluster"
+    if usd is None:
+        return f"The price of a replica's node is unknown. Add the {fee}."
+    whole = [f"${count * usd + _CLUSTER_USD_PER_HOUR:.2f}/h for {count}" for count in dict.fromkeys(options.replicas)]
+    return f"The node of a replica costs ${usd:.2f}/h ({server.form}). With the {fee}, that is {' and '.join(whole)}."

@@ -1,0 +1,145 @@
+"""Findings about the objects: each planted fault is named before anything is written."""
+
+import copy
+import dataclasses
+import re
+
+import pytest
+
+from gemma_serving.gke.objects import objects
+from gemma_serving.gke.rules import GKE_RULES, findings
+from gemma_serving.gke.server import GkeOptions
+from tests.gke.test_objects import BUILT, SHIPPED, TOO_SLOW, server_of, settings_of
+
+SCALED = GkeOptions(replicas=(1, 3))
+
+
+def found_in(stack, options=SCALED, **changes):
+    server = server_of(stack, options, **changes)
+    return {one.id: one for one in findings(server, options)}
+
+
+def planted(plant, stack="l4-qat", options=SCALED):
+    """Return the findings about the objects of a stack, changed by `plant`."""
+    server = server_of(stack, options)
+    changed = copy.deepcopy(objects(server, options))
+    (deployment,) = [one["spec"] for one in changed if one["kind"] == "Deployment"]
+    plant(deployment, deployment["template"]["spec"]["containers"][0])
+    return {one.id: one for one in findings(server, options, changed)}
+
+
+@pytest.mark.parametrize("stack", SHIPPED)
+def test_only_a_built_image_and_a_long_start_block_a_shipped_stack(stack):
+    blocking = {one.id for one in found_in(stack).values() if one.severity == "block"}
+    assert blocking == ({"GKE03"} if stack in BUILT else set()) | ({"GKE07"} if stack == TOO_SLOW else set())
+
+
+@pytest.mark.parametrize("stack", BUILT)
+def test_a_built_stack_is_served_from_a_given_digest_with_a_fixed_number(stack):
+    options = GkeOptions(replicas=(2, 2), image=f"us-docker.pkg.dev/p/r/i@sha256:{'c' * 64}")
+    assert not [one for one in found_in(stack, options).values() if one.severity == "block"]
+
+
+def _tag(_deployment, container):
+    container["image"] = "vllm/vllm-openai:v0.31.0"
+
+
+def _replicas(deployment, _container):
+    deployment["replicas"] = 1
+
+
+def _short_probe(_deployment, container):
+    container["startupProbe"]["failureThreshold"] = 18
+
+
+def _no_probe(_deployment, container):
+    del container["startupProbe"]
+
+
+def _secret_variable(_deployment, container):
+    container["env"].append({"name": "HF_TOKEN", "value": "hf_" + "a" * 34})
+
+
+def _secret_argument(_deployment, container):
+    container["args"].append("--api-key=sk-secret")
+
+
+@pytest.mark.parametrize(
+    ("plant", "identifier", "says"),
+    [
+        (_tag, "GKE03", 'The image "vllm/vllm-openai:v0.31.0" has no digest.'),
+        (_secret_variable, "GKE04", "HF_TOKEN looks like a secret"),
+        (_secret_argument, "GKE04", "--api-key looks like a secret"),
+        (_replicas, "GKE05", "`replicas` next to an autoscaler"),
+        (_short_probe, "GKE06", "The startup probe ends after 3 min, but a start takes up to 5 min 32 s."),
+        (_no_probe, "GKE06", "The startup probe ends after 0 s"),
+    ],
+)
+def test_a_planted_fault_is_named(plant, identifier, says):
+    found = planted(plant)
+    assert found[identifier].severity == "block"
+    assert says in found[identifier].message
+    assert [one for one in found if found[one].severity == "block"] == [identifier]
+
+
+@pytest.mark.parametrize(
+    ("stack", "options", "changes", "identifier", "says"),
+    [
+        ("tpu-v6e4", {}, {"tpu": {"accelerator_type": "v5e-4"}}, "GKE01", "labels of v5e-4 are not known"),
+        ("tpu-v6e4", {}, {"api_key_secret": "projects/p/secrets/k/versions/1"}, "GKE02", "guard also protects"),
+        (
+            "tpu-v6e4",
+            {},
+            {"image": {"build_context": "images/x"}},
+            "GKE03",
+            "image that the stack builds has no digest",
+        ),
+        ("tpu-v6e4", {"image": "here/server:latest"}, {}, "GKE03", '"here/server:latest"'),
+        ("tpu-v6e4", {"image": "here/server@sha256:12"}, {}, "GKE03", '"here/server@sha256:12"'),
+        ("tpu-v6e4", {}, {"tpu": {"zones": ("europe-west4-a",)}}, "GKE08", "but tpu.zones has europe-west4-a"),
+        ("tpu-v6e4", {}, {}, "GKE09", "after at most 7 days"),
+        ("tpu-v6e4", {}, {}, "GKE10", "downtime of up to 19 min"),
+        ("tpu-v6e4", {}, {}, "GKE11", "a second replica may get no traffic"),
+        ("l4-qat", {}, {}, "GKE12", "CUDA compatibility"),
+        ("l4-qat", {}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
+        (
+            "l4-qat",
+            {},
+            {},
+            "GKE14",
+            "costs $0.85/h (standard). With the $0.10/h of the cluster, that is $0.95/h for 1 and $2.66/h for 3.",
+        ),
+    ],
+)
+def test_a_question_has_its_finding(stack, options, changes, identifier, says):
+    found = found_in(stack, GkeOptions(replicas=(1, 3), **options), **changes)
+    assert says in found[identifier].message
+
+
+def test_a_copy_in_memory_is_refused_with_the_mode_that_a_pod_can_have():
+    mount = dataclasses.replace(settings_of("l4-qat").cloud_run.mount, mode="memory")
+    found = found_in("l4-qat", cloud_run={"mount": mount})
+    assert "Set cloudRun.mount.mode: fuse-buffered." in found["GKE02"].message
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        ({"replicas": (2, 3)}, "GKE10"),
+        ({"spare_node": True}, "GKE10"),
+        ({"gateway": "inference"}, "GKE11"),
+        ({"replicas": (1, 1)}, "GKE11"),
+        ({"compute_class": "tpu-v6e-2x2"}, "GKE09"),
+    ],
+)
+def test_a_choice_removes_its_warning(options, gone):
+    before = found_in("tpu-v6e4")
+    assert gone in before
+    assert gone not in found_in("tpu-v6e4", GkeOptions(**{"replicas": (1, 3), **options}))
+
+
+def test_every_rule_has_an_id_in_order_and_a_sentence_with_its_source():
+    assert list(GKE_RULES) == [f"GKE{number:02}" for number in range(1, len(GKE_RULES) + 1)]
+    order = [("block", "warn", "info").index(one["severity"]) for one in GKE_RULES.values()]
+    assert order == sorted(order)
+    assert all(re.search(r"\.$|^\{", one["message"]) and one["source"] for one in GKE_RULES.values())

@@ -1,0 +1,83 @@
+"""`gemma plan STACK --gke`: YAML alone on stdout, findings on stderr, and nothing written for a blocked plan."""
+
+import json
+
+import pytest
+import yaml
+
+from gemma_serving.scripts.plan.__main__ import main
+
+IMAGE = f"us-docker.pkg.dev/p/r/server@sha256:{'c' * 64}"
+
+
+@pytest.fixture
+def plan(monkeypatch, capsys):
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+
+    def planned(*arguments):
+        code = main(["--stack", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return planned
+
+
+def test_stdout_is_yaml_and_stderr_has_the_findings(plan):
+    code, out, error = plan("tpu-v6e4", "--gke", "--replicas", "1:3", "--gateway", "inference")
+    kinds = [one["kind"] for one in yaml.safe_load_all(out)]
+    assert code == 0
+    assert kinds == [
+        *("ServiceAccount", "Service", "Deployment", "PodMonitoring", "HorizontalPodAutoscaler"),
+        *("PodDisruptionBudget", "InferencePool", "HTTPRoute"),
+    ]
+    assert "&id" not in out
+    assert [line.split(": ")[1] for line in error.splitlines()] == ["GKE09", "GKE10", "GKE13", "GKE14"]
+
+
+def test_the_objects_follow_the_changed_settings(plan):
+    _, out, _ = plan("l4-qat", "--gke", "--set", "vllm.maxModelLen=8192", "--set", "cloudRun.memory=24Gi")
+    (deployment,) = [one for one in yaml.safe_load_all(out) if one["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--max-model-len=8192" in container["args"]
+    assert container["resources"]["limits"]["memory"] == "24576Mi"
+
+
+def test_json_has_the_objects_with_the_findings(plan):
+    code, out, error = plan("l4-qat", "--gke", "--spare-node", "--json")
+    answer = json.loads(out)
+    assert (code, error, answer["stack"]) == (0, "", "l4-qat")
+    assert [one["id"] for one in answer["findings"]] == ["GKE12", "GKE13", "GKE14"]
+    assert answer["objects"][0]["kind"] == "ServiceAccount"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("tpu-v6e1-26b-w4a16", "--gke"), "is blocked by GKE03. Nothing was written."),
+        (("tpu-v6e1-26b-w4a16", "--gke", "--image", "here/server:v1"), 'The image "here/server:v1" has no digest.'),
+        (("tpu-v6e1-31b-w4a16", "--gke", "--image", IMAGE, "--replicas", "1:2"), "is blocked by GKE07."),
+        (("l4-qat", "--gke", "--set", "vllm.maxModelLen=9000000"), "is blocked by "),
+        (("l4-qat", "--gke", "--replicas", "3:1"), "MIN:MAX with whole numbers from 1, such as 1:3"),
+        (("l4-qat", "--gke", "--replicas", "0:1"), "MIN:MAX with whole numbers from 1, such as 1:3"),
+        (("l4-qat", "--replicas", "1:3"), "--replicas requires --gke. Add --gke."),
+        (("l4-qat", "--image", IMAGE), "STACK and --image cannot be combined."),
+        (("l4-qat", "--gke", "--costs"), "--gke and --costs cannot be combined."),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_writes_nothing(plan, arguments, says):
+    code, out, error = plan(*arguments)
+    assert (code, out) == (2, "")
+    assert says in error
+
+
+def test_a_built_image_is_served_by_the_digest_that_is_given(plan):
+    code, out, _ = plan("tpu-v6e1-31b-w4a16", "--gke", "--image", IMAGE)
+    assert code == 0
+    assert f"image: {IMAGE}" in out
+
+
+def test_without_a_project_no_name_is_made_up(plan, monkeypatch):
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    code, out, error = plan("l4-qat", "--gke")
+    assert (code, out) == (2, "")
+    assert "Set gcp:project in Pulumi.l4-qat.yaml or GOOGLE_CLOUD_PROJECT." in error
