@@ -156,19 +156,26 @@ class TinyKubelet:
             if probe is None:
                 server.ready = server.ready or (name == "readinessProbe" and self._serves(server, serving, now_s))
                 continue
-            first_s = server.began_s + probe.get("initialDelaySeconds", 0) / serving.speed
-            if now_s < server.due_s.get(name, first_s):
+            first_s: float = server.began_s + probe.get("initialDelaySeconds", 0) / serving.speed
+            due_s = server.due_s.get(name, first_s)
+            if now_s < due_s:
                 continue
-            server.due_s[name] = now_s + probe.get("periodSeconds", 10) / serving.speed
+            # All probes since the last look count, because a period can be shorter than the time between two looks.
+            period_s: float = probe.get("periodSeconds", 10) / serving.speed
+            probes = 1 + int((now_s - due_s) / period_s)
+            server.due_s[name] = due_s + probes * period_s
             succeeded = _reaches(probe, container, server) and self._serves(server, serving, now_s)
-            server.failures[name] = 0 if succeeded else server.failures.get(name, 0) + 1
+            server.failures[name] = 0 if succeeded else server.failures.get(name, 0) + probes
             failed = server.failures[name] >= probe.get("failureThreshold", 3)
             if name == "readinessProbe":
                 server.ready = succeeded or (server.ready and not failed)
             elif name == "startupProbe" and succeeded:
                 server.started = True
             elif failed:
-                server.last_failure = f"{name} failed {server.failures[name]} times, the last {now_s - server.began_s:.1f} s after the start"
+                ran_s = (now_s - server.began_s) * serving.speed
+                server.last_failure = (
+                    f"{name} failed {server.failures[name]} times in {ran_s:.0f} s: container restarted"
+                )
                 server.restarts += 1
                 server.began_s, server.started, server.ready = now_s, False, False
                 server.failures.clear()

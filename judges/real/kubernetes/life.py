@@ -43,6 +43,10 @@ class Namespace:
         found = self.project.cluster.api.items("Pod", self.name)
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def pod_names(self) -> set[str]:
+        """Return the names of those Pods."""
+        return {pod["metadata"]["name"] for pod in self.pods()}
+
     def ready(self) -> int:
         """Return how many Pods are ready."""
         return sum(is_ready(pod) for pod in self.pods())

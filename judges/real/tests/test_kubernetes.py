@@ -1,9 +1,16 @@
 """The objects of the GKE targets on a real control plane, registered by the real provider of Pulumi."""
 
+import shutil
 import time
+from dataclasses import replace
 
+import pulumi
 import pytest
 
+from gemma_serving.gke.objects import objects
+from gemma_serving.gke.rules import findings
+from gemma_serving.gke.server import NODE_START_S, GkeOptions
+from judges.real.home import ROOT, run
 from judges.real.kubernetes import programs as built
 from judges.real.kubernetes.cluster import running_cluster
 from judges.real.kubernetes.deployment import new_project
@@ -17,10 +24,10 @@ SPEED = 120
 """Seconds of a start that pass in one second, except where the autoscaler is judged in its own time."""
 START_S = 60
 """The start of a replica, with its node, to which the autoscaler's times are scaled."""
-PLANTED = "tpu-v6e1"
-FOLLOWED = "l4-12b-qat"
-ACCELERATORS = {"L4": "l4", "RTX PRO 6000": "rtx6000"}
+PLANTED, FOLLOWED = "tpu-v6e1", "l4-12b-qat"
+NEW_NAMES = {"L4": "l4", "RTX PRO 6000": "rtx6000"}
 """Names in nodes.toml of accelerators that the planner names otherwise."""
+OPTIONS = GkeOptions(replicas=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +39,8 @@ def programs(home):
 @pytest.fixture(scope="module")
 def cluster(home, programs, judge):
     """A control plane with nodes and a kubelet."""
-    judge(
-        f"Kubernetes {built.KUBERNETES}, etcd {built.module_version('go.etcd.io/etcd/server/v3')}, pulumi-kubernetes {built.PROVIDER}"
-    )
+    etcd = built.module_version("go.etcd.io/etcd/server/v3")
+    judge(f"Kubernetes {built.KUBERNETES}, etcd {etcd}, pulumi-kubernetes {built.PROVIDER}")
     with running_cluster(home, programs) as found:
         furnish(found)
         yield found
@@ -53,15 +59,14 @@ def kubelet(cluster):
 
 
 @pytest.fixture
-def namespace(home, cluster, programs, kubelet, request):
-    """Return a function that makes a namespace for a stack. What a test leaves there is deleted."""
+def namespace(home, cluster, programs, kubelet):
+    """Return a function that makes a namespace for a server. What a test leaves there is deleted."""
     made = []
 
-    def make(stack, **serving):
+    def make(server, **serving):
         name = f"judge-{len(kubelet.servings)}"
-        kubelet.servings[name] = Serving(
-            start_s=stack.start_s, concurrent=stack.server.concurrent_requests, **{"speed": SPEED} | serving
-        )
+        figures = {"start_s": server.container_start_s, "concurrent": server.concurrent_requests, "speed": SPEED}
+        kubelet.servings[name] = Serving(**figures | serving)
         made.append(Namespace(name=name, project=new_project(home, cluster, programs, name), kubelet=kubelet))
         return made[-1]
 
@@ -74,11 +79,11 @@ def namespace(home, cluster, programs, kubelet, request):
 @pytest.mark.parametrize("name", names())
 def test_selectors(name):
     """A stack selects, tolerates and takes what Google's published manifests do for its accelerator."""
-    stack = shipped(name)
-    published = accelerators()[ACCELERATORS.get(stack.server.accelerator, stack.server.accelerator)]
-    deployment = of_kind(stack.objects, "Deployment")
+    server, found = shipped(name, replicas=(2, 2))
+    published = accelerators()[NEW_NAMES.get(server.accelerator, server.accelerator)]
+    deployment = of_kind(found, "Deployment")
     spec = deployment["spec"]["template"]["spec"]
-    form = {"cloud.google.com/gke-flex-start": "true"} if stack.server.form == "flex-start" else {}
+    form = {"cloud.google.com/gke-flex-start": "true"} if server.form == "flex-start" else {}
     assert spec["nodeSelector"] == {**published["labels"], **form}
     key, _, effect = published["taint"].replace("=present", "").partition(":")
     assert {"key": key, "operator": "Exists", "effect": effect} in spec["tolerations"]
@@ -87,137 +92,162 @@ def test_selectors(name):
 
 @pytest.mark.parametrize("name", names())
 def test_life(name, namespace, notes):
-    """A stack comes up, scales, comes up again without a conflict, changes while it serves, and is destroyed without a rest."""
-    stack = shipped(name)
-    place = namespace(stack)
-    objects = stack.objects
-    notes.append(f"up: {place.project.up(objects)}")
+    """A stack comes up, scales, comes up again without a conflict, changes while it serves, and leaves nothing."""
+    try:
+        server, found = shipped(name)
+    except pulumi.RunError as error:
+        notes.append(f"with an autoscaler: {str(error).splitlines()[1]}")
+        server, found = shipped(name, replicas=(2, 2))
+    place = namespace(server)
+    if server.disk_gib > disk_left_gib(100):
+        notes.append(f"{server.disk_gib} GiB of disk; GKE's default boot disk leaves {disk_left_gib(100)}")
+    notes.append(f"up: {place.project.up(found)}")
     assert "error" not in notes[-1], notes[-1]
-    notes.append(f"ready on {place.machines()} after {place.wait_ready(1) * SPEED:.0f} planned s")
-
-    if stack.server.disk_gib > disk_left_gib(100):
-        notes.append(
-            f"needs {stack.server.disk_gib} GiB of boot disk, and GKE's default of 100 GB leaves {disk_left_gib(100)}"
-        )
+    place.wait_ready(1)
     place.serving.offered = 2 * place.serving.concurrent - 1
-    notes.append(f"2 replicas after {place.wait_ready(2):.0f} s")
-    again = place.project.up(objects)
-    notes.append(f"second up: {again}")
-    assert again == f"{len(objects) + 3} unchanged", again
+    notes.append(f"2 replicas on {place.machines()} after {place.wait_ready(2):.0f} s")
+    notes.append(f"second up: {place.project.up(found)}")
+    assert notes[-1].endswith(f"{len(found) + 3} unchanged"), notes[-1]
     assert place.replicas() == 2
 
-    before = {pod["metadata"]["name"] for pod in place.pods()}
+    before = place.pod_names()
     with place.called() as traffic:
-        change = place.project.up(changed(objects, lambda one: container(one)["args"].append("--max-log-len=1")))
+        change = place.project.up(changed(found, lambda one: container(one)["args"].append("--max-log-len=1")))
         assert "error" not in change, change
-        place.wait(
-            lambda: place.ready() == 2 and not before & {pod["metadata"]["name"] for pod in place.pods()},
-            "2 new Pods",
-            120,
-        )
+        place.wait(lambda: place.ready() == 2 and not before & place.pod_names(), "2 new Pods", 120)
     notes.append(f"change: {change}; {traffic.calls} calls, {len(traffic.failures)} failed")
     assert not traffic.failures, traffic.failures[:3]
 
-    gone = place.project.destroy()
-    notes.append(f"destroy: {gone}")
+    notes.append(f"destroy: {place.project.destroy()}")
     api = place.project.cluster.api
-    place.wait(lambda: not api.present(place.name), f"nothing in the namespace: {api.present(place.name)}", 60)
-    print(f"\n{name}: " + "; ".join(notes))
+    place.wait(lambda: not api.present(place.name), "nothing in the namespace", 60)
+    print(f"\n{name}: {'; '.join(notes)}")
+
+
+def test_every_option(namespace, notes):
+    """The published definitions accept the objects of a server with a token, a Gateway and a spare node, and its Pod starts."""
+    server = replace(shipped(PLANTED).server, token_secret="projects/local-project/secrets/hf/versions/latest")
+    found = objects(server, GkeOptions(replicas=(1, 2), gateway="gateway", spare_node=True))
+    place = namespace(server)
+    notes.append(f"{', '.join(one['kind'] for one in found)}: {place.project.up(found)}")
+    assert "error" not in notes[-1], notes[-1]
+    place.wait_ready(1)
+
+
+def test_yaml(namespace, notes):
+    """Kubectl applies what `gemma plan STACK --gke` prints, and its `rollout status` waits until the server is ready."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    place = namespace(shipped(PLANTED).server)
+    printed = run([str(ROOT / "gemma"), "plan", PLANTED, "--gke", "--replicas", "1:2"])
+    assert printed.returncode == 0, printed.stderr
+    kubectl = ["kubectl", f"--kubeconfig={place.project.cluster.kubeconfig}", f"--namespace={place.name}"]
+    for words in (
+        ["apply", "--filename=-"],
+        ["rollout", "status", f"deployment/gemma-{PLANTED}", "--timeout=60s"],
+        ["delete", "--filename=-"],
+    ):
+        done = run([*kubectl, *words], given=printed.stdout)
+        notes.append(f"{' '.join(words[:2])}: {' '.join((done.stdout or done.stderr).split()[-3:])}")
+        assert done.returncode == 0, done.stderr
 
 
 def test_autoscaler(namespace, notes):
-    """The autoscaler follows the waiting requests up and down, and never has more replicas than the requests need."""
-    stack = shipped(FOLLOWED, replicas=(1, 4))
-    factor = stack.server.replica_start_s / START_S
-    place = namespace(stack, node_s=stack.node_s, speed=factor)
-    up = place.project.up(scaled(stack.objects, factor))
+    """The autoscaler follows the requests up and down, and never has more replicas than they need."""
+    server, found = shipped(FOLLOWED, replicas=(1, 4))
+    factor = server.replica_start_s / START_S
+    place = namespace(server, node_s=NODE_START_S, speed=factor)
+    up = place.project.up(scaled(found, factor))
     assert "error" not in up, up
     place.wait_ready(1)
-    concurrent, began_s = place.serving.concurrent, time.monotonic()
-    for offered, needed in ((1.8, 2), (2.8, 3), (0.5, 1)):
-        place.serving.offered = round(offered * concurrent)
-        most, changed_s = 0, time.monotonic()
-        while time.monotonic() - changed_s < 1.5 * START_S or (
-            place.ready() != needed and time.monotonic() - changed_s < 6 * START_S
+    for share, needed in ((1.8, 2), (2.8, 3), (0.5, 1)):
+        place.serving.offered = round(share * place.serving.concurrent)
+        highest = []
+        began_s = time.monotonic()
+        # Long enough for one replica too many to be seen, and for one policy period for each that goes.
+        while (passed_s := time.monotonic() - began_s) < 1.5 * START_S or (
+            place.ready() != needed and passed_s < 6 * START_S
         ):
-            most = max(most, place.replicas())
+            highest.append(place.replicas())
             time.sleep(1)
         notes.append(
-            f"{offered:g} replicas' requests: {needed} ready, at most {most}, {time.monotonic() - began_s:.0f} s"
+            f"{share:g} servers' requests: {highest[0]} to {max(highest)}, then {place.ready()} after {passed_s:.0f} s"
         )
         assert place.ready() == needed, f"{notes}: {place.state()}"
-        assert most <= max(needed, most if needed == 1 else 0), notes
+        assert max(highest) == max(needed, highest[0]), notes
 
 
 def test_autoscaler_without_behavior(namespace, notes):
-    """Without the planned behavior the same requests start more replicas than they need, so this judge would see it."""
-    stack = shipped(FOLLOWED, replicas=(1, 4))
-    factor = stack.server.replica_start_s / START_S
-    place = namespace(stack, node_s=stack.node_s, speed=factor)
-    place.project.up(changed(stack.objects, lambda one: one["spec"].pop("behavior"), "HorizontalPodAutoscaler"))
+    """Planted: without the planned behavior, the same requests start more replicas than they need."""
+    server, found = shipped(FOLLOWED, replicas=(1, 4))
+    place = namespace(server, node_s=NODE_START_S, speed=server.replica_start_s / START_S)
+    place.project.up(changed(found, lambda one: one["spec"].pop("behavior"), "HorizontalPodAutoscaler"))
     place.wait_ready(1)
     place.serving.offered = round(1.8 * place.serving.concurrent)
     place.wait(lambda: place.replicas() > 2, "more than 2 replicas", START_S)
-    notes.append(f"{place.replicas()} replicas for requests of 1.8")
+    notes.append(f"{place.replicas()} replicas for the requests of 1.8 servers")
+
+
+def plant(namespace, change):
+    """Deploy the objects of a stack with a planted fault, and return its place and the ids of the blocking findings."""
+    server, found = shipped(PLANTED)
+    planted = changed(found, change)
+    blocking = [one.id for one in findings(server, OPTIONS, planted) if one.severity == "block"]
+    place = namespace(server)
+    return place, f"finding {', '.join(blocking) or 'none'}; {place.project.up(planted)}", planted
 
 
 def test_wrong_selector(namespace, notes):
-    """The scheduler refuses a selector that no node of Google's manifests has."""
-    place = namespace(stack := shipped(PLANTED))
-
-    def plant(deployment):
-        deployment["spec"]["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] = "1x1x1"
-
-    place.project.up(changed(stack.objects, plant))
+    """Planted: the scheduler refuses a selector that no node of Google's manifests has."""
+    topology = {"cloud.google.com/gke-tpu-topology": "1x1x1"}
+    place, _, _ = plant(namespace, lambda one: one["spec"]["template"]["spec"]["nodeSelector"].update(topology))
     place.wait(lambda: "didn't match Pod's node affinity/selector" in place.state(), "a refusal", 30)
     notes.append(place.project.cluster.api.scheduling(place.name))
 
 
 def test_missing_toleration(namespace, notes):
-    """The scheduler refuses a Pod that does not tolerate the accelerator's taint."""
-    place = namespace(stack := shipped(PLANTED))
-    place.project.up(changed(stack.objects, lambda one: one["spec"]["template"]["spec"].pop("tolerations")))
+    """Planted: the scheduler refuses a Pod that does not tolerate the accelerator's taint."""
+    place, _, _ = plant(namespace, lambda one: one["spec"]["template"]["spec"].pop("tolerations"))
     place.wait(lambda: "untolerated taint" in place.state(), "a refusal", 30)
     notes.append(place.project.cluster.api.scheduling(place.name))
 
 
 def test_replicas_beside_autoscaler(namespace, notes):
-    """The API server refuses the second up of a Deployment that declares replicas beside an autoscaler."""
-    place = namespace(stack := shipped(PLANTED))
-    planted = changed(stack.objects, lambda one: one["spec"].update(replicas=1))
-    place.project.up(planted)
+    """Planted: a finding refuses replicas beside an autoscaler, and the API server the next up."""
+    place, told, planted = plant(namespace, lambda one: one["spec"].update(replicas=1))
     place.wait_ready(1)
     place.serving.offered = 2 * place.serving.concurrent
     place.wait_ready(2)
-    notes.append(place.project.up(changed(planted, lambda one: container(one)["args"].append("--max-log-len=1"))))
-    assert "error" in notes[-1]
-    assert "conflict" in notes[-1]
+    again = place.project.up(changed(planted, lambda one: container(one)["args"].append("--max-log-len=1")))
+    notes.append(f"{told}; second up: {again}")
+    assert "GKE05" in told
+    assert "conflict" in again
 
 
 def test_short_probe(namespace, notes):
-    """The kubelet restarts a server whose startup probe gives up before the planned start ends, and it never becomes ready."""
-    place = namespace(stack := shipped(PLANTED))
-    place.project.up(changed(stack.objects, lambda one: container(one)["startupProbe"].update(failureThreshold=30)))
+    """Planted: a finding refuses a startup probe that gives up before the planned start ends, and the kubelet restarts the server."""
+    place, told, _ = plant(namespace, lambda one: container(one)["startupProbe"].update(failureThreshold=60))
     place.wait(lambda: "startupProbe failed" in place.state(), "a restart", 60)
-    notes.append(place.state())
+    notes.append(f"{told}; {place.state()}")
+    assert "GKE06" in told
     assert place.ready() == 0
 
 
 def test_tag(namespace, notes):
-    """The judge's rule in the API server refuses an image by tag."""
-    place = namespace(stack := shipped(PLANTED))
-    notes.append(
-        place.project.up(changed(stack.objects, lambda one: container(one).update(image="vllm/vllm-tpu:latest")))
-    )
-    assert "all containers have an image by digest" in notes[-1]
+    """Planted: a finding refuses an image by tag, and so does the judge's policy in the API server."""
+    _, told, _ = plant(namespace, lambda one: container(one).update(image="vllm/vllm-tpu:latest"))
+    notes.append(told)
+    assert "GKE03" in told
+    assert "all containers have an image by digest" in told
 
 
 def test_secret_in_environment(namespace, notes):
-    """The judge's rule in the API server refuses a secret in an environment value."""
-    place = namespace(stack := shipped(PLANTED))
+    """Planted: a finding refuses a secret in an environment value, and so does the judge's policy in the API server."""
     secret = {"name": "HF_TOKEN", "value": "hf_not_a_real_token_0123456789"}
-    notes.append(place.project.up(changed(stack.objects, lambda one: container(one)["env"].append(secret))))
-    assert "secret in its environment" in notes[-1]
+    _, told, _ = plant(namespace, lambda one: container(one)["env"].append(secret))
+    notes.append(told)
+    assert "GKE04" in told
+    assert "secret in its environment" in told
 
 
 def test_not_judged(cluster, notes):
