@@ -36,7 +36,7 @@ class GkeProject:
         own |= {
             "PATH": f"{self.programs.provider}:{own['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "packages"), own.get("PYTHONPATH", "")]),
-            "KUBECONFIG": str(self.cluster.kubeconfig),
+            "KUBECONFIG": str(self.cluster.folder / "kubeconfig"),
             "PULUMI_BACKEND_URL": f"file://{self.folder}",
             "PULUMI_CONFIG_PASSPHRASE": "judge",
             "PULUMI_SKIP_UPDATE_CHECK": "true",
@@ -67,7 +67,7 @@ class GkeProject:
 
 def new_project(home: RealHome, cluster: Cluster, programs: Programs, namespace: str) -> GkeProject:
     """Make a namespace, which belongs to the cluster's owner, and a project for it."""
-    cluster.api.create("api/v1/namespaces", {"metadata": {"name": namespace}})
+    cluster.api.call("POST", "api/v1/namespaces", {"metadata": {"name": namespace}})
     folder = home.folder / "kubernetes" / namespace
     shutil.copytree(_PROGRAM, folder)
     (folder / ".venv").symlink_to(ROOT / ".venv")

@@ -4,9 +4,10 @@ import copy
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from judges.real.kubernetes.api import Object
@@ -59,19 +60,19 @@ class Namespace:
         """Return the machine types of the Pods."""
         return ", ".join(sorted({pod["spec"].get("nodeName", "none").rpartition("-")[0] for pod in self.pods()}))
 
-    def state(self) -> str:
-        """Return why Pods are not ready, in the words of the scheduler, the kubelet or the controllers."""
-        api = self.project.cluster.api
+    def refusal(self) -> str:
+        """Return why Pods are not ready, in the words of the scheduler or the kubelet."""
+        conditions: Iterable[Object] = chain.from_iterable(pod["status"].get("conditions", []) for pod in self.pods())
+        said = [str(one["message"]) for one in conditions if one.get("reason") == "Unschedulable"]
         servers = [one for key, one in self.kubelet.servers.items() if key.startswith(f"{self.name}/")]
-        said = [api.scheduling(self.name), *(one.problem or one.last_failure for one in servers)]
-        said += [one["message"] for one in api.items("Event", self.name) if one["type"] == "Warning"]
-        return "; ".join(dict.fromkeys(filter(None, said))) or f"{self.ready()} of {len(self.pods())} Pods are ready"
+        said += [one.waits_for or one.last_restart for one in servers]
+        return "; ".join(dict.fromkeys(filter(None, said)))
 
     def wait(self, condition: Callable[[], object], what: str, limit_s: float) -> float:
         """Wait for a condition and return the seconds. Fails with the cluster's own words."""
         began_s = time.monotonic()
         while not condition():
-            assert time.monotonic() - began_s < limit_s, f"{what}: not within {limit_s:.0f} s. {self.state()}"
+            assert time.monotonic() - began_s < limit_s, f"no {what} within {limit_s:.0f} s. {self.refusal()}"
             time.sleep(_POLL_S)
         return time.monotonic() - began_s
 
@@ -91,7 +92,7 @@ class Namespace:
                 traffic.calls += 1
                 if not ready:
                     traffic.failures.append("no ready endpoint")
-                elif not self.kubelet.answers(self.name, *random.choice(ready), time.monotonic()):  # noqa: S311 - a load balancer
+                elif not self.kubelet.answers(self.name, *random.choice(ready)):  # noqa: S311 - a load balancer
                     traffic.failures.append(f"{len(ready)} ready endpoints, and the chosen one does not answer")
 
         thread = threading.Thread(target=call, daemon=True)
