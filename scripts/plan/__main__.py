@@ -5,7 +5,7 @@ r"""Plan a deployment before it costs anything.
   gemma plan --compare l4-12b-qat tpu-v6e1
   gemma plan l4-qat --costs
   gemma plan tpu-v6e1 --compile
-  gemma plan l4-qat --gke --replicas 1:3 > server.yaml
+  gemma plan l4-qat --gke --replicas 1:3
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set vllm.maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
