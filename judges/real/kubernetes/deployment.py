@@ -30,30 +30,23 @@ class GkeProject:
     cluster: Cluster
     programs: Programs
 
-    def pulumi(self, *words: str) -> CompletedProcess[str]:
-        """Run the engine on the stack."""
-        own = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN)}
-        own |= {
-            "PATH": f"{self.programs.provider}:{own['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "packages"), own.get("PYTHONPATH", "")]),
+    def variables(self, path: str, root: Path) -> dict[str, str]:
+        """Return the environment of an engine that deploys to the cluster. `path`: of programs. `root`: the checkout with the modules."""
+        modules = [str(root), str(root / "packages"), os.environ.get("PYTHONPATH", "")]
+        return {
+            "PATH": f"{self.programs.provider}:{path}",
+            "PYTHONPATH": os.pathsep.join(modules),
             "KUBECONFIG": str(self.cluster.folder / "kubeconfig"),
-            "PULUMI_BACKEND_URL": f"file://{self.folder}",
-            "PULUMI_CONFIG_PASSPHRASE": "judge",
-            "PULUMI_SKIP_UPDATE_CHECK": "true",
         }
-        command = [
-            str(Path(sys.executable).with_name("pulumi")),
-            *words,
-            "--stack",
-            _STACK,
-            "--non-interactive",
-            "--color=never",
-        ]
-        return run(
-            ["env", "-i", *(f"{key}={value}" for key, value in own.items()), *command],
-            limit_s=_LIMIT_S,
-            folder=self.folder,
-        )
+
+    def pulumi(self, *words: str) -> CompletedProcess[str]:
+        """Run the engine on the stack, without the variables of a real project."""
+        own = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN)}
+        own |= self.variables(own["PATH"], ROOT)
+        own |= {"PULUMI_BACKEND_URL": f"file://{self.folder}", "PULUMI_CONFIG_PASSPHRASE": "judge"}
+        pulumi = [str(Path(sys.executable).with_name("pulumi")), "--non-interactive", "--color=never", *words]
+        command = ["env", "-i", *(f"{key}={value}" for key, value in own.items()), *pulumi, f"--stack={_STACK}"]
+        return run(command, limit_s=_LIMIT_S, folder=self.folder)
 
     def up(self, objects: Sequence[Object]) -> str:
         """Deploy objects without a preview, and return the engine's summary or the first error."""

@@ -28,9 +28,11 @@ class Serving:
     node_s: float = 0
     """From the Pod's start until its container starts, as if its node had to be made."""
     speed: float = 1.0
-    """Seconds of a start and of the probes that pass in one second."""
+    """Seconds of a start, of the probes and of the metrics' age that pass in one second."""
     concurrent: int = 16
     """Requests that a server runs at a time; others wait in its queue."""
+    metric_age_s: float = 60
+    """Age of the metrics that the autoscaler reads. Assumed: scrapes are 15 s apart, and Cloud Monitoring and the adapter add to it."""
     offered: int = 0
     """Requests that callers have open, spread evenly over the servers that are ready."""
 
@@ -63,6 +65,8 @@ class TinyKubelet:
         """By namespace."""
         self.servers: dict[str, Server] = {}
         """By namespace/name of the Pod."""
+        self.seen: dict[str, list[tuple[float, list[Object]]]] = {}
+        """Metrics by the path of the question, with the time when they were so."""
         self.errors: list[str] = []
         self._api, self._nodes = api, nodes
         self._end = threading.Event()

@@ -78,7 +78,7 @@ class Namespace:
 
     def wait_ready(self, count: int, limit_s: float = 90) -> float:
         """Wait until a number of Pods is ready."""
-        return self.wait(lambda: self.ready() == count, f"{count} ready Pods", limit_s)
+        return self.wait(lambda: self.ready() >= count, f"{count} ready Pods", limit_s)
 
     @contextmanager
     def called(self) -> Generator[Traffic]:

@@ -4,6 +4,7 @@ import json
 import re
 import ssl
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -44,7 +45,11 @@ def answer_of(cluster: Cluster, kubelet: TinyKubelet, address: str) -> Object:
         {"describedObject": {"kind": "Pod", "name": name}, "value": f"{1000 * total // len(ready)}m", **common}
         for name in ready
     ]
-    return {"kind": "MetricValueList", "apiVersion": _VERSION, "metadata": {}, "items": items}
+    now_s = time.monotonic()
+    seen = kubelet.seen.setdefault(address, [])
+    seen.append((now_s, items))
+    old = [found for at_s, found in seen if at_s <= now_s - serving.metric_age_s / serving.speed]
+    return {"kind": "MetricValueList", "apiVersion": _VERSION, "metadata": {}, "items": old[-1] if old else []}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pulumi
 import pytest
@@ -19,12 +20,13 @@ from judges.real.kubernetes.life import Namespace, changed, container, of_kind, 
 from judges.real.kubernetes.metrics import running_adapter
 from judges.real.kubernetes.shipped import PROJECT, names, shipped
 from judges.real.kubernetes.world import NOT_JUDGED, disk_left_gib, furnish, nodes, table
+from judges.real.project import project_in_cloud
 
 SPEED = 120
 """Seconds of a start that pass in one second, except where the autoscaler is judged in its own time."""
 START_S = 60
 """The start of a replica, with its node, to which the autoscaler's times are scaled."""
-PLANTED, FOLLOWED = "tpu-v6e1", "l4-12b-qat"
+PLANTED, FOLLOWED, EXAMPLE = "tpu-v6e1", "l4-12b-qat", "l4-12b-qat"
 NEW_NAMES = {"L4": "l4", "RTX PRO 6000": "rtx6000"}
 """Names in nodes.toml of accelerators that the planner names otherwise."""
 OPTIONS = GkeOptions(replicas=(1, 2))
@@ -150,6 +152,32 @@ def test_yaml(namespace, notes):
         done = run([*kubectl, *words], given=printed.stdout)
         notes.append(f"{' '.join(words[:2])}: {' '.join((done.stdout or done.stderr).split()[-3:])}")
         assert done.returncode == 0, done.stderr
+
+
+def test_example(home, namespace, notes):
+    """examples/gke deploys its stack in one graph with the grants on its bucket, and destroy leaves only the bucket."""
+    place = namespace(shipped(EXAMPLE).server)
+    with project_in_cloud(home, name="kubernetes", speed=100) as project:
+        bucket = f"storage/storage/v1/b/{PROJECT}-gemma-{EXAMPLE}-models"
+        project.send(
+            "POST", f"storage/storage/v1/b?project={PROJECT}", {"name": Path(bucket).name, "location": "US-EAST4"}
+        )
+        folder = project.folder / "examples/gke"
+        (folder / ".venv").symlink_to(project.folder / ".venv")
+        variables = {**project.variables, **place.project.variables(project.variables["PATH"], project.folder)}
+        program = replace(project, folder=folder, variables=variables)
+        program.pulumi("stack", "init", "judged")
+        settings = {"gcp:project": PROJECT, "context": "judge", "namespace": place.name}
+        program.pulumi("config", "set-all", *(f"--plaintext={key}={value}" for key, value in settings.items()))
+        program.pulumi("up", "--yes", "--skip-preview")
+        notes.append(f"ready after {place.wait_ready(1):.0f} s on {place.machines()}")
+        members = [one for row in project.get(f"{bucket}/iam")["bindings"] for one in row["members"]]
+        notes.append(f"the bucket has the member {next(one for one in members if f'/ns/{place.name}/sa/' in one)}")
+        program.pulumi("destroy", "--yes", "--skip-preview")
+        assert not [
+            one for row in project.get(f"{bucket}/iam")["bindings"] for one in row["members"] if place.name in one
+        ]
+        place.wait(lambda: not place.project.cluster.api.present(place.name), "empty namespace", 60)
 
 
 def test_autoscaler(namespace, notes):
