@@ -30,7 +30,8 @@ _DISK_MARGIN_GIB: Final = 10
 def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, options: GkeOptions) -> GkeServer:
     """Return the server of a stack. `subject` and `plan` are the stack's own, so its flags and its environment stay the same.
 
-    Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU.
+    Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU. The weights of
+    a TPU count as copied from the bucket first, which is slower, because no public log measures a mount there.
     """
     planned = PlannedServer(
         settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True

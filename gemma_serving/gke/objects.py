@@ -36,12 +36,11 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
     """
     values = {name: json.dumps(value) for name, value in _values(server, options).items()}
     left_out = set(_left_out(server, options))
-    place = {"namespace": options.namespace} if options.namespace else {}
     labels = {_NAME_LABEL: server.name, f"app.kubernetes.io/{MANAGED_BY_LABEL}": PRODUCT}
     found: list[KubernetesObject] = []
     for one in map(_without_nulls, yaml.safe_load_all(_template().substitute(values))):
         if one["kind"] not in left_out:
-            metadata = {"name": server.name, **place, "labels": labels, **one.get("metadata", {})}
+            metadata = {"name": server.name, "labels": labels, **one.get("metadata", {})}
             found.append(
                 {"apiVersion": one["apiVersion"], "kind": one["kind"], "metadata": metadata}
                 | {**one, "metadata": metadata}

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +14,10 @@ from gemma_serving.gke.server import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.units import duration
+from gemma_serving.planning.units import duration, to_gib
 
 _CLUSTER_USD_PER_HOUR: Final = 0.10
+_BOOT_DISK_GB: Final = 100
 _LONGEST_PERIOD_S: Final = 1_800
 _FLEX_START_ZONES: Final = ("asia-northeast1-b", "us-east5-a", "us-east5-b")
 """Of v6e, the only TPU with objects. Cloud TPU has more."""
@@ -54,6 +56,7 @@ def findings(
         "GKE10": least == 1 and not options.spare_node,
         "GKE11": most > 1 and not options.gateway,
         "GKE12": server.environment.get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1",
+        "GKE15": server.disk_gib > _disk_left_gib(_BOOT_DISK_GB),
         "GKE13": True,
         "GKE14": True,
     }
@@ -67,6 +70,9 @@ def findings(
         "start": duration(server.replica_start_s),
         "zones": ", ".join(server.zones),
         "flex_zones": ", ".join(_FLEX_START_ZONES),
+        "disk": str(server.disk_gib),
+        "disk_left": f"{_disk_left_gib(_BOOT_DISK_GB):.0f}",
+        "disk_size": str(next(size for size in count(_BOOT_DISK_GB, 50) if _disk_left_gib(size) >= server.disk_gib)),
         "name": server.name,
         "price": _price(server, options),
     }
@@ -86,10 +92,18 @@ def _probe_s(probe: KubernetesObject) -> int:
     return probe.get("periodSeconds", 0) * probe.get("failureThreshold", 0)
 
 
+def _disk_left_gib(disk_gb: int) -> float:
+    """Return what GKE leaves of a boot disk for Pods, up to 250 GB (source: GKE15)."""
+    whole_gib = to_gib(disk_gb * 1e9)
+    return 0.9 * whole_gib - (6 + 0.35 * whole_gib)
+
+
 def _price(server: GkeServer, options: GkeOptions) -> str:
     """Return the price of the minimum and of the maximum, each with the cluster's fee."""
     usd, fee = server.usd_per_hour, f"${_CLUSTER_USD_PER_HOUR:.2f}/h of the cluster"
     if usd is None:
         return f"The price of a replica's node is unknown. Add the {fee}."
-    whole = [f"${count * usd + _CLUSTER_USD_PER_HOUR:.2f}/h for {count}" for count in dict.fromkeys(options.replicas)]
+    whole = [
+        f"${number * usd + _CLUSTER_USD_PER_HOUR:.2f}/h for {number}" for number in dict.fromkeys(options.replicas)
+    ]
     return f"The node of a replica costs ${usd:.2f}/h ({server.form}). With the {fee}, that is {' and '.join(whole)}."

@@ -22,14 +22,12 @@ _MINUTE_S: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GkeOptions:
-    """Choices of the cluster's owner. A cluster, a namespace, a node pool, a ComputeClass and a Gateway are named, never created."""
+    """Choices of the cluster's owner. A ComputeClass and a Gateway are named, never created; kubectl or Pulumi's provider adds the namespace."""
 
     replicas: tuple[int, int] = (1, 1)
     """Minimum and maximum. With different numbers, an autoscaler chooses between them."""
     image: str = ""
     """REPOSITORY@sha256:..., instead of the stack's image. Required for a stack that builds its image."""
-    namespace: str = ""
-    """Namespace of all objects. Empty: they have none, and kubectl or Pulumi's provider supplies it."""
     compute_class: str = ""
     """ComputeClass, which replaces the node selectors and the form of capacity."""
     gateway: str = ""

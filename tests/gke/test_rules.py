@@ -101,6 +101,13 @@ def test_a_planted_fault_is_named(plant, identifier, says):
         ("tpu-v6e4", {}, {}, "GKE10", "downtime of up to 19 min"),
         ("tpu-v6e4", {}, {}, "GKE11", "a second replica may get no traffic"),
         ("l4-qat", {}, {}, "GKE12", "CUDA compatibility"),
+        (
+            "tpu-v6e4-31b",
+            {},
+            {},
+            "GKE15",
+            "needs 69 GiB of its node's boot disk for the weights, but the default disk of 100 GB leaves 45 GiB",
+        ),
         ("l4-qat", {}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
         (
             "l4-qat",
@@ -139,7 +146,14 @@ def test_a_choice_removes_its_warning(options, gone):
 
 
 def test_every_rule_has_an_id_in_order_and_a_sentence_with_its_source():
-    assert list(GKE_RULES) == [f"GKE{number:02}" for number in range(1, len(GKE_RULES) + 1)]
+    assert sorted(GKE_RULES) == [f"GKE{number:02}" for number in range(1, len(GKE_RULES) + 1)]
     order = [("block", "warn", "info").index(one["severity"]) for one in GKE_RULES.values()]
     assert order == sorted(order)
     assert all(re.search(r"\.$|^\{", one["message"]) and one["source"] for one in GKE_RULES.values())
+
+
+@pytest.mark.parametrize(("stack", "size"), [("tpu-v6e4-31b", "150"), ("tpu-v6e4", None)])
+def test_weights_that_do_not_fit_on_the_default_disk_need_a_larger_one(stack, size):
+    found = found_in(stack)
+    assert ("GKE15" in found) is (size is not None)
+    assert size is None or found["GKE15"].advice.endswith(f"--disk-size={size}.")
