@@ -1,6 +1,6 @@
 """A vLLM server on an existing GKE cluster: the Kubernetes objects of its plan, registered with Pulumi's Kubernetes provider."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 import pulumi
@@ -14,9 +14,10 @@ from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.annotations import Checked, Matching
 
 _ANNOTATIONS: Final = {
-    # The provider neither waits for Pods nor reports them as a failure in a refresh.
+    # An update does not wait for Pods, and a refresh does not report them as failed.
     "pulumi.com/skipAwait": "true",
-    # Without waiting, a foreground deletion would leave the Deployment for the drain time, and an `up` during it would change what then vanishes.
+    # Nor does a deletion then wait for a Deployment's Pods. In the foreground, the object would stay until they have ended, and a new `up`
+    # before that would update an object that then disappears.
     "pulumi.com/deletionPropagationPolicy": "background",
 }
 """Annotations of each object for Pulumi's provider (pulumi-kubernetes, provider/pkg/metadata/overrides.go)."""
@@ -60,13 +61,6 @@ class GkeModelServerArgs:
     """Bucket with the weights. `workload_member` must be one of its readers."""
     token: StoredSecret | ExistingSecret | None = None
     """Hugging Face token. `workload_member` must be one of its readers."""
-
-    def problems(self) -> Iterator[str]:
-        """Yield each object of another namespace, for which a grant would name other Pods."""
-        for item in self.objects:
-            stated = as_mapping(item["metadata"]).get("namespace", self.namespace)
-            if stated != self.namespace:
-                yield f'`namespace` is "{self.namespace}", but an object in `objects` has "{stated}". Set both to the same one'
 
 
 def workload_member(

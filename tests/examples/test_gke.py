@@ -89,7 +89,7 @@ def test_a_token_is_a_file_that_only_its_pods_may_read(declare, monkeypatch, tmp
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("choices", [{}, {"replicas": (2, 5), "gateway": "inference", "namespace": "models"}])
+@pytest.mark.parametrize("choices", [{}, {"replicas": (2, 5), "gateway": "inference"}])
 def test_the_schemas_of_kubernetes_accept_each_object(declare, name, choices):
     found = planned(declare, FILES[name], **(choices if name != SLOW else {}))
     assert {one["kind"] for one in found} & OF_GKE

@@ -160,6 +160,7 @@ OTHER_LINES = {
     "evaluate.md": "not run: installs lm-evaluation-harness with PyTorch, 6 GB",
     "folder.md": "tests/authors/release/test_project_folder.py",
     "get-started.md": "tests/engine/test_user_install.py",
+    "grow.md": "not run: lines of gcloud and kubectl for a cluster, which the local cloud does not simulate",
     "local-cloud.md": "not run: a shell with variables of a running local cloud; tests start it through its modules",
     "observability.md": "tests/cloud/test_alerts.py",
     "one-evening.md": "not run: needs a real project and ten dollars",
