@@ -92,6 +92,16 @@ def test_selectors(name):
     assert published["resource"] in container(deployment)["resources"]["limits"]
 
 
+def change_under_traffic(place, found, replicas):
+    """Change a flag while callers call, and return a note and the failed calls."""
+    before = place.pod_names()
+    with place.called() as traffic:
+        change = place.project.up(changed(found, lambda one: container(one)["args"].append("--max-log-len=1")))
+        assert "error" not in change, change
+        place.wait(lambda: place.ready() == replicas and not before & place.pod_names(), "new Pods", 120)
+    return f"change: {change}; {traffic.calls} calls, {len(traffic.failures)} failed", traffic.failures
+
+
 @pytest.mark.parametrize("name", names())
 def test_life(name, namespace, notes):
     """A stack comes up, scales, comes up again without a conflict, changes while it serves, and leaves nothing."""
@@ -112,13 +122,9 @@ def test_life(name, namespace, notes):
     assert notes[-1].endswith(f"{len(found) + 3} unchanged"), notes[-1]
     assert place.replicas() == 2
 
-    before = place.pod_names()
-    with place.called() as traffic:
-        change = place.project.up(changed(found, lambda one: container(one)["args"].append("--max-log-len=1")))
-        assert "error" not in change, change
-        place.wait(lambda: place.ready() == 2 and not before & place.pod_names(), "2 new Pods", 120)
-    notes.append(f"change: {change}; {traffic.calls} calls, {len(traffic.failures)} failed")
-    assert not traffic.failures, traffic.failures[:3]
+    told, failures = change_under_traffic(place, found, 2)
+    notes.append(told)
+    assert not failures, failures[:3]
 
     notes.append(f"destroy: {place.project.destroy()}")
     api = place.project.cluster.api
@@ -223,6 +229,17 @@ def plant(namespace, change):
     blocking = [one.id for one in findings(server, OPTIONS, planted) if one.severity == "block"]
     place = namespace(server)
     return place, f"finding {', '.join(blocking) or 'none'}; {place.project.up(planted)}", planted
+
+
+def test_change_of_one_replica(namespace, notes):
+    """Planted: a warning says that a change of one replica without a spare node is downtime, and callers see it."""
+    server, found = shipped(PLANTED, replicas=(1, 1))
+    place = namespace(server)
+    place.project.up(found)
+    place.wait_ready(1)
+    told, failures = change_under_traffic(place, found, 1)
+    notes.append(f"{told}: {failures[0]}")
+    assert "GKE10" in {one.id for one in findings(server, GkeOptions(), found)}
 
 
 def test_wrong_selector(namespace, notes):
