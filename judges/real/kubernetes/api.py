@@ -59,6 +59,11 @@ class Api:
         """Return the objects of a kind, in a namespace or in all."""
         return self.call("GET", _PATHS[kind].format(f"namespaces/{namespace}/" if namespace else "") + query)["items"]
 
+    def require_valid(self, namespace: str, item: Object) -> None:
+        """Let the API server check an object without creating it. Raises RefusedError, also for a field that it does not have."""
+        path = _PATHS[item["kind"]].format(f"namespaces/{namespace}/")
+        self.call("POST", f"{path}?dryRun=All&fieldValidation=Strict", item)
+
     def present(self, namespace: str) -> list[str]:
         """Return kind and name of each object in a namespace, without its events and the account that Kubernetes makes."""
         found = [(kind, item["metadata"]["name"]) for kind in _PATHS for item in self.items(kind, namespace)]

@@ -137,6 +137,8 @@ def test_every_option(namespace, notes):
     server = replace(shipped(PLANTED).server, token_secret="projects/local-project/secrets/hf/versions/latest")
     found = objects(server, GkeOptions(replicas=(1, 2), gateway="gateway", spare_node=True))
     place = namespace(server)
+    for one in found:
+        place.project.cluster.api.require_valid(place.name, one)
     notes.append(f"{', '.join(one['kind'] for one in found)}: {place.project.up(found)}")
     assert "error" not in notes[-1], notes[-1]
     place.wait_ready(1)
