@@ -9,7 +9,7 @@ import pulumi_gcp as gcp
 
 from gemma_serving.components.checks import Owner, argument, arguments, program_ownership, require_names, require_valid
 from gemma_serving.components.model_bucket import ModelBucket
-from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
+from gemma_serving.components.stored_secret import Secret
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from gemma_serving.contracts.resource_types import SERVICE_COMPONENT
@@ -61,7 +61,7 @@ class DirectVpc:
 
     network: pulumi.Input[text.Network]
     """projects/P/global/networks/N."""
-    subnetwork: text.Subnetwork
+    subnetwork: pulumi.Input[text.Subnetwork]
     """Name of the subnet in the service's region. Each instance takes an address, so a full subnet stops scaling."""
     tag: text.ResourceName
     """Network tag that firewall rules refer to."""
@@ -74,7 +74,7 @@ class Collector:
     image: text.ImageByDigest
     """Reference by digest."""
     config: str
-    secrets: Mapping[text.Variable, StoredSecret | ExistingSecret]
+    secrets: Mapping[text.Variable, Secret]
     """The server's API key by its variable, if it has one."""
 
 
@@ -184,7 +184,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
                 parent=self,
                 custom_timeouts=_timeouts(args.startup_probe),
                 depends_on=[
-                    *args.server.secrets.values(),
+                    *args.server.needed,
                     *([args.bucket] if args.mounted and isinstance(args.bucket, ModelBucket) else []),
                 ],
             ),
@@ -319,7 +319,7 @@ def _readiness(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateCo
 
 
 def _variables(
-    environment: Mapping[str, str], secrets: Mapping[str, StoredSecret | ExistingSecret]
+    environment: Mapping[str, str], secrets: Mapping[str, Secret]
 ) -> list[gcp.cloudrunv2.ServiceTemplateContainerEnvArgs]:
     plain = [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(name=key, value=value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 import pulumi
 import pulumi_gcp as gcp
@@ -135,6 +135,23 @@ class ExistingSecret(pulumi.ComponentResource):
         self.version_name = pulumi.Output.from_input(args.version_name)
         self.grants = _grants(name, project, secret, args.readers, pulumi.ResourceOptions(parent=self))
         self.register_outputs({"versionName": self.version_name})
+
+
+class SecretReference:
+    """An existing version by its name, which may be an output. Whoever grants the server access declares the grant."""
+
+    def __init__(self, version_name: pulumi.Input[text.SecretVersion], project: str) -> None:
+        """Read the parts of the name. `project` is the server's, for whose secrets Cloud Run takes the short id."""
+        name = pulumi.Output.from_input(version_name)
+        self.secret_id = name.apply(
+            lambda known: known.rpartition("/versions/")[0].removeprefix(f"projects/{project}/secrets/")
+        )
+        self.version = name.apply(lambda known: known.rpartition("/")[2])
+        self.version_name = name
+
+
+Secret: TypeAlias = StoredSecret | ExistingSecret | SecretReference
+"""A secret of a server."""
 
 
 def _grants(

@@ -69,7 +69,7 @@ class TpuQueuedResourceArgs:
     """The server. A change restarts it in place."""
     network: pulumi.Input[text.Network]
     """projects/P/global/networks/N. A change replaces the capacity."""
-    subnetwork: text.Subnetwork
+    subnetwork: pulumi.Input[text.Subnetwork]
     """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
     service_account: pulumi.Input[text.AccountEmail]
     """E-mail address of the account that pulls the image, reads secrets and weights, and writes logs and metrics."""
@@ -186,8 +186,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 custom_timeouts=timeouts(tpu),
                 # For `pulumi up --replace`, the engine does not ask the provider, whose diffs state the same.
                 delete_before_replace=True,
-                # A server whose account cannot read its secrets never starts.
-                depends_on=[*args.server.secrets.values()],
+                depends_on=args.server.needed,
             ),
         )
         self.zone = resource.zone

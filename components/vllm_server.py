@@ -6,7 +6,7 @@ from dataclasses import field
 import pulumi
 
 from gemma_serving.components.checks import arguments
-from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
+from gemma_serving.components.stored_secret import Secret
 from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.question.server_flags import flag_table, parse_arguments
 from gemma_serving.planning.settings import text
@@ -31,14 +31,17 @@ class VllmServer:
     """Port of the server. Its flag `--port`, if given, must have the same."""
     environment: Mapping[text.Variable, str] = field(default_factory=dict[str, str])
     """Additional environment variables. They replace variables of the same name in `gemma_serving.planning.settings.vllm_args.vllm_environment`."""
-    secrets: Mapping[text.Variable, StoredSecret | ExistingSecret] = field(
-        default_factory=dict[str, StoredSecret | ExistingSecret]
-    )
+    secrets: Mapping[text.Variable, Secret] = field(default_factory=dict[str, Secret])
     """Secret by its environment variable, such as `{"HF_TOKEN": token}`. The server's account must be one of its readers."""
     uid: text.FromZero = 0
     """User that the image runs as, and that owns the files of a mount. vLLM's images run as root, 0."""
     gid: text.FromZero = 0
     """Group that the image runs as."""
+
+    @property
+    def needed(self) -> Sequence[pulumi.Resource]:
+        """Resources that must exist before the server: one whose account cannot read its secrets never starts."""
+        return [one for one in self.secrets.values() if isinstance(one, pulumi.Resource)]
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction, and each secret in plain text, with what to do."""

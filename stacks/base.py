@@ -16,6 +16,7 @@ from gemma_serving.components.stored_secret import (
     ExistingSecret,
     ExistingSecretArgs,
     HuggingFaceToken,
+    Secret,
     StoredSecret,
     StoredSecretArgs,
 )
@@ -47,8 +48,8 @@ class Context(PlannedServer):
 class Serving:
     """The server of a machine or an instance, for either target."""
 
-    image: pulumi.Output[str]
-    """Reference by digest, in the home region."""
+    image: pulumi.Input[str]
+    """Reference by digest; a stack's is in its home region."""
     image_repositories: Mapping[str, pulumi.Output[str]]
     """HOST/PROJECT/REPOSITORY of each region that has the image."""
     arguments: Sequence[str]
@@ -56,19 +57,33 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foundation:
+class ServerParts:
+    """Resources that the arguments of either target's server name. A stack declares them; the package's components take them as inputs."""
+
+    account: pulumi.Input[str]
+    """E-mail address of the server's account."""
+    serving: Serving
+    bucket: ModelBucket | pulumi.Input[str] | None
+    """Bucket for weights and compiled programs, or its name, or None."""
+    secrets: Mapping[str, Secret]
+    """Secret by the environment variable of the server that holds its value."""
+    archive_key: StoredSecret | None
+    """Key that signs archives of compiled programs, or None."""
+
+    @property
+    def bucket_name(self) -> pulumi.Output[str] | None:
+        """Name of the bucket, or None."""
+        bucket = self.bucket.bucket if isinstance(self.bucket, ModelBucket) else self.bucket
+        return None if bucket is None else pulumi.Output.from_input(bucket)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation(ServerParts):
     """Resources that the server of either target needs."""
 
     options: pulumi.ResourceOptions
     """Options for a component: the explicit provider."""
     identity: RuntimeIdentity
-    serving: Serving
-    bucket: ModelBucket | None
-    """Bucket for weights and compiled programs, or None."""
-    secrets: Mapping[str, StoredSecret | ExistingSecret]
-    """Secret by the environment variable of the server that holds its value."""
-    archive_key: StoredSecret | None
-    """Key that signs archives of compiled programs, or None."""
     ready: Sequence[pulumi.Resource]
     """Resources that must exist before the server starts."""
     new_grants: NewGrants
@@ -118,7 +133,8 @@ def lay_foundation(context: Context, *, project_roles: Sequence[str], before_cha
     return Foundation(
         options=options,
         identity=identity,
-        serving=_serving(context, image),
+        account=identity.email,
+        serving=serving_of(context, image.ref, image.repositories),
         bucket=bucket,
         secrets={kind.variable: secret for kind, secret in stored.items() if needed[kind]},
         archive_key=archive_key,
@@ -147,10 +163,14 @@ def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: 
     return ServingImage("image", arguments, options)
 
 
-def _serving(context: Context, image: ServingImage) -> Serving:
+def serving_of(context: Context, image: pulumi.Input[str], repositories: Mapping[str, pulumi.Output[str]]) -> Serving:
+    """Return the image, the arguments and the environment of the server.
+
+    `repositories`: HOST/PROJECT/REPOSITORY of each region that has the image.
+    """
     return Serving(
-        image=image.ref,
-        image_repositories=image.repositories,
+        image=image,
+        image_repositories=repositories,
         arguments=context.arguments,
         environment=context.environment,
     )

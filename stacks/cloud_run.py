@@ -25,7 +25,7 @@ from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
 from gemma_serving.planning.settings.secrets import API_KEY
-from gemma_serving.stacks.base import Context, Foundation, lay_foundation
+from gemma_serving.stacks.base import Context, Foundation, ServerParts, lay_foundation
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
 from gemma_serving.stacks.hooks.run_failures import explain_failures
@@ -60,7 +60,7 @@ def deploy(context: Context) -> StackOutputs:
     destroy_old_versions(context)
     service = CloudRunGpuService(
         "vllm",
-        _arguments(context, run, foundation, network),
+        service_arguments(context, run, foundation, _direct_vpc(context, network)),
         pulumi.ResourceOptions.merge(
             foundation.options,
             pulumi.ResourceOptions(depends_on=[*foundation.ready, *(network.ready if network else [])]),
@@ -76,39 +76,44 @@ def deploy(context: Context) -> StackOutputs:
     )
 
 
-def _arguments(
-    context: Context, run: CloudRunSettings, foundation: Foundation, network: "PrivateNetwork | None"
+def _direct_vpc(context: Context, network: "PrivateNetwork | None") -> DirectVpc | None:
+    if network is None:
+        return None
+    return DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base)
+
+
+def service_arguments(
+    context: Context, run: CloudRunSettings, parts: ServerParts, direct_vpc: DirectVpc | None
 ) -> CloudRunGpuServiceArgs:
+    """Return the arguments of the service, with the planned probe."""
     settings = context.settings
     return CloudRunGpuServiceArgs(
         project=settings.project,
         service_name=context.names.base,
-        service_account=foundation.identity.email,
+        service_account=parts.account,
         ownership=context.ownership,
         labels=settings.labels,
         service=replace(run, startup_probe=startup_probe(context.plan)),
-        server=_server(context, run, foundation),
-        bucket=foundation.bucket if settings.weights == "bucket" else None,
+        server=_server(context, run, parts),
+        bucket=parts.bucket if settings.weights == "bucket" else None,
         memory_volumes=_memory_volumes(context, run),
-        collector=_collector(context, foundation),
-        direct_vpc=None
-        if network is None
-        else DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base),
+        collector=_collector(context, parts),
+        direct_vpc=direct_vpc,
         accepts_limits=True,
     )
 
 
-def _collector(context: Context, foundation: Foundation) -> Collector | None:
+def _collector(context: Context, parts: ServerParts) -> Collector | None:
     config = collector_text(context)
     if config is None:
         return None
-    key = {name: secret for name, secret in foundation.secrets.items() if name == API_KEY.variable}
+    key = {name: secret for name, secret in parts.secrets.items() if name == API_KEY.variable}
     return Collector(image=COLLECTOR_IMAGE, config=config, secrets=key)
 
 
-def _server(context: Context, run: CloudRunSettings, foundation: Foundation) -> VllmServer:
-    serving, image = foundation.serving, context.settings.image
-    command, arguments = _command(context, run, foundation)
+def _server(context: Context, run: CloudRunSettings, parts: ServerParts) -> VllmServer:
+    serving, image = parts.serving, context.settings.image
+    command, arguments = _command(context, run, parts)
     keeps_graphs = run.compile_cache == "bucket"
     return VllmServer(
         image=serving.image,
@@ -116,7 +121,7 @@ def _server(context: Context, run: CloudRunSettings, foundation: Foundation) -> 
         arguments=arguments,
         port=PORT,
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
-        secrets=foundation.secrets,
+        secrets=parts.secrets,
         uid=image.uid or 0,
         gid=image.gid or 0,
     )
@@ -136,12 +141,12 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
 
 
 def _command(
-    context: Context, run: CloudRunSettings, foundation: Foundation
+    context: Context, run: CloudRunSettings, parts: ServerParts
 ) -> tuple[Sequence[str], Sequence[pulumi.Input[str]]]:
     """Return the command and its arguments: the server's own, or the starter before them."""
-    serving, uri = foundation.serving, context.weights_uri
+    serving, uri = parts.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
-    key = foundation.archive_key
+    key = parts.archive_key
     if weights is None and key is None and not context.part_copies and not is_guarded(serving.arguments):
         return COMMAND, serving.arguments
     bucket = uri.removeprefix("gs://").partition("/")[0]

@@ -356,7 +356,7 @@ def _parsed(text: str) -> object:
 def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> str:
     from gemma_serving.stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
 
-    key = _path(problem.place)
+    key = key_path(problem.place)
     if problem.kind == "unknown":
         if key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
@@ -382,7 +382,8 @@ def _odd(text: str) -> str:
     return f" It has {odd}" if odd else ""
 
 
-def _path(location: Sequence[int | str]) -> str:
+def key_path(location: Sequence[int | str]) -> str:
+    """Return the path of a key, such as `tpu.zones[0]`."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -399,8 +400,8 @@ def _suggestion(location: Sequence[int | str]) -> str:
     from gemma_serving.stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     *block, key = location
-    known = known_keys(f"{PRODUCT}:{_path(block)}" if block else PRODUCT)
-    near = [_path([*block, one]) for one in meant(str(key), known)]
+    known = known_keys(f"{PRODUCT}:{key_path(block)}" if block else PRODUCT)
+    near = [key_path([*block, one]) for one in meant(str(key), known)]
     near = near or [
         f"{where.partition(':')[2]}.{key}".removeprefix(".") for where, one in blocks() if key in one["properties"]
     ]

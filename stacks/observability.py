@@ -14,7 +14,7 @@ from gemma_serving.contracts.collector import (
 from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from gemma_serving.planning.cost.running_costs import daily_limit_usd
 from gemma_serving.planning.settings.secrets import API_KEY
-from gemma_serving.stacks.base import Context, Foundation
+from gemma_serving.stacks.base import Context, Foundation, ServerParts
 from gemma_serving.stacks.server_command import PORT
 
 METRICS_ROLE = "roles/monitoring.metricWriter"
@@ -80,10 +80,10 @@ def collector_text(context: Context) -> str | None:
     )
 
 
-def machine_collector(context: Context, foundation: Foundation) -> pulumi.Input[str] | None:
+def machine_collector(context: Context, parts: ServerParts) -> pulumi.Input[str] | None:
     """Return the metadata with the collector of a TPU machine, or None without metrics."""
     config = collector_text(context)
-    key = foundation.secrets.get(API_KEY.variable)
+    key = parts.secrets.get(API_KEY.variable)
     if config is None:
         return None
     if key is None:

@@ -2,27 +2,15 @@
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
-from types import ModuleType
-from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
+from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin
 
 from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.planning.settings import (
-    bucket,
-    cloud_run,
-    docker_hub,
-    gateway,
-    gateway_stack,
-    image,
-    observability,
-    stack,
-    tpu,
-)
 from gemma_serving.planning.settings import vllm_blocks as vllm
 from gemma_serving.planning.settings.annotations import Constraint, InFile, WordOrList
 from gemma_serving.planning.settings.fields import SettingField, own_fields, setting_key
@@ -92,13 +80,13 @@ def _block(block: type) -> Schema:
     return {
         "additionalProperties": False,
         "description": inspect.getdoc(block),
-        "properties": {field.file_key: _field(field) for field in fields},
+        "properties": {field.file_key: field_schema(field) for field in fields},
         "required": [field.file_key for field in fields if field.default is MISSING],
         "type": "object",
     }
 
 
-def _field(field: SettingField) -> Schema:
+def field_schema(field: SettingField) -> Schema:
     """Return the schema of a field, with its default as a file has it."""
     schema = _value(field)
     if field.is_optional:
@@ -161,25 +149,23 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     thresholds = dict(documented(SmokeThresholds))
     for name in (field.name for field in fields(SmokeSettings)):
         yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
-    for module in (bucket, cloud_run, docker_hub, gateway, gateway_stack, image, observability, stack, tpu, vllm):
-        for block in ast.parse(inspect.getsource(module)).body:
-            if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
-                yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]
-            elif isinstance(block, ast.ClassDef):
-                subclasses: Sequence[type] = getattr(module, block.name).__subclasses__()
-                for name in (block.name, *(subclass.__name__ for subclass in subclasses)):
-                    yield from (((name, key), text) for key, text in _texts_below_fields(block, module))
+    yield (Settings.__name__, "gateway"), dict(texts_below_fields(GatewayStack))["gateway"]
+    inner = (kind for block in (Settings, GatewayStack, vllm.VllmBlocks) for kind in _blocks_in(block))
+    for kind in (Settings, vllm.VllmBlocks, *inner):
+        keys = {field.path: field.file_key for field in own_fields(kind)}
+        yield from (((kind.__name__, keys[path]), text) for path, text in texts_below_fields(kind) if path in keys)
 
 
-def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield key and description of each setting of a class that has a text below it."""
-    for field, text in pairwise(block.body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                kind: type = getattr(module, block.name)
-                yield next(one.file_key for one in own_fields(kind) if one.path == name), meaning
-            case _:
-                pass
+def texts_below_fields(owner: type) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text below each field of a class and its bases that has one."""
+    for kind in (one for one in reversed(owner.__mro__) if one.__module__.startswith("gemma_serving.")):
+        (found,) = ast.parse(inspect.getsource(kind)).body
+        for field, text in pairwise(cast("ast.ClassDef", found).body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    yield name, meaning
+                case _:
+                    pass
 
 
 def file_schema() -> Schema:

@@ -23,7 +23,7 @@ from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.contracts.tunnel_role import ADMIN, tunnel_role
 from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
-from gemma_serving.stacks.base import Context, Foundation, lay_foundation
+from gemma_serving.stacks.base import Context, Foundation, ServerParts, lay_foundation
 from gemma_serving.stacks.deployed.other_stacks import network_of_gateway
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.next_steps import next_steps
@@ -58,11 +58,11 @@ TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Network:
+class MachineNetwork:
     """The network of the virtual machine. `ready`: resources that must exist before it boots."""
 
     network: pulumi.Input[str]
-    subnetwork: str
+    subnetwork: pulumi.Input[str]
     ready: Sequence[pulumi.Resource]
 
 
@@ -85,7 +85,7 @@ def deploy(context: Context) -> StackOutputs:
     declare_alerts(context, foundation)
     queued = TpuQueuedResource(
         "capacity",
-        _arguments(context, tpu, foundation, network),
+        capacity_arguments(context, tpu, foundation, network),
         pulumi.ResourceOptions.merge(
             foundation.options, pulumi.ResourceOptions(depends_on=[*foundation.ready, *network.ready])
         ),
@@ -135,12 +135,14 @@ def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
 
 
-def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork | None) -> _Network:
+def _network(
+    context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork | None
+) -> MachineNetwork:
     if shared is not None:
         return _gateway_network(context, tpu, foundation, shared)
     given = tpu.existing_network
     if given is not None:
-        return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
+        return MachineNetwork(network=given.network, subnetwork=given.subnetwork, ready=())
     created = PrivateNetwork(
         "network",
         PrivateNetworkArgs(
@@ -155,10 +157,12 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
         ),
         foundation.options,
     )
-    return _Network(network=created.network, subnetwork=created.subnetwork_name, ready=created.ready)
+    return MachineNetwork(network=created.network, subnetwork=created.subnetwork_name, ready=created.ready)
 
 
-def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
+def _gateway_network(
+    context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork
+) -> MachineNetwork:
     """Declare the rules of this stack's TPU VM in the gateway's network."""
     rules = MachineRules(
         "network",
@@ -174,7 +178,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
         ),
         foundation.options,
     )
-    return _Network(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
+    return MachineNetwork(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
 
 
 def _downloads(context: Context, tpu: TpuSettings) -> bool:
@@ -223,29 +227,32 @@ def _short(role: str) -> str:
     return f"role-{role.rpartition('/')[2]}"
 
 
-def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, network: _Network) -> TpuQueuedResourceArgs:
+def capacity_arguments(
+    context: Context, tpu: TpuSettings, parts: ServerParts, network: MachineNetwork
+) -> TpuQueuedResourceArgs:
+    """Return the arguments of the capacity and its server."""
     settings = context.settings
     return TpuQueuedResourceArgs(
         project=settings.project,
         queued_resource_id=context.names.base,
         tpu=tpu,
         server=VllmServer(
-            image=foundation.serving.image,
-            arguments=foundation.serving.arguments,
+            image=parts.serving.image,
+            arguments=parts.serving.arguments,
             command=COMMAND,
             port=PORT,
-            environment=foundation.serving.environment,
-            secrets=foundation.secrets,
+            environment=parts.serving.environment,
+            secrets=parts.secrets,
         ),
-        weights=_weights(context, foundation),
+        weights=_weights(context, parts),
         parts=context.part_copies,
         shutdown_flag=supports_draining(settings),
-        image_repositories=foundation.serving.image_repositories,
-        compile_archive=_compile_archive(tpu, foundation),
-        collector=machine_collector(context, foundation),
+        image_repositories=parts.serving.image_repositories,
+        compile_archive=_compile_archive(tpu, parts),
+        collector=machine_collector(context, parts),
         network=network.network,
         subnetwork=network.subnetwork,
-        service_account=foundation.identity.email,
+        service_account=parts.account,
         ownership=context.ownership,
         labels=settings.labels,
         tags=[context.names.base],
@@ -255,9 +262,9 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
     )
 
 
-def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
+def _compile_archive(tpu: TpuSettings, parts: ServerParts) -> pulumi.Output[str] | None:
     """Return the metadata with the location of archived compiled programs, or None without archives."""
-    bucket, key = foundation.bucket, foundation.archive_key
+    bucket, key = parts.bucket_name, parts.archive_key
     if bucket is None or key is None:
         return None
 
@@ -265,14 +272,14 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
         uri = f"gs://{name}/{ARCHIVE_PREFIX}"
         return ArchiveSettings(uri=uri, accelerator=tpu.accelerator_type, key=version).text()
 
-    return pulumi.Output.all(bucket.bucket, key.version_name).apply(lambda known: text(*known))
+    return pulumi.Output.all(bucket, key.version_name).apply(lambda known: text(*known))
 
 
-def _weights(context: Context, foundation: Foundation) -> pulumi.Output[BucketWeights] | None:
+def _weights(context: Context, parts: ServerParts) -> pulumi.Output[BucketWeights] | None:
     """Return the folder that the TPU VM copies, or None if the server reads the bucket itself or the hub."""
-    settings, bucket = context.settings, foundation.bucket
+    settings, bucket = context.settings, parts.bucket_name
     if bucket is None or settings.weights != "bucket" or settings.streams_on_tpu:
         return None
-    return bucket.bucket.apply(
+    return bucket.apply(
         lambda name: BucketWeights(uri=folder_uri(name, settings.weights_prefix), path=context.model_path)
     )

@@ -5,8 +5,8 @@
 prints the table in the format of gemma_serving/planning/speed/bands.py.
 
 A band is learned from the points with split `band` only: constants were fitted to others, which are closer than a new server will be.
-Servers differ more than the points of one server, so each source is left out once: the percentiles of the other sources are widened
-until they hold nine of ten points of the source left out, on the average of the sources.
+Publishers differ more than the points of one, so each is left out once: the percentiles of the others are widened until they hold
+nine of ten points of the publisher left out, on the average of the publishers. With one publisher, the band is as wide as strangers have shown.
 """
 
 import math
@@ -16,83 +16,104 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from gemma_serving.planning.speed.bands import HIGH_PERCENTILE, LOW_PERCENTILE, Figure, Kind, Spread
-from tests.planning.corpus.sweeps import SweepPoint, all_points, comparisons
+from gemma_serving.planning.speed.bands import Figure, Kind, Spread
+from tests.planning.corpus.measured import load
+from tests.planning.corpus.sweeps import ComparedPoint, SweepPoint, all_points, comparisons
 
+_LOW_PERCENTILE: Final = 5
+_HIGH_PERCENTILE: Final = 95
+_STRANGERS: Final[Mapping[tuple[Figure, Kind], tuple[float, float]]] = {
+    ("rate", "tpu"): (0.5, 1.08),
+    ("ttft", "tpu"): (0.86, 1.06),
+    ("tpot", "tpu"): (0.75, 1.26),
+}
+"""Least and greatest measured over planned of the publishers with at most four points each, which set no constant (2026-11-27).
+
+Rates, of 0.50 to 0.72: Llama 3.1 8B on v6e-1 (analyticsrepo01/TPU), Qwen2.5 3B on v6e-4 (johnahull/llm-d-xks-gke). Greedy ones, against the plan without
+sampling, of 0.85 to 1.08: Llama 3.3 70B on v6e-8 (AI-Hypercomputer/tpu-recipes@c8cfe2f), Gemma 3 1B on v5e-1 (the keras.io guide of 2026-08-16).
+Times: 26B-A4B on v6e-4 and v6e-8 (MG-Cafe/gemma4-benchmark@36c110f, @48239e5), Llama 3.3 70B, Gemma 3 1B."""
 _SCALE: Final = 100
 """A band is rounded outwards to hundredths."""
 _LEAST_POINTS: Final = 20
 """Minimum points of a class. With fewer, the assumed band stays, because learned ends are single points."""
-_LEAST_SOURCES: Final = 3
-"""Minimum sources of a class. With fewer, one left out leaves a single server to learn from."""
 PROMISED: Final = 0.9
-"""Share of the points of a source left out that a band must hold."""
+"""Share of the points of a publisher left out that a band must hold."""
 _MOST_WEIGHT: Final = 10
-"""Points from which on a source has full weight in that share. A server with many points counts as one with ten."""
+"""Points from which on a publisher has full weight in that share. One with many points counts as one with ten."""
 _STEP: Final = 1.02
 """Factor by which one step widens a band, at both ends."""
 _WIDEST: Final = 10.0
 
 Ratios = Sequence[Sequence[float]]
-"""Measured over planned of the points of each source."""
+"""Measured over planned of the points of each publisher."""
 
 
 def learn_bands(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread]:
     """Return the table of bands from the points that may set them, for classes with enough of them. Each contains the planned value itself."""
+    return bands_of(comparisons(points))
+
+
+def bands_of(found: Sequence[ComparedPoint], without: str = "") -> Mapping[tuple[Figure, Kind], Spread]:
+    """Return the table of bands from compared points; `without`: from those of all other publishers."""
     return {
-        key: spread_of_sources(sources)
-        for key, sources in ratios(points).items()
-        if sum(map(len, sources)) >= _LEAST_POINTS and len(sources) >= _LEAST_SOURCES
+        key: _spread(publishers, _STRANGERS.get(key, (1.0, 1.0)))
+        for key, publishers in ratios([one for one in found if publisher_of(one) != without]).items()
+        if sum(map(len, publishers)) >= _LEAST_POINTS
     }
 
 
-def ratios(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Ratios]:
-    """Return the ratios of the points that may set a band, by metric and class and then by source."""
+def publisher_of(one: ComparedPoint) -> str:
+    """Return who published a point."""
+    return load().sources[one.point.source].publisher
+
+
+def ratios(compared: Sequence[ComparedPoint]) -> Mapping[tuple[Figure, Kind], Ratios]:
+    """Return the ratios of the points that may set a band, by metric and class and then by publisher."""
     found: dict[tuple[Figure, Kind], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in comparisons(points):
+    for one in compared:
         if one.point.split == "band":
-            found[one.figure, one.kind][one.point.source].append(one.ratio)
-    return {key: list(sources.values()) for key, sources in sorted(found.items())}
+            found[one.figure, one.kind][publisher_of(one)].append(one.ratio)
+    return {key: list(publishers.values()) for key, publishers in sorted(found.items())}
 
 
-def spread_of_sources(sources: Ratios) -> Spread:
-    """Return the band of the ratios of each source: all percentiles, widened as the sources left out need it."""
-    low, high = _ends(sources)
-    factor = _factor(sources)
+def _spread(publishers: Ratios, strangers: tuple[float, float]) -> Spread:
+    """Return the band of the ratios: all percentiles, widened as the publishers left out need it, or as strangers have shown."""
+    low, high = _ends(publishers)
+    factor = _factor(publishers)
     return Spread(
-        low=math.floor(low / factor * _SCALE) / _SCALE,
-        high=math.ceil(high * factor * _SCALE) / _SCALE,
-        points=sum(map(len, sources)),
-        sources=len(sources),
+        low=math.floor(min(low / factor, strangers[0]) * _SCALE) / _SCALE,
+        high=math.ceil(max(high * factor, strangers[1]) * _SCALE) / _SCALE,
+        points=sum(map(len, publishers)),
+        publishers=len(publishers),
     )
 
 
-def left_out(sources: Ratios) -> Iterator[tuple[Sequence[float], Ratios]]:
-    """Yield the ratios of each source and the others' ratios."""
-    for number, own in enumerate(sources):
-        yield own, [*sources[:number], *sources[number + 1 :]]
+def left_out(publishers: Ratios) -> Iterator[tuple[Sequence[float], Ratios]]:
+    """Yield the ratios of each publisher and the others' ratios."""
+    for number, own in enumerate(publishers):
+        yield own, [*publishers[:number], *publishers[number + 1 :]]
 
 
-def held_when_left_out(sources: Ratios) -> Iterator[bool]:
-    """Yield for each point whether the other sources' percentiles, widened as the band of all, hold it."""
-    factor = _factor(sources)
-    for own, others in left_out(sources):
+def held_when_left_out(publishers: Ratios) -> Iterator[bool]:
+    """Yield for each point whether the other publishers' percentiles, widened as the band of all, hold it."""
+    factor = _factor(publishers)
+    for own, others in left_out(publishers):
         low, high = _ends(others)
         yield from (low / factor <= ratio <= high * factor for ratio in own)
 
 
-def _ends(sources: Ratios) -> tuple[float, float]:
+def _ends(publishers: Ratios) -> tuple[float, float]:
     """Return the percentiles of all ratios, and the planned value at least."""
-    percentiles = statistics.quantiles(chain.from_iterable(sources), n=100, method="inclusive")
-    return min(percentiles[LOW_PERCENTILE - 1], 1.0), max(percentiles[HIGH_PERCENTILE - 1], 1.0)
+    percentiles = statistics.quantiles(chain.from_iterable(publishers), n=100, method="inclusive")
+    return min(percentiles[_LOW_PERCENTILE - 1], 1.0), max(percentiles[_HIGH_PERCENTILE - 1], 1.0)
 
 
-def _factor(sources: Ratios) -> float:
-    """Return the least widening with which the others' percentiles hold enough of the sources left out, on average."""
+def _factor(publishers: Ratios) -> float:
+    """Return the least widening with which the others' percentiles hold enough of the publishers left out, on average."""
     factor = 1.0
-    weights = [min(len(own), _MOST_WEIGHT) for own in sources]
-    while factor < _WIDEST and len(sources) > 1:
-        shares = [_share_inside(own, *_ends(others), factor) for own, others in left_out(sources)]
+    weights = [min(len(own), _MOST_WEIGHT) for own in publishers]
+    while factor < _WIDEST and len(publishers) > 1:
+        shares = [_share_inside(own, *_ends(others), factor) for own, others in left_out(publishers)]
         if sum(weight * share for weight, share in zip(weights, shares, strict=True)) / sum(weights) >= PROMISED:
             break
         factor *= _STEP

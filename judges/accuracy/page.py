@@ -12,7 +12,16 @@ from typing import Final
 
 from authors.tables import csv_text, table
 from gemma_serving.planning.speed.bands import Figure
-from judges.accuracy.shares import COMPARED, GROUPS, Predictions, device_rows, share_of, share_text
+from judges.accuracy.shares import (
+    COMPARED,
+    GROUPS,
+    PUBLISHER_COLUMNS,
+    Predictions,
+    device_rows,
+    publisher_rows,
+    share_of,
+    share_text,
+)
 from tests.planning.corpus.compared import (
     ComparedFigure,
     JudgedBoot,
@@ -39,10 +48,11 @@ def tables() -> Mapping[str, str]:
     found = Predictions(figures=_figures(), verdicts=_verdicts(), points=all_comparisons())
     compared = " | ".join(f"{name}:" for name in COMPARED)
     return {
-        "accuracy-devices": table(f"devices | rows | {compared}", device_rows(found)),
+        "accuracy-devices": table(f"devices | rows | sources: | publishers: | {compared}", device_rows(found)),
         "accuracy-shares": table(
             f"figure | tolerance: | {' | '.join(f'{name}:' for name in CLASSES)}", evidence_rows()
         ),
+        "accuracy-publishers": table(PUBLISHER_COLUMNS, publisher_rows(found.points)),
         "accuracy-misses": table("what | figure | measured | planned | source", missed_predictions()),
     }
 

@@ -1,11 +1,13 @@
-"""Shares of the predictions within their tolerance by class of device. A start-up figure says how many rows stand behind it."""
+"""Shares of the predictions within their tolerance by class of device and by publisher. A start-up figure says how many rows stand behind it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
 from gemma_serving.planning.settings.deployment import Deployment
+from judges.accuracy.bands import bands_of, publisher_of
 from tests.planning.corpus.compared import ComparedFigure, JudgedBoot
 from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
 from tests.planning.corpus.sweeps import ComparedPoint
@@ -23,7 +25,10 @@ COMPARED: Final = (
     "start: whole",
     "start: set a constant",
 )
-"""Columns of the first table. A part of a start is the loading of weights, or compilation and warm-up."""
+"""Columns of shares of the first table. A part of a start is the loading of weights, or compilation and warm-up."""
+PUBLISHER_COLUMNS: Final = (
+    "devices | publisher | throughput: | inside the others' band: | TTFT: | inside the others' band:"
+)
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "decoding, one request": ("decode",),
     "start": STARTS,
@@ -67,7 +72,7 @@ def _class_of(deployment: Deployment) -> str:
 
 
 def device_rows(found: Predictions) -> list[Sequence[str]]:
-    """Return a row for each class of device and of evidence: a share for each name in COMPARED, and rows that set a constant of starts."""
+    """Return a row for each class of device and of evidence: sources, publishers, a share for each name in COMPARED, and rows that set a constant."""
     fitted = {(boot.id, figure.key) for one in load().constants for boot, figure in one.read_off}
     rows: list[Sequence[str]] = []
     for name in DEVICE_CLASSES:
@@ -89,7 +94,30 @@ def device_rows(found: Predictions) -> list[Sequence[str]]:
             )
             cells = (*memory, verdicts, within["decoding, one request"], rate, ttft, parts, wholes)
             set_by = sum((one.boot.id, one.figure.key) in fitted for one in starts)
-            rows.append((name, evidence, *(cell or "no rows" for cell in cells), str(set_by)))
+            rows.append((name, evidence, *_counts(own), *(cell or "no rows" for cell in cells), str(set_by)))
+    return rows
+
+
+def publisher_rows(points: Sequence[ComparedPoint]) -> list[Sequence[str]]:
+    """Return a row for each class of device and publisher of load points: shares within the tolerance, and inside the bands of all other publishers."""
+    deployments = load().deployments
+    found: dict[tuple[int, str], list[ComparedPoint]] = defaultdict(list)
+    for one in points:
+        place = DEVICE_CLASSES.index(_class_of(deployments[one.point.deployment]))
+        found[place, publisher_of(one)].append(one)
+    rows: list[Sequence[str]] = []
+    for (place, publisher), own in sorted(found.items()):
+        bands = bands_of(points, without=publisher)
+        cells: list[str] = []
+        for figure in ("rate", "ttft"):
+            compared = [one for one in own if one.figure == figure]
+            held = [(bands[figure, one.kind], one.ratio) for one in compared if (figure, one.kind) in bands]
+            cells += (
+                share_of(one.is_within for one in compared),
+                share_of(band.low <= ratio <= band.high for band, ratio in held)
+                or ("no other publisher" if compared else ""),
+            )
+        rows.append((DEVICE_CLASSES[place], publisher, *(cell or "no rows" for cell in cells)))
     return rows
 
 
@@ -111,3 +139,11 @@ def _predictions_of(found: Predictions, name: str, evidence: str) -> Predictions
             if _class_of(deployments[one.point.deployment]) == name and one.point.is_unseen is (evidence == "unseen")
         ],
     )
+
+
+def _counts(own: Predictions) -> tuple[str, str]:
+    """Return how many sources and how many publishers have these rows. All field reports count as one publisher."""
+    sources = [source for one in (*own.figures, *own.verdicts) for source in one.boot.sources]
+    sources += [load().sources[one.point.source] for one in own.points]
+    publishers = {"field reports" if one.publisher.startswith("field report ") else one.publisher for one in sources}
+    return str(len({one.citation for one in sources})), str(len(publishers))

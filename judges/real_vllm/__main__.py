@@ -18,6 +18,7 @@ from judges.real_vllm.bench import POINTS, BenchMeasurement, measure_point
 from judges.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, print_progress
 from judges.real_vllm.exposure import check_exposure
 from judges.real_vllm.judge import FEWEST_ROUNDS, RealVllmPart
+from judges.real_vllm.pages import check_pages
 from judges.real_vllm.scheduler import check_scheduler
 from judges.real_vllm.server import RealVllmCores, running_server, split_cores
 from judges.real_vllm.smoke import check_chat, check_features, check_smoke
@@ -27,6 +28,7 @@ BENCHMARK: Final = "benchmark"
 PARTS: Final[Mapping[str, Callable[[RealVllmHome, RealVllmCores], RealVllmPart]]] = {
     "exposure": check_exposure,
     "features": check_features,
+    "pages": check_pages,
     "scheduler": check_scheduler,
 }
 

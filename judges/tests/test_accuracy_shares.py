@@ -21,7 +21,8 @@ FOUND = Predictions(
     verdicts=tuple(map(judge_boot, started_boots(MEASURED.boots))),
     points=all_comparisons(),
 )
-ROWS = {(name, evidence): dict(zip(COMPARED, cells, strict=True)) for name, evidence, *cells in device_rows(FOUND)}
+TABLE = device_rows(FOUND)
+ROWS = {(name, evidence): dict(zip(COMPARED, cells, strict=True)) for name, evidence, _, _, *cells in TABLE}
 SOURCES = {
     key: source
     for path in (FILE, *BOOTS.glob("*.toml"))
@@ -37,6 +38,12 @@ FIRST_SEEN = {
     "5: L4": ["7 of 10", "8 of 9", "10 of 10", "8 of 8", "0 of 8", "8 of 8", "0 of 1"],
     "5: RTX PRO 6000": ["5 of 7", "1 of 1", "15 of 18", "5 of 8", "19 of 26", "2 of 7", "no rows"],
     "5: others": ["9 of 9", "2 of 2", "9 of 9", "1 of 5", "14 of 14", "3 of 3", "no rows"],
+    "6, 68 rows": ["14 of 18", "10 of 11", "54 of 57", "14 of 16", "42 of 60", "0 of 2", "4 of 8"],
+    "6: TPU": ["2 of 2", "no rows", "17 of 18", "no rows", "1 of 6", "no rows", "1 of 1"],
+    "6: L4": ["1 of 3", "1 of 2", "7 of 8", "3 of 3", "no rows", "no rows", "0 of 1"],
+    "6: RTX PRO 6000": ["3 of 3", "2 of 2", "3 of 3", "1 of 1", "2 of 2", "no rows", "0 of 1"],
+    "6: H100": ["3 of 3", "2 of 2", "11 of 12", "4 of 5", "29 of 38", "0 of 2", "2 of 3"],
+    "6: others": ["5 of 7", "5 of 5", "16 of 16", "6 of 7", "10 of 14", "no rows", "1 of 2"],
 }
 """Results when a set was first asked: KV cache, weights, verdicts, decoding, throughput, TTFT, start. No change of the planner changes them."""
 
@@ -98,6 +105,18 @@ def test_each_row_is_counted_once_in_the_class_of_its_device_and_of_its_source(s
         for name in COMPARED[:-1]:
             with subtests.test(f"{row}: {name}"):
                 assert counted(cells[name]) == expected[(*row, name)]
+
+
+def test_a_source_counts_once_and_so_does_its_publisher():
+    counts = {(name, evidence): (int(sources), int(publishers)) for name, evidence, sources, publishers, *_ in TABLE}
+    cited = {
+        source.citation
+        for boot in MEASURED.boots
+        if written_class(boot.deployment_id) == "L4" and boot.evidence == "unseen" and boot.outcome != "files"
+        for source in boot.sources
+    }
+    assert counts["L4", "unseen"] == (len(cited), len({one.split("/")[0] for one in cited}))
+    assert counts["TPU", "known"][0] > 5 * counts["TPU", "known"][1]
 
 
 def test_every_kind_of_figure_is_of_one_subject():

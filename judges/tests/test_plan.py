@@ -17,7 +17,7 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.plan.plan_options import Question
 from gemma_serving.scripts.plan.question import deployment_from
-from gemma_serving.stacks.base import _serving
+from gemma_serving.stacks.base import serving_of
 from judges.plan import COMMAND
 from judges.tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, TOTAL, answered, given, interpreter
 from judges.tpu_compiler import environment
@@ -72,11 +72,7 @@ def asked(*, programs="default", **words):
 def test_the_judge_gets_the_words_that_the_stack_sends(stack: str):
     question = asked(stack=stack)
     context = context_of(compiling.settings_of(Question(stack=stack)))
-
-    class Image:
-        ref, repositories = "image", {}
-
-    served = _serving(context, Image())
+    served = serving_of(context, "image", {})
     assert question.arguments == tuple(served.arguments)
     assert question.environment == dict(context.plan.environment)
 

@@ -103,8 +103,9 @@ class Solving:
     solve: Annotated[
         bool,
         Option(
-            "Search all deployments of this project for --workload. Narrow it with --model (an id "
-            "or a family such as 12B), --accelerator, --min-context, --max-usd-per-hour, --prices."
+            "Search flex-start TPU VMs and Cloud Run GPUs for --workload; GPUs of Compute Engine (gce) "
+            "are not deployed here. Narrow it with --model (an id or a family such as 12B), "
+            "--accelerator, --min-context, --max-usd-per-hour, --prices."
         ),
     ] = False
     max_ttft_s: Annotated[

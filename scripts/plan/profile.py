@@ -32,7 +32,7 @@ def profile_table(choice: Choice) -> FittedTable:
         image = f"\n  image {image_words(one.image)}" if one.image else ""
         shown.add_row(
             f"{_WORDS[way.kind]}\n  {one.served.words}{image}",
-            f"{one.subject.resolved.accelerator.name}\n{end}",
+            f"{one.machine}\n{end}",
             f"{way.billed_h:.1f}",
             f"{way.usd_per_day:,.2f}{mark}",
             f"{way.usd_per_month:,.0f}{mark}",

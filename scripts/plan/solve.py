@@ -146,7 +146,7 @@ def _table(found: SolvedQuestion) -> "FittedTable":
         end = f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "stops idle"
         shown.add_row(
             "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(named)))),
-            f"{one.subject.resolved.accelerator.name}\n{end}",
+            f"{one.machine}\n{end}",
             f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
             f"{found.limits.judged(result.ttft_s):,.2f}",
             f"{found.limits.judged(result.tpot_s) * 1e3:,.1f}",
@@ -177,6 +177,8 @@ def _notes(found: SolvedQuestion) -> Iterator[str]:
     printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
     for name in sorted({name for one in printed for name in one.warnings}):
         yield f"{name} warns of {RULES[name].what}. Such a deployment ranks last."
+    if not all(one.is_recorded for one in printed):
+        yield "? No public log shows a server with this checkpoint, in this precision, on this card. Its figures are planned from others."
     if any(one.is_price_assumed for one in printed):
         yield "* No price is known for a location of this row. The highest known price is used there."
 
@@ -236,6 +238,7 @@ def _row(one: Solution) -> dict[str, Any]:
         "kv_cache_dtype": resolved.kv_dtype,
         "usd_per_hour": round(one.usd_per_hour, 4),
         "price_is_assumed": one.is_price_assumed,
+        "is_recorded": one.is_recorded,
         "ends_after_s": resolved.deployment.tpu.max_run_duration_s if resolved.is_tpu else None,
         "warnings": list(one.warnings),
         "usd_per_million_tokens": round(one.usd_per_million_tokens, 4),

@@ -15,7 +15,7 @@ from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, Runni
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
-from gemma_serving.planning.speed.bands import WIDER, sources_of
+from gemma_serving.planning.speed.bands import WIDER
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.units import duration, number_of
 from gemma_serving.scripts.cli.tables import FittedTable, paragraph
@@ -178,20 +178,14 @@ def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
 
 
 def _few_sources(card: Accelerator | None, throughput: ThroughputPlan, *, ignores: bool) -> Iterator[str]:
-    """Yield the bands that rest on no or one public source, as text."""
-    decode, prefill = throughput.decode_sources, sources_of("ttft", card)
-    if WIDER[decode] > 1:
-        low, high = (throughput.decode_tok_per_s * factor for factor in (1 / WIDER[decode], WIDER[decode]))
-        subject = (
-            ""
-            if sources_of("tpot", card) <= decode
-            else "with the options of ARG05 "
-            if ignores
-            else "of a mixture of experts "
-        )
-        yield f"({low:.0f} to {high:.0f}: {_SOURCES[decode]} a time per token {subject}on this accelerator)"
-    if WIDER[prefill] > 1:
-        yield f"(bands of the time to first token are {WIDER[prefill]:g} times wider: {_SOURCES[prefill]} this time on this accelerator)"
+    """Yield the figures that rest on no or one public source, as text."""
+    decode = throughput.decode_sources
+    known, prefill = (card.decode_sources, card.prefill_sources) if card else (0, 0)
+    if decode < len(_SOURCES):
+        subject = "" if known <= decode else "with the options of ARG05 " if ignores else "of a mixture of experts "
+        yield f"({_SOURCES[decode]} a time per token {subject}on this accelerator)"
+    if prefill < len(_SOURCES):
+        yield f"({_SOURCES[prefill]} a time to the first token on this accelerator)"
 
 
 def _ignores(plan: Plan) -> bool:
@@ -257,6 +251,16 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
         f"{answer.most_requests_per_s:.3g} requests/s{whose}."
     )
     paragraph(console, limit)
+    if answer.recomputed_tokens:
+        paragraph(
+            console,
+            f"Preemption: the KV cache holds {number_of(answer.whole_users, 'request')} of full length, but {answer.running_requests.typical:,.0f} "
+            f"run. vLLM preempts requests and computes about {answer.recomputed_tokens:,.0f} tokens per response again, which lowers the rate "
+            f"by {answer.preemption_share:.1%}.",
+        )
+    if answer.not_measured:
+        words = " and ".join(answer.not_measured)
+        paragraph(console, f"Not measured: no public load test has {words}. The bands are {WIDER:g} times wider.")
     console.print()
 
 

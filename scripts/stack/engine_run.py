@@ -71,8 +71,9 @@ def run_engine(
                 if one.text in before:
                     continue
                 step = one.step or (step if one.is_lasting else one.text)
-                detail = "" if one.text == step else one.text
-                if one.is_lasting and not sys.stderr.isatty():
+                is_printed = one.is_lasting and not sys.stderr.isatty()
+                detail = "" if is_printed or one.text == step else one.text
+                if is_printed:
                     print(one.text, file=sys.stderr, flush=True)
             show(step, (describe(step) if describe is not None else "") or detail)
 

@@ -12,6 +12,7 @@ from authors.commands_page import all_commands
 from authors.contract_tables import tables
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command_line import described_options
+from gemma_serving.stacks.package.schema import COMPONENTS, inputs_of, outputs_of
 from gemma_serving.stacks.schema import blocks
 from tests.snapshot import json_keys
 
@@ -28,6 +29,9 @@ def names():
         for each, words in ((command, ""), *((sub, f" {sub.name}") for sub in command.subcommands)):
             yield f"command {command.name}{words}"
             yield from (f"option {command.name}{words} {one.words}" for one in described_options(each.options))
+    for name, component in COMPONENTS.items():
+        yield from (f"package input {name}.{one.key}" for one in inputs_of(component, {}))
+        yield from (f"package output {name}.{one.key}" for one in outputs_of(component, {}))
     yield from (f"exit code {int(code)} {code.name}" for code in ExitCode)
     for folder, keys in json_keys().items():
         yield from (f"json {folder} {key}" for key in keys)

@@ -10,10 +10,11 @@ from mcp import types
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from gemma_serving.cloud.guard import GUARD
 from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
 from gemma_serving.scripts.agent.presenting import NOTE
 from gemma_serving.scripts.stack.unfinished_teardown import LIMITS
-from tests.engine.conftest import CAPACITY, LIMIT_S
+from tests.engine.conftest import CAPACITY, LIMIT_S, PROJECT
 from tests.polling import until
 
 SHIPPED, TPU, OTHER, RUN, GONE = "tpu-v6e4", "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat", "l4-qat"
@@ -148,6 +149,7 @@ def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(w
     assert existing(workspace) == before
 
 
+SERVICE = f"v2/projects/{PROJECT}/locations/us-east4/services/gemma-{RUN}"
 STAGED = {"model": "google/gemma-4-12B-it-qat-w4a16-ct", "revision": "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"}
 OF_DOCUMENT_002 = (
     ("list_weights", {}),
@@ -159,6 +161,36 @@ OF_DOCUMENT_002 = (
     ("deployment_command", {}),
     ("status", {}),
 )
+
+
+async def scaled(client, workspace, file):
+    """Scale without limits, with the limits that the refusal names, too far, and back. Return the answers and how the service scaled."""
+    found, served = {}, []
+
+    async def scale(name, low, high):
+        found[name] = await finished(client, "scale", {"stack": RUN, "min_instances": low, "max_instances": high})
+        await preview(name)
+
+    async def preview(name):
+        found[f"preview of {name}"] = await finished(client, "preview", {"stack": RUN})
+
+    async def up(name):
+        assert not found[f"preview of {name}"].is_error, found
+        plan_id = found[f"preview of {name}"].structured_content["plan_id"]
+        found[f"up of {name}"] = await finished(client, "up", {"plan_id": plan_id})
+        served.append(workspace.get("run", SERVICE)["template"]["scaling"])
+
+    await scale("more", 0, 2)
+    account = workspace.post(f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": GUARD})["name"]
+    age = "  gemma-serving:maxAge: 7d\n"
+    file.write_text(file.read_text().replace(age, f"{age}  gemma-serving:maxUsd: 50\n"))
+    await preview("more in limits")
+    await up("more in limits")
+    await scale("too many", 1, 50)
+    await scale("one", 0, 1)
+    await up("one")
+    workspace.call("DELETE", f"iam/v1/{account}")
+    return found, served
 
 
 def test_a_shipped_service_is_staged_deployed_asked_and_scaled_and_nothing_is_left(workspace):
@@ -175,16 +207,14 @@ def test_a_shipped_service_is_staged_deployed_asked_and_scaled_and_nothing_is_le
         known = limit.exists()
         for tool, arguments in OF_DOCUMENT_002:
             found[tool] = await finished(client, tool, {"stack": RUN, **arguments})
-        for name, instances in (("more", (0, 2)), ("too many", (1, 50)), ("one", (0, 1))):
-            scaled = {"stack": RUN, "min_instances": instances[0], "max_instances": instances[1]}
-            found[name] = await finished(client, "scale", scaled)
-            found[f"preview of {name}"] = await finished(client, "preview", {"stack": RUN})
+        by_scale, served = await scaled(client, workspace, file)
+        found |= by_scale
         found["gone"] = await finished(client, "teardown", {"stack": RUN, "keep_bucket": False})
-        return found, known
+        return found, known, served
 
     asks = person([(RUN, True)], asked, shelf)
     allow = "up,ask,smoke,stage,scale,teardown"
-    found, known = driven(workspace, work, "--allow", allow, "--max-hours", "2", elicitation_callback=asks)
+    found, known, served = driven(workspace, work, "--allow", allow, "--max-hours", "2", elicitation_callback=asks)
     failed = {name: result.content[0].text for name, result in found.items() if result.is_error}
     assert set(failed) == {"too many"}, failed
     assert "the limit is $10.00 per hour" in failed["too many"]
@@ -204,7 +234,9 @@ def test_a_shipped_service_is_staged_deployed_asked_and_scaled_and_nothing_is_le
     assert content["summarize_logs"]["answer"]["note"] == NOTE
     assert content["smoke"]["ok"], content["smoke"]
     assert content["deployment_command"]["command"].startswith(f"gcloud run deploy gemma-{RUN} --project=local-project")
-    assert [content[f"preview of {name}"]["allowed"] for name in ("more", "one")] == [False, True]
+    allowed = [content[f"preview of {name}"]["allowed"] for name in ("more", "more in limits", "one")]
+    assert allowed == [False, True, True], content
+    assert served == [{"maxInstanceCount": 2}, {"maxInstanceCount": 1}]
     assert "maxInstances: 1" in file.read_text()
     assert content["gone"]["document"]["clean"]
     assert not limit.exists()

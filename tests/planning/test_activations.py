@@ -6,17 +6,20 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
+from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.activations import gpu_activation_gib
 from gemma_serving.planning.memory.budget import captured_graphs, graph_gib
-from gemma_serving.planning.memory.kv_cache import layout_of
+from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.spec import Role
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.question.releases import keeps_stored_head, runners
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
+from tests.planning.corpus.pages import PageRow, stored_pages
 from tests.records import replace
 
 GIB = 2**30
@@ -138,10 +141,67 @@ def test_a_draft_model_is_captured_too():
     assert alone < with_ngram < drafted
 
 
+@pytest.mark.parametrize(("card", "copies"), [("RTX PRO 6000", 3), ("H100", 0)])
+def test_the_kernel_of_nvfp4_experts_before_0_21_has_three_more_copies_of_each_experts_tokens(card: str, copies: int):
+    """Eight experts of each of 16,384 tokens, 2,816 wide, in bf16: 2.06 GiB. A log of an RTX 5090 with 0.20.2 has 2.5 less than was planned."""
+    options = {
+        "max_num_batched_tokens": 16_384,
+        "max_num_seqs": 2,
+        "limit_mm_per_prompt": TEXT_ONLY,
+        "enforce_eager": True,
+    }
+    nvfp4 = asked("26B-A4B-it", card, **options)
+    old, new = (
+        gpu_activation_gib(
+            resolve(replace(nvfp4, model="RedHatAI/gemma-4-26B-A4B-it-NVFP4", image=image_of_version(one)))
+        )
+        for one in ("0.20.2", "0.21.0")
+    )
+    assert old - new == pytest.approx(copies * 8 * 16_384 * 2_816 * 2 / GIB)
+
+
+def test_nccl_keeps_memory_of_captured_all_reduces_on_pcie_before_0_20():
+    """31B on four L4 with 0.19.0, 256 sequences and a utilization of 0.92 ran out of memory while it captured; eager with 8 sequences ran."""
+    four = parse_device("memory=24GiB,bandwidth=300GB/s,tflops=121,usable=21.96GiB,count=4,name=L4")
+    options = {"tensor_parallel_size": 4, "max_model_len": 8_192, "gpu_memory_utilization": 0.92}
+
+    def severity(version: str, device: Accelerator, **more: object) -> str | None:
+        found = plan(replace(asked("31B-it", "", version, **options, **more), device=device)).findings
+        return next((one.severity for one in found if one.id == "FIT05"), None)
+
+    assert severity("0.19.0", four, max_num_seqs=256) == "block"
+    assert severity("0.19.0", four, max_num_seqs=8, enforce_eager=True) is None
+    assert severity("0.20.0", four, max_num_seqs=256) is None
+    assert severity("0.19.0", replace(four, name="4 x H100"), max_num_seqs=256) is None
+
+
+def test_a_page_that_does_not_divide_the_largest_one_is_padded():
+    """A public measurement on an L40S with 0.26.0 (vllm-project/vllm#40388): 15.18 GiB hold 12.73 requests of 32,768 tokens, and 9.93 with scales."""
+    for dtype, requests in (("fp8", 12.73), ("fp8_per_token_head", 9.93)):
+        layout = layout_of(resolved("26B-A4B-it", kv_cache_dtype=dtype))
+        blocks = int(15.18 * GIB // layout.block_bytes)
+        held = blocks_per_request(layout, max_model_len=32_768, tokens_in_flight=8_192)
+        assert blocks / held == pytest.approx(requests, abs=0.01)
+
+
+def test_a_scale_per_head_is_told_not_to_double_the_cache():
+    options = {"kv_cache_dtype": "fp8_per_token_head", "max_num_batched_tokens": 8_192}
+    found = [plan(asked("31B-it", "H200", "0.31.0", max_model_len=n, **options)) for n in (65_536, 262_144)]
+    told = [next(one for one in each.findings if one.id == "FIT07") for each in found]
+    assert [one.severity for one in told] == ["info", "warn"]
+    assert "1.23 times as many as with bf16. With a scale per head, the pages of one kind" in told[1].message
+    assert "FIT07" not in [one.id for one in plan(asked("31B-it", "H200", kv_cache_dtype="fp8")).findings]
+
+
+@pytest.mark.parametrize("row", stored_pages(), ids=str)
+def test_layouts_are_those_of_vllm(row: PageRow):
+    layout = layout_of(resolved(row.model, tensor_parallel_size=row.tp, kv_cache_dtype=row.kv_cache_dtype))
+    held = blocks_per_request(layout, max_model_len=row.max_model_len, tokens_in_flight=row.tokens_in_flight)
+    assert (layout.block_bytes, held) == (row.block_bytes, row.blocks)
+
+
 @pytest.mark.parametrize("dtype", ["int8_per_token_head", "fp8_per_token_head"])
-def test_scales_per_token_and_head_cost_8_bytes_of_each_pair(dtype: str):
-    plain, scaled = (layout_of(resolved("31B-it", kv_cache_dtype=kind)).bytes_per_token for kind in ("fp8", dtype))
-    assert scaled == plain * (512 + 4) // 512
+def test_a_scale_per_token_and_head_is_refused_on_a_tpu(dtype: str):
     with pytest.raises(PlanningError, match="vLLM on TPU does not have"):
         resolved("31B-it", "v6e-4", kv_cache_dtype=dtype)
 

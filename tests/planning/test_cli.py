@@ -15,7 +15,6 @@ from gemma_serving.planning.settings.annotations import Limit, Matching, OneOf
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields, value_at
-from gemma_serving.planning.speed.bands import BANDS
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.question import CommandWording, Question, deployment_from
@@ -164,7 +163,7 @@ def test_a_start_names_the_measured_starts_behind_it(run, explained: tuple[str, 
 
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert run(*E2B, "--json")[0] == 0
-    code, out, _ = run(*E2B, "--set", "vllm.tensorParallelSize=1", "--json")
+    code, out, _ = run(*E2B, "--set", "vllm.tensorParallelSize=8", "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "blocked")
     code, out, _ = run(*TOO_LARGE, "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "out-of-memory")
@@ -312,23 +311,16 @@ def test_comparing_keeps_to_the_limits(run):
 @pytest.mark.parametrize(
     ("card", "decode", "prefill"),
     [
-        ("A100-80GB", "", "only one public source has this time"),
-        ("H200", "only one public source has a", "no public source has this time"),
+        ("A100-80GB", "", "only one public source has a time to the first token"),
+        ("H200", "only one public source has a", "no public source has a time to the first token"),
         ("H100", "", ""),
     ],
 )
-def test_a_card_with_few_sources_has_wide_bands_and_names_them(run, card: str, decode: str, prefill: str):
+def test_a_card_with_few_sources_names_them(run, card: str, decode: str, prefill: str):
     options = ("--model", "google/gemma-4-E4B-it", "--accelerator", card, "--workload", "in=500,out=100,users=1")
     out = " ".join(run(*options)[1].split())
     for words, end in ((decode, "time per token on"), (prefill, "on this accelerator")):
         assert f"{words} {end}" in out if words else f"public source has a {end}" not in out, out
-    found = json.loads(run(*options, "--json")[1])["workload"]
-    for figure, words in (("tpot_s", decode), ("ttft_s", prefill)):
-        low, high = (
-            BANDS["tpot" if figure == "tpot_s" else "ttft", "gpu"].low,
-            found[figure]["low"] / found[figure]["typical"],
-        )
-        assert low / high == pytest.approx(2 if "no" in words.split() else 1.5 if words else 1, rel=0.02)
 
 
 @pytest.mark.parametrize("stack", ["tpu-v6e4-turbo", "l4-qat"])

@@ -152,7 +152,7 @@ def test_the_sequences_of_a_large_card_never_cost_it_the_fit():
     """From 40 GiB on, 256 sequences are recommended instead of 16. 31B in fp8 fits only with the fewer."""
     options = VllmOptions(kv_cache_dtype="int8_per_token_head", block_size=128, image_tokens=1_120)
     card = ACCELERATORS["A100-80GB"]
-    for model, usable_gib, sequences in (("31B-it-FP8-Dynamic", 40, 16), ("31B-it-FP8-Dynamic", 60, 256)):
+    for model, usable_gib, sequences in (("31B-it-FP8-Dynamic", 40.5, 16), ("31B-it-FP8-Dynamic", 60, 256)):
         found = resolve(
             Deployment(
                 model=f"RedHatAI/gemma-4-{model}",

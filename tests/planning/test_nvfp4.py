@@ -22,7 +22,7 @@ PLAIN = Deployment(
     model="google/gemma-4-31B-it",
     accelerator="RTX PRO 6000",
     image=image_of_version("0.28.0"),
-    vllm=VllmOptions(max_model_len=16_384),
+    vllm=VllmOptions(max_model_len=16_384, kv_cache_dtype="fp8"),
 )
 SMALL = replace(PLAIN, model="nvidia/Gemma-4-31B-IT-NVFP4")
 B200 = parse_device("memory=180GiB,bandwidth=8TB/s,tflops=2250,name=B200")
@@ -39,20 +39,20 @@ def on(device: str) -> dict[str, object]:
     return {"accelerator": "", "device": B200} if device == "B200" else {"accelerator": device}
 
 
-@pytest.mark.parametrize("device", ["RTX PRO 6000", "B200"])
-def test_only_the_layers_in_nvfp4_compute_in_four_bits(device: str):
+@pytest.mark.parametrize(("device", "row"), [("RTX PRO 6000", "compute.nvfp4.blackwell"), ("B200", "compute.nvfp4")])
+def test_only_the_layers_in_nvfp4_compute_in_four_bits(device: str, row: str):
     """31B's feed-forward blocks; attention, which stays in bf16, keeps its rate."""
     plain, small = (replace(one, **on(device)) for one in (PLAIN, SMALL))
     peak = resolve(plain).accelerator.bf16_tflops * 1e12
     flops = 2 * LONG.input_tokens * LAYERS * 3 * HIDDEN * WIDTH
-    saved = flops / flops_per_s(resolve(plain)) - flops / (constant("compute.nvfp4") * peak)
+    saved = flops / flops_per_s(resolve(plain)) - flops / (constant(row) * peak)
     assert prompt_s(plain) - prompt_s(small) == pytest.approx(saved)
-    assert saved > prompt_s(plain) / 3
+    assert saved > prompt_s(plain) / 4
 
 
 def test_all_dense_layers_of_a_checkpoint_in_nvfp4_compute_in_four_bits():
     whole = replace(SMALL, model="RedHatAI/gemma-4-31B-it-NVFP4")
-    assert prompt_s(whole) < prompt_s(SMALL) * 0.8
+    assert prompt_s(whole) < prompt_s(SMALL) * 0.85
 
 
 def test_pictures_are_encoded_at_the_rate_of_bf16():
@@ -141,3 +141,25 @@ def test_nvfp4_serves_long_prompts_faster_than_fp8():
         for name in ("google/gemma-4-31B-it", "RedHatAI/gemma-4-31B-it-FP8-block", SMALL.model)
     ]
     assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize("model", ["nvidia/Gemma-4-31B-IT-NVFP4", "nvidia/Gemma-4-26B-A4B-NVFP4"])
+def test_the_kv_cache_of_nvidias_checkpoints_is_fp8_unless_a_setting_names_another_type(model: str):
+    """A public log of 31B on two L4 without the flag has "KV cache: FP8 e4m3" and 3.58 requests of 16,384 tokens; 1.73 were planned."""
+    wide = replace(SMALL, model=model, accelerator="H200")
+    unset, named, plain = (
+        plan(replace(wide, vllm=VllmOptions(max_model_len=65_536, kv_cache_dtype=one)))
+        for one in (None, "fp8", "bfloat16")
+    )
+    assert unset.memory == named.memory
+    assert unset.memory.kv_request_gib == pytest.approx(plain.memory.kv_request_gib / 2)
+    assert plan(replace(SMALL, accelerator="L4x2", vllm=VllmOptions(max_model_len=16_384))).fits
+
+
+def test_a_card_without_fp8_is_told_that_the_files_ask_for_it():
+    found = plan(replace(SMALL, accelerator="A100-80GB", vllm=VllmOptions(max_model_len=16_384)))
+    (told,) = [one for one in found.findings if one.id == "FIT06" and one.severity == "block"]
+    assert (
+        "vllm.kvCacheDtype fp8 (from the checkpoint's quantization_config) does not work on A100-80GB" in told.message
+    )
+    assert {"vllm.kv_cache_dtype": "bfloat16"} in [dict(one.changes) for one in told.remedies]

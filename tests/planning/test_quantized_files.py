@@ -63,6 +63,32 @@ def test_parts_that_a_config_leaves_out_stay_in_bf16(block: dict[str, object], s
     assert spec.stored_bytes == tuple((role, 2.0) for role in in_bf16)
 
 
+KV_FP8 = {"num_bits": 8, "type": "float", "dynamic": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "named", "planned"),
+    [
+        ("modelopt", {"kv_cache_quant_algo": "FP8"}, "fp8"),
+        ("modelopt", {"kv_cache_scheme": KV_FP8}, "fp8"),
+        ("modelopt_fp4", {"kv_cache_scheme": {**KV_FP8, "dynamic": True}}, "auto"),
+        ("modelopt", {"quantization": {"kv_cache_quant_algo": "fp8"}}, "fp8"),
+        ("modelopt", {"kv_cache_quant_algo": "INT8"}, "auto"),
+        ("modelopt", {"kv_cache_quant_algo": "NVFP4"}, "auto"),
+        ("modelopt", {"kv_cache_scheme": {"num_bits": 4, "type": "float"}}, "auto"),
+        ("modelopt", {}, "auto"),
+        ("compressed-tensors", {"kv_cache_scheme": KV_FP8}, "fp8"),
+        ("compressed-tensors", {"kv_cache_scheme": None}, "auto"),
+    ],
+)
+def test_the_kv_cache_is_what_vllm_takes_from_the_files(method: str, named: dict[str, object], planned: str):
+    """The answers of get_kv_cache_quant_algo_string in vLLM 0.22.1 to 0.32.0, and of attention.py for compressed-tensors."""
+    stored = {**groups((NVFP4, ["Linear"])), "quant_method": method, "quant_algo": "NVFP4"}
+    spec = read("31B", {**stored, **named})
+    assert spec.kv_cache_dtype == planned
+    assert any("NVFP4 KV cache" in one for one in spec.unmodelled) is ("NVFP4" in str(named) or "4" in str(named))
+
+
 def test_what_ignore_leaves_open_is_said():
     unknown = read("26B", groups((INT4, ["Linear"]), ignore=(NAMED, "re:.*per_layer.*"))).unmodelled
     assert "how many layers of its mlp stay in bf16 (all are counted)" in unknown

@@ -358,6 +358,23 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
     assert (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8") == text
 
 
+def test_a_machine_on_which_no_log_shows_the_server_has_a_mark_in_the_table(command):
+    asked = ("--solve", "--workload", CHAT, "--model", "31B")
+    _, out, _ = command(*asked)
+    _, text, _ = command(*asked, "--json")
+    recorded = {(row["model"], row["accelerator"]): row["is_recorded"] for row in json.loads(text)["rows"]}
+    assert recorded["RedHatAI/gemma-4-31B-it-FP8-Dynamic", "v5e-4"] is False
+    assert recorded["google/gemma-4-31B-it-qat-w4a16-ct", "v6e-8"] is True
+    assert "v5e-4?" in out
+    assert "v6e-8 " in out
+    assert "? No public log shows a server with this checkpoint" in out
+
+
+def test_the_help_of_the_search_names_its_platforms(command):
+    _, out, _ = command("--help")
+    assert "Search flex-start TPU VMs and Cloud Run GPUs for --workload" in " ".join(out.split())
+
+
 def test_with_json_all_rows_are_one_object(command):
     code, out, _ = command(
         "--solve", "--workload", CHAT, "--model", "E2B", "--conservative", "--json", "--max-tpot-s", "0.03"

@@ -9,7 +9,8 @@ from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.speed.steps import StepTime, bytes_per_s, step_of
+from gemma_serving.planning.speed.prefill import body_params
+from gemma_serving.planning.speed.steps import StepTime, bytes_per_s, products_s, step_of
 
 SMALL = "google/gemma-4-31B-it-qat-w4a16-ct"
 TEXT = {"image": 0, "audio": 0, "video": 0}
@@ -86,6 +87,32 @@ def test_fp8_quantizes_its_activations_in_each_layer_where_it_computes_in_fp8():
     for device, layers in ((H100, 48), (A100, 0)):
         fp8, bf16 = (empty_step(subject_of(model, device)).fixed_s for model in models)
         assert fp8 - bf16 == pytest.approx(layers * constant("fp8_layer_s")), device
+
+
+def test_experts_in_fp8_compute_at_the_rate_of_bf16():
+    """The kernels behind compute.fp8 are of dense layers; a prompt spends most of its products in experts."""
+
+    def products(model: str) -> float:
+        resolved = subject_of(model, H100).resolved
+        return products_s(resolved, body_params(resolved.spec), 1_000)
+
+    dense, sparse = (
+        products(f"RedHatAI/gemma-4-{size}-it-FP8-Dynamic") / products(f"google/gemma-4-{size}-it")
+        for size in ("31B", "26B-A4B")
+    )
+    assert dense == pytest.approx(1 / constant("compute.fp8"), rel=0.02)
+    assert 0.75 < sparse < 0.9
+
+
+def test_keys_and_values_are_read_more_slowly_than_weights():
+    subject = subject_of("google/gemma-4-31B-it", H100)
+    weights = weights_of(subject.resolved)
+    one, other = (
+        step_of(subject.resolved, weights, subject.memory, batch=16, tokens=tokens).memory_s
+        for tokens in (2_000, 3_000)
+    )
+    full = 10 * 2 * 4 * 512 * 2 * 16 * 1_000
+    assert other - one == pytest.approx(full / constant("bandwidth.kv") / bytes_per_s(subject.resolved.accelerator))
 
 
 def test_only_a_card_that_was_measured_shares_its_memory():

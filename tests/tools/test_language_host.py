@@ -31,7 +31,7 @@ def host(tmp_path_factory):
     runner.write_text(RUNNER)
     process = subprocess.Popen(
         [sys.executable, "-P", language_host.__file__, "--exec", str(runner), "127.0.0.1:1"],
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},  # nothing is built there
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PATH": ""},  # nothing is built there
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -137,6 +137,33 @@ def test_what_cannot_be_installed_is_refused_and_nothing_is_created(host, tmp_pa
         with subtests.test(name), pytest.raises(grpc.RpcError, match=words):
             install(host, folder, is_plugin=False, **options)
     assert not (folder / "venv").exists()
+
+
+def test_a_generated_sdk_is_added_to_the_requirements_once(host, tmp_path, subtests):
+    module = tmp_path / "sdks" / "gcp-tpu" / "pulumi_gcp_tpu"
+    module.mkdir(parents=True)
+    (module / "pulumi-plugin.json").write_text("{}")
+    request = language_pb2.LinkRequest(info=program_info(tmp_path, tmp_path))
+    request.packages.add(path="sdks/gcp-tpu")
+    with subtests.test("no requirements.txt"), pytest.raises(grpc.RpcError, match=r"requirements\.txt not found"):
+        host[1].Link(request, timeout=60)
+    (tmp_path / "requirements.txt").write_text("# ours\npulumi>=3,<4")
+    for _ in range(2):
+        answer = host[1].Link(request, timeout=60)
+        assert answer.import_instructions.endswith(":\n\n  import pulumi_gcp_tpu as gcp_tpu\n")
+        assert (tmp_path / "requirements.txt").read_text() == "# ours\npulumi>=3,<4\nsdks/gcp-tpu\n"
+
+
+def test_an_sdk_needs_go_to_be_generated(host, tmp_path):
+    """The fixture's cache is empty, and nothing is built there."""
+    request = language_pb2.GeneratePackageRequest(directory=str(tmp_path / "sdk"), schema="{}", loader_target="x")
+    with pytest.raises(grpc.RpcError) as refused:
+        host[1].GeneratePackage(request, timeout=60)
+    assert (
+        "`go`, needed to generate an SDK, is not on PATH. Install Go 1.26 or newer, or Pulumi"
+        in refused.value.details()
+    )
+    assert not (tmp_path / "sdk").exists()
 
 
 def test_the_steps_of_an_installation(tmp_path, subtests):

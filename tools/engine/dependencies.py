@@ -1,4 +1,4 @@
-"""Packages of a Python program or plugin: its virtual environment, and the commands that fill it.
+"""Packages of a Python program or plugin: its virtual environment, the commands that fill it, and generated SDKs in its requirements.
 
 The rules are the official language host's, so a folder that works here also works with the official distribution.
 """
@@ -66,6 +66,23 @@ def failure(step: Step, code: int, lines: Sequence[str]) -> str:
     """Return the error message of a command that failed: one sentence, then its last lines."""
     shown = "\n".join(f"  {line}" for line in lines) or "  (no output)"
     return f"{step.told} failed: `{' '.join(step.command)}` exited with code {code}. Last lines:\n{shown}"
+
+
+def link(root: Path, folders: Sequence[str]) -> str:
+    """Add generated SDKs to requirements.txt of the program in `root`, and return how to import them.
+
+    `folders` are the SDKs' paths relative to `root`, such as `sdks/gcp-tpu`. A line that names one stays as it is.
+    Raises DependencyError without requirements.txt.
+    """
+    file = root / REQUIREMENTS
+    if not file.is_file():
+        raise DependencyError(f"{file} not found: create it with the line `pulumi`, then run the command again.")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    new = [folder for folder in folders if folder not in lines]
+    file.write_text("".join(f"{line}\n" for line in [*lines, *new]), encoding="utf-8")
+    modules = [facts.parent.name for folder in folders for facts in (root / folder).glob("*/pulumi-plugin.json")]
+    imports = "".join(f"  import {module} as {module.removeprefix('pulumi_')}\n" for module in modules)
+    return f"You can import the SDK in your Python code with:\n\n{imports}"
 
 
 def _may_become_environment(path: Path) -> bool:

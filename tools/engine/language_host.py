@@ -137,6 +137,29 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             if code != 0:
                 context.abort(grpc.StatusCode.UNKNOWN, dependencies.failure(step, code, last))
 
+    def GeneratePackage(  # noqa: N802
+        self, request: language_pb2.GeneratePackageRequest, context: grpc.ServicerContext
+    ) -> language_pb2.GeneratePackageResponse:
+        """Write the Python SDK of a package into a folder."""
+        from tools.engine import generator, model  # noqa: PLC0415  not needed at start-up
+
+        try:
+            generator.generate(request.schema, "python", Path(request.directory), request.loader_target)
+        except model.EngineError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return language_pb2.GeneratePackageResponse()
+
+    def Link(self, request: language_pb2.LinkRequest, context: grpc.ServicerContext) -> language_pb2.LinkResponse:  # noqa: N802
+        """Add generated SDKs to requirements.txt of a program."""
+        from tools.engine import dependencies  # noqa: PLC0415  not needed at start-up
+
+        folders = [package.path for package in request.packages]
+        try:
+            text = dependencies.link(Path(request.info.root_directory), folders)
+        except dependencies.DependencyError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return language_pb2.LinkResponse(import_instructions=text)
+
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
         """Describe the interpreter of programs."""
         del context

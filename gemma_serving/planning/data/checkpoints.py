@@ -39,6 +39,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """True if the files store an output head although it is tied to the embeddings. Such files are larger and load longer; a GPU drops the head."""
     has_fp4_activations: bool = False
     """True if the files say how a server rounds the inputs of NVFP4 layers to 4 bits (W4A4, not W4A16)."""
+    kv_cache_dtype: str = "auto"
+    """Type of the KV cache that the files ask for (`kv_cache_scheme`)."""
     block_width: int = 0
     """Weights of a row in one block of FP8, which has one scale; 0 with a scale for each row."""
     has_padded_experts: bool = False

@@ -58,11 +58,6 @@ two and nearly three times that are assumed."""
 IMAGE_DOWNLOAD_GB: Final = 9
 """The upper end of the compressed size in VM_IMAGE_PULL_S."""
 
-TPU_OLD_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
-"""Seconds that each additional sequence adds to a step before that release, up to a number of sequences, divided over the chips: attention,
-logits and sampling. They, not the weights, limit large batches of small models. The steps of three models grow alike on one v6e chip (public
-sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
-
 
 class Constant(Struct, frozen=True, kw_only=True):
     """One row, with the measurements that it was fitted to. Rows of gpu_speed.json have their sources."""

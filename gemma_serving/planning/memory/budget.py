@@ -18,7 +18,7 @@ from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.model.spec import linear_params
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.lora import lora_of
-from gemma_serving.planning.question.releases import reserves_graphs, tokens_in_flight
+from gemma_serving.planning.question.releases import RESERVES_GRAPHS, is_before, reserves_graphs, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
 from gemma_serving.planning.units import from_gib, to_gib
@@ -29,6 +29,10 @@ _GRAPH_STEP_SMALL: Final = 8
 _GRAPH_STEP_LARGE: Final = 16
 _GRAPH_STEP_CHANGE: Final = 256
 _LARGEST_GRAPH: Final = 512
+_MIB_PER_GIB: Final = 1_024
+_PEERS: Final = 2
+_NVLINK: Final = frozenset({"hopper", "datacenter-blackwell"})
+"""Generations whose cards of one machine are linked; of Ampere, the A100's are."""
 
 
 def memory_plan(resolved: Resolved) -> MemoryPlan:
@@ -79,14 +83,16 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
 def outside_gib(resolved: Resolved) -> tuple[float, float]:
     """Return the memory outside the budget of one device, in GiB: minimum and recommended.
 
-    Of a GPU: the CUDA context, graphs that vLLM does not subtract, and the memory of a draft model's capture.
+    Of a GPU: the CUDA context, graphs that vLLM does not subtract, what NCCL keeps of them, and the memory of a draft model's capture.
     """
     if not resolved.is_tpu:
         graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
         captured_gib = 0.0 if graphs_gib else _drafter_graphs(resolved) * constant("GRAPH_GIB")
         drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + captured_gib
-        enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + drafter_gib
-        return constant("CUDA_CONTEXT_GIB") + graphs_gib, enough_gib
+        nccl_gib = _all_reduces_gib(resolved)
+        enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + nccl_gib + drafter_gib
+        # Two cards with peer access use vLLM's own all-reduce.
+        return constant("CUDA_CONTEXT_GIB") + graphs_gib + (nccl_gib if resolved.tp > _PEERS else 0.0), enough_gib
     programs = program_memory(resolved)
     return programs.minimum_gib, programs.recommended_gib
 
@@ -155,6 +161,19 @@ def graph_gib(resolved: Resolved) -> float:
     if resolved.accelerator.is_rocm:
         return graphs * resolved.spec.layers * constant("ROCM_GRAPH_LAYER_GIB")
     return graphs * constant("GRAPH_GIB") + constant("GRAPH_POOL_GIB") if graphs else 0.0
+
+
+def _all_reduces_gib(resolved: Resolved) -> float:
+    """Return what NCCL keeps of the all-reduces in CUDA graphs, in GiB: on several cards without NVLink, before vLLM measures graphs.
+
+    There vLLM leaves all-reduces to NCCL: its own needs NVLink for more than two cards, and peer access for two (custom_all_reduce.py).
+    """
+    accelerator = resolved.accelerator
+    has_nvlink = accelerator.generation in _NVLINK or "A100" in accelerator.name
+    if resolved.tp == 1 or has_nvlink or not is_before(resolved, RESERVES_GRAPHS):
+        return 0.0
+    all_reduces = captured_graphs(resolved) * resolved.spec.layers * constant("ALL_REDUCES_PER_LAYER")
+    return all_reduces * constant("NCCL_CAPTURE_MIB") / _MIB_PER_GIB
 
 
 def captured_graphs(resolved: Resolved) -> int:

@@ -3,8 +3,9 @@
 GPU (vLLM 0.21 and later, v1/kv_cache_interface.py and v1/core/kv_cache_utils.py): full-attention layers hold max-model-len tokens of
 a request, sliding layers min(window - 1 + tokens in flight, max-model-len) and one more block, each rounded up to blocks; in flight are
 the tokens of one step, or of two (`planning.question.releases.tokens_in_flight`). The larger page of the layer kinds is used for
-all; the other kind gets longer blocks. Layers form groups of equal size, and a block is one page of each layer of one group. The
-tokens that vLLM logs are concurrency x max-model-len.
+all; the other kind gets longer blocks, or unused bytes if its page does not divide the larger one (unify_kv_cache_spec_page_size, from 0.24.0 on; a scale
+per token and head does that to Gemma 4). Layers form groups of equal size, and a block is one page of each layer of one group. The
+tokens that vLLM logs are concurrency x max-model-len. `make -C judges oracle PART=pages` compares layouts with vLLM's own.
 
 TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer with its own cache stores the full
 length. KV heads are padded to the tensor-parallel size; the two numbers of each head are packed into 32-bit words, 2 of bf16 or 4 of
@@ -101,19 +102,21 @@ def _gpu_layout(resolved: Resolved) -> KvLayout:
         heads = max(1, attention.kv_heads // resolved.tp)
         key = (attention.window, 2 * heads * (attention.head_dim * resolved.kv_bytes + scale))
         counts[key] = counts.get(key, 0) + group.count
-    growing = sum(count * size for (window, size), count in counts.items() if window is None)
     windows = {window for window, _ in counts}
     if len(windows) == 1:
         return _one_kind(resolved, sum(count * size for (_, size), count in counts.items()), windows.pop())
-    page = resolved.block_size * max(size for _, size in counts)
+    block = resolved.block_size
+    page = block * max(size for _, size in counts)
+    tokens = {size: block if page % (block * size) else page // size for _, size in counts}
+    growing = sum(count * page // tokens[size] for (window, size), count in counts.items() if window is None)
     smallest, largest = min(counts.values()), max(counts.values())
     # vLLM: the smaller kind determines the group size, unless the kinds are nearly equal in number.
     group_size = largest if largest < smallest * 1.5 else smallest
     kinds = tuple(
-        KvLayers(groups=ceil_div(count, group_size), block_size=page // size, window=window)
+        KvLayers(groups=ceil_div(count, group_size), block_size=tokens[size], window=window)
         for (window, size), count in counts.items()
     )
-    return KvLayout(block_bytes=page * group_size, block_size=resolved.block_size, bytes_per_token=growing, kinds=kinds)
+    return KvLayout(block_bytes=page * group_size, block_size=block, bytes_per_token=growing, kinds=kinds)
 
 
 def _tpu_layout(resolved: Resolved) -> KvLayout:

@@ -79,7 +79,8 @@ def filled_in(deployment: Deployment) -> Resolved:
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
     max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
-    kv_dtype = options.kv_cache_dtype or "auto"
+    given = options.kv_cache_dtype or "auto"
+    kv_dtype = spec.kv_cache_dtype if given == "auto" else given
     _check_together(options, accelerator)
     found = Resolved(
         deployment=deployment,

@@ -113,6 +113,7 @@ def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
         native_quantization=checkpoint.scheme,
         head_in_checkpoint=checkpoint.has_stored_head,
         has_fp4_activations=checkpoint.has_fp4_activations,
+        kv_cache_dtype=checkpoint.kv_cache_dtype,
         block_width=checkpoint.block_width,
     )
     if quantization == "w4a16" != checkpoint.scheme:

@@ -72,7 +72,7 @@ def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
     quantized = targeted & present - left
     if not quantized:
         raise PlanningError(f"{spec.name}: no target of quantization_config names a layer of the model.")
-    scheme = _scheme(stored.scheme, quantized)
+    scheme, cache = _scheme(stored.scheme, quantized), _cache(block)
     sizes: dict[Role, float] = {role: stored.size if role in quantized else FULL_BYTES for role in _LINEAR}
     usual = SCHEMES[scheme].bytes_of
     tables: list[Role] = [role for role in ("embedding", "layer-embedding", "lm-head") if role in quantized]
@@ -86,7 +86,8 @@ def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
         packing=_packing(block),
         block_width=_block_width(block),
         has_fp4_activations=_has_fp4_activations(block),
-        unmodelled=(*spec.unmodelled, *_unknown(stored, left & present)),
+        kv_cache_dtype="fp8" if cache == "fp8" else "auto",
+        unmodelled=(*spec.unmodelled, *_unknown(stored, left & present, cache)),
     )
 
 
@@ -117,8 +118,10 @@ def _targeted(text: str, name: str) -> tuple[Role, ...]:
     return roles
 
 
-def _unknown(stored: _Stored, left: set[Role]) -> Iterator[str]:
-    """Yield a clause for what `ignore` leaves open."""
+def _unknown(stored: _Stored, left: set[Role], cache: str) -> Iterator[str]:
+    """Yield a clause for what `ignore` leaves open, and for a KV cache of unknown size."""
+    if cache == "nvfp4":
+        yield "the size of the NVFP4 KV cache that its quantization_config names (bf16 is planned)"
     parts = " and ".join(role for role in _LINEAR if role in left)
     if parts:
         yield f"how many layers of its {parts} stay in bf16 (all are counted)"
@@ -213,6 +216,26 @@ def _has_fp4_activations(block: ConfigReader) -> bool:
     groups = [group for _, group in _config_groups(block)]
     bits = [_bits(group, "input_activations") for group in groups if _bits(group, "weights") == _FOUR_BITS]
     return bool(bits) and all(one == _FOUR_BITS for one in bits)
+
+
+def _cache(block: ConfigReader) -> str:
+    """Return the type of the KV cache that vLLM takes from a checkpoint: fp8, nvfp4, or empty.
+
+    As in vLLM 0.22.1 to 0.32.0 (utils/torch_utils.py, get_kv_cache_quant_algo_string, and attention.py for compressed-tensors).
+    """
+    method, inner = block.text("quant_method"), block.block("quantization") or block
+    scheme = inner.block("kv_cache_scheme") or block.block("kv_cache_scheme")
+    if method == "compressed-tensors":
+        return "fp8" if scheme else ""
+    if not method.startswith("modelopt"):
+        return ""
+    if scheme is None:
+        return (inner.text("kv_cache_quant_algo") or block.text("kv_cache_quant_algo")).lower()
+    if scheme.text("type") != "float":
+        return ""
+    return {_EIGHT_BITS: "" if scheme.flag("dynamic", default=True) else "fp8", _FOUR_BITS: "nvfp4"}.get(
+        scheme.whole("num_bits", default=0), ""
+    )
 
 
 def _bits(group: ConfigReader, part: str) -> int:

@@ -105,6 +105,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     their groups."""
     has_fp4_activations: bool = False
     """True if the checkpoint says how a server rounds the inputs of NVFP4 layers to 4 bits; without, their products are in bf16."""
+    kv_cache_dtype: str = "auto"
+    """Type of the KV cache that the checkpoint asks for, which vLLM uses unless `vllm.kvCacheDtype` names another."""
     block_width: int = 0
     """Weights of a row in one block of FP8, which has one scale; 0 with a scale for each row."""
     head_in_checkpoint: bool = False

@@ -48,6 +48,9 @@ STEPS_IN_FLIGHT: Final = 2
 FLASH_ATTENTION_4: Final = "0.24.0"
 """First release that runs Gemma 4 in FlashAttention 4, on compute capability 9, 10 and 11 and with a bf16 KV cache (vllm-project/vllm#42175, merged
 after 2026-06-26; a log of 0.27.1 on compute capability 12.1 reports that FA4 does not support it: 0xBakeer/inference-atlas#14)."""
+OTHER_NVFP4_EXPERTS: Final = "0.21.0"
+"""First release that serves Gemma 4's NVFP4 experts without vLLM's own CUTLASS kernel, which has no tanh GELU until 0.24.0; FlashInfer's precedes it then
+(fused_moe/oracle/nvfp4.py)."""
 MULTIPLIES_NVFP4: Final = "0.19.0"
 """First release that was read whose dense NVFP4 layers multiply in 4 bits on Blackwell: FlashInfer's or vLLM's CUTLASS kernel is the first choice on
 compute capability 10 and above (select_nvfp4_linear_backend in 0.19.0 and 0.19.1, kernels/linear/__init__.py in ten releases from 0.20.2 to 0.33.0)."""

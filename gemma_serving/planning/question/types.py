@@ -265,8 +265,16 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
     """Concurrent requests of this workload that one server runs; further users wait."""
     limits: tuple[RequestLimit, ...]
     """Every limit that sets `most_users`."""
+    whole_users: int
+    """Concurrent requests that the KV cache holds at their full length. If more run, vLLM preempts some, and computes their tokens again."""
+    recomputed_tokens: float
+    """Tokens per response that vLLM computes again."""
+    preemption_share: float
+    """Fraction by which that lowers the rate."""
     front_end_requests_per_s: float
     """Requests per second that the API processes pass on, for any model: the limit of both rates, if they reach it."""
+    not_measured: tuple[str, ...]
+    """What of the deployment and its requests no public load test has. The bands are wider for it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the answers in JSON types, each as a band."""
@@ -276,6 +284,8 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
             **rounded(self, running_requests=2, queued_requests=2, queue_s=3, kv_share=4, prefix_hit_share=4),
             "bound": self.bound,
             **rounded(self, prompt_tokens=0, users=0, most_users=0, most_requests_per_s=4),
+            **rounded(self, whole_users=0, recomputed_tokens=1, preemption_share=4),
+            "not_measured": list(self.not_measured),
             "workload": dataclasses.asdict(self.workload),
         }
 

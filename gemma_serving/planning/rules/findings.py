@@ -195,7 +195,7 @@ class _Trial:
         deployment = self._subject.resolved.deployment
         candidate = replace(candidate, changes=effective_changes(deployment, candidate.changes))
         outcome = self._outcome(candidate.changes)
-        if outcome is None or identifier in outcome[1]:
+        if outcome is None or self._remains(identifier, outcome[1]):
             return None
         if candidate.move is not None:
             rest = self._completion(candidate.changes)
@@ -204,7 +204,7 @@ class _Trial:
             candidate = replace(candidate, changes=effective_changes(deployment, {**candidate.changes, **rest}))
             outcome = self._outcome(candidate.changes) or outcome
         after, found = outcome
-        if identifier in found or _blocking(found) - self._blocking:
+        if self._remains(identifier, found) or _blocking(found) - self._blocking:
             return None
         warned = {name for name, severity in found.items() if severity == "warn" and self._found.get(name) != "warn"}
         candidate = replace(candidate, warns=tuple(sorted(warned - accepted_by(self._subject))))
@@ -215,6 +215,11 @@ class _Trial:
         if candidate.move is None and abs(extra) < _CENT:
             return candidate
         return replace(candidate, usd_per_hour=after.cost.usd_per_hour, extra_usd_per_hour=extra)
+
+    def _remains(self, identifier: str, found: Mapping[str, Severity]) -> bool:
+        """Return whether a finding is still there, and not merely a note where it was more."""
+        after = found.get(identifier)
+        return after is not None and (after != "info" or self._found[identifier] == "info")
 
     def first_change(self) -> Mapping[str, object] | None:
         """Return the first remedy of a blocking finding that keeps the accelerator and the model; None if none exists."""

@@ -169,11 +169,12 @@ def _headroom(subject: Subject) -> RuleResult | None:
         return None
     left = f"vllm.gpuMemoryUtilization {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
     if edge.is_short:
+        with_graphs = " with CUDA graphs" if edge.minimum_gib > constant("CUDA_CONTEXT_GIB") else ""
         fact = (
             f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads "
             "them."
             if resolved.is_tpu
-            else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
+            else f"the CUDA context{with_graphs} needs at least {edge.minimum_gib:.2f} GiB there. The server will not start."
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
@@ -292,16 +293,31 @@ def _feature_gaps(subject: Subject) -> Iterator[RuleResult]:
 
 def _features(resolved: Resolved) -> Iterator[tuple[Feature, str, tuple[Remedy, ...]]]:
     """Yield each feature of the server that the table may have rows about, with its name and the changes that turn it off."""
-    dtype, usual = resolved.kv_dtype, change("vllm.kv_cache_dtype", None)
+    dtype, usual = resolved.kv_dtype, _plain_kv(resolved)
     if dtype.endswith(SCALED_KV_SUFFIX):
         yield "scaled_kv", f"vllm.kvCacheDtype {dtype}", (usual,)
     elif dtype.startswith("fp8") and not resolved.is_tpu:
-        yield "fp8_kv", f"vllm.kvCacheDtype {dtype}", (usual, change("vllm.kv_cache_dtype", "int8_per_token_head"))
+        yield (
+            "fp8_kv",
+            f"vllm.kvCacheDtype {_kv_type(resolved)}",
+            (usual, change("vllm.kv_cache_dtype", "int8_per_token_head")),
+        )
     if resolved.drafter is not None and resolved.drafter.is_gemma4:
         yield "draft_model", "a draft model", (change("vllm.speculative_config", None),)
     if lora_of(resolved) is not None:
         yield "lora", "LoRA adapters", ()
     yield "structured_output", "structured output", ()
+
+
+def _kv_type(resolved: Resolved) -> str:
+    """Return the type of the KV cache, and where it comes from if no setting names it."""
+    is_set = resolved.vllm.kv_cache_dtype not in {None, "auto"}
+    return resolved.kv_dtype if is_set else f"{resolved.kv_dtype} (from the checkpoint's quantization_config)"
+
+
+def _plain_kv(resolved: Resolved) -> Remedy:
+    """Return the change to a KV cache in 16 bits."""
+    return change("vllm.kv_cache_dtype", None if resolved.spec.kv_cache_dtype == "auto" else "bfloat16")
 
 
 def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
@@ -314,22 +330,30 @@ def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
 
 
 @rule("FIT07")
-def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
-    resolved = subject.resolved
+def _small_kv(subject: Subject) -> RuleResult | None:
+    resolved, memory = subject.resolved, subject.memory
     if resolved.kv_bytes != 1:
         return None
-    plain = layout_of(replace(resolved, kv_bytes=2)).bytes_per_token
-    packed = layout_of(resolved).bytes_per_token
-    if packed <= plain * _WORTH_HALF:
+    plain_gib, packed_gib = (
+        memory_plan(replace(resolved, kv_bytes=2, kv_dtype="auto")).kv_request_gib,
+        memory.kv_request_gib,
+    )
+    if packed_gib <= plain_gib * _WORTH_HALF:
         return None
-    gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
+    times = plain_gib / packed_gib
+    gain = "no more than" if times == 1 else f"{times:.2f} times as many as"
+    why = (
+        "A chip with one KV head pads fp8 to the width of bf16."
+        if resolved.is_tpu
+        else "With a scale per head, the pages of one kind of layer do not divide those of the other, so vLLM pads them."
+    )
     return RuleResult(
-        f"vllm.kvCacheDtype is {resolved.kv_dtype}, but it does not double the KV cache on "
-        f"{resolved.accelerator.name}. It holds {subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, "
-        f"{gain} than with bf16. A chip with one KV head pads fp8 to the width of bf16.",
-        severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
-        remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
-        advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
+        f"vllm.kvCacheDtype is {_kv_type(resolved)}, but it does not double the KV cache on {resolved.accelerator.name}. "
+        f"It holds {memory.kv_tokens:,} tokens of {memory.kv_bytes_per_token / 1024:.0f} KiB, "
+        f"{gain} with bf16. {why}",
+        severity="info" if times >= _WORTH_KEEPING else "warn",
+        remedies=(_plain_kv(resolved), *more_replicas(resolved, kv_cache_dtype=None)),
+        advice="" if times == 1 else "Keep it if the gain justifies the loss of precision.",
     )
 
 

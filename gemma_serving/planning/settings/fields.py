@@ -32,7 +32,7 @@ _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
 """Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
 
 
-_MAY_BE_OUTPUT: Final = "may be an output"  # a pulumi.Input, which is checked only if it is known
+MAY_BE_OUTPUT: Final = "may be an output"  # a pulumi.Input, which is checked only if it is known
 _BLOCK: Final = "a block of settings"
 _WORDS: Final[Mapping[object, str]] = {
     str: "text",
@@ -112,7 +112,7 @@ class SettingField(NamedTuple):
 
     def problems(self, value: object, place: Place = ()) -> Iterator[Problem]:
         """Yield what a value or a part of it has to be, such as "expected a number above 0"; nothing if its type and annotations allow it."""
-        if _MAY_BE_OUTPUT in self.annotations and (isinstance(value, Awaitable) or hasattr(value, "apply")):
+        if MAY_BE_OUTPUT in self.annotations and (isinstance(value, Awaitable) or hasattr(value, "apply")):
             return  # an output of Pulumi, which the planner does not import
         problem = self._of_type(value)
         parts = [] if problem else list(self._of_parts(value, place))
@@ -242,7 +242,7 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         every = typing.get_args(hint)
         known = [one for one in every if (typing.get_origin(one) or type(one)) not in {Awaitable, typing.ForwardRef}]
-        mark = () if known == list(every) else (_MAY_BE_OUTPUT,)
+        mark = () if known == list(every) else (MAY_BE_OUTPUT,)
         members = [one for one in known if one is not types.NoneType]
         if members[1:]:
             return typing.Union[tuple(members)], types.NoneType in every, mark  # noqa: UP007 - the members are known at run time only

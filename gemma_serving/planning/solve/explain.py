@@ -95,7 +95,7 @@ def _kv(subject: Subject) -> Iterator[str]:
     each = blocks_per_request(layout, max_model_len=length, tokens_in_flight=flying)
     requests = f"{memory.kv_blocks:,} / {each:,} blocks per request = {memory.max_concurrency:.2f} requests"
     yield f"{requests} of {length:,} = {memory.kv_tokens:,} tokens"
-    more = f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device"
+    more = f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device ({resolved.kv_dtype})"
     yield f"{more}; longest request that fits: {memory.largest_max_model_len:,}"
 
 

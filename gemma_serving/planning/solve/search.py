@@ -111,6 +111,11 @@ class Solution(Struct, frozen=True, kw_only=True):
         return self.served.quantization is None and card in self.served.checkpoint.runs_on
 
     @property
+    def machine(self) -> str:
+        """Name of its accelerator, with `?` if no public log shows the server there."""
+        return f"{self.subject.resolved.accelerator.name}{'' if self.is_recorded else '?'}"
+
+    @property
     def is_price_assumed(self) -> bool:
         """True if a price of one of its locations is unknown."""
         return any(place.is_assumed for place in self.subject.cost.places)

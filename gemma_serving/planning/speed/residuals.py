@@ -93,7 +93,7 @@ def smoke_bands(
 
 def decode_band(tok_per_s: float, *, is_tpu: bool, margin: float = LEAST_MARGIN) -> Band:
     """Return the planned rate of one stream alone with the limits for a healthy server."""
-    spread = BANDS["tpot", "tpu-short" if is_tpu else "gpu"]
+    spread = BANDS["tpot", "tpu" if is_tpu else "gpu"]
     return Band(
         low=tok_per_s * min(1 / spread.high, margin),
         typical=tok_per_s,

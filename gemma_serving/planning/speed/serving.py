@@ -32,15 +32,13 @@ from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed import bands
 from gemma_serving.planning.speed.prefill import Prompt, prompt_of
 from gemma_serving.planning.speed.sharing import StepShares, shares_of
-from gemma_serving.planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, step_of
+from gemma_serving.planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, sampled_s, step_of
 from gemma_serving.planning.units import HOUR_S, ceil_div
 
 _MILLION: Final = 1_000_000
 _FULLEST: Final = 0.99
 """Fraction of the saturated rate above which the queue is no longer treated as stationary."""
 _SEARCH_STEPS: Final = 30
-_FEWER: Final = (16, 24, 32)
-"""Concurrent requests beyond which a further one may cost a TPU more than it adds (TPU_OLD_SEQUENCE_S)."""
 _SHORT_REQUEST_TOKENS: Final = 256
 """Context of the single request in the decode estimate."""
 _SHORT_PROMPT_TOKENS: Final = 64
@@ -70,7 +68,9 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     prompt: Prompt
     drafter: Drafter | None
     kv_slots: int
-    """Concurrent requests that fit in the KV cache, at least 1."""
+    """Concurrent requests that fit in the KV cache while they are half done, at least 1."""
+    whole_slots: int
+    """Concurrent requests that fit in the KV cache at their full length, at least 1."""
 
     @property
     def own_slots(self) -> int:
@@ -107,10 +107,15 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         return self.slots * self.resolved.dp
 
     def band(self, figure: bands.Figure, typical: float) -> Band:
-        """Return a planned value with the ends of its class on this accelerator."""
-        kind = bands.kind_of(self.resolved, self.prompt)
-        card = replace(self.resolved.accelerator, decode_sources=bands.decode_sources(self.resolved))
-        return bands.band(figure, kind, typical, card)
+        """Return a planned value with the ends of its class."""
+        return bands.band(figure, typical, self.resolved, self.workload)
+
+    def rate_band(self, typical: float, load: Load) -> Band:
+        """Return an output rate with its ends. The high one is that of greedy requests, which take no time of sampling."""
+        sampling_s = sampled_s(self.resolved, self.shared_steps(load.requests)[0].decoding)
+        greedy = load.step.total_s / (load.step.total_s - sampling_s)
+        most = min(greedy, constant("API_REQUESTS_PER_S") / load.requests_per_s)
+        return replace(self.band("rate", typical), high=self.band("rate", typical * most).high)
 
     @cached_property
     def held_tokens(self) -> float:
@@ -165,9 +170,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         Prompts of one step hide the same reads, and use the same experts.
         """
         chunk = self.prompt.computed * max(together, 1.0) / shares.whole_steps
-        alone, more = (
-            experts_read(self.resolved, self.weights, tokens) for tokens in (shares.decoding, chunk + shares.decoding)
-        )
+        alone, more = (experts_read(self.weights, tokens) for tokens in (shares.decoding, chunk + shares.decoding))
         experts_s = shares.whole_steps * (more - alone) / bytes_per_s(self.resolved.accelerator) / max(together, 1.0)
         computed_s = self.prompt.extra_s(self._hidden_s(step), steps=shares.prompt_steps, per_step=together)
         return max(computed_s, experts_s)
@@ -204,8 +207,14 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 
     def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
         shares, step, prompt_s = shared
-        rate = 1 / (1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests)
+        again_s = self.again_tokens(requests) * self.prompt.compute_s / self.prompt.computed
+        rate = 1 / (1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests + again_s)
         return min(rate, constant("API_REQUESTS_PER_S"))
+
+    def again_tokens(self, requests: float) -> float:
+        """Return the tokens per response that vLLM computes again because it preempts requests that outgrow the KV cache: all, if the cache is full."""
+        more = self.kv_slots - self.whole_slots
+        return self.workload.output_tokens * min(max(requests - self.whole_slots, 0.0) / more, 1.0) if more else 0.0
 
     def load(self, requests: float) -> Load:
         """Return the rates and times of `requests` concurrent requests, at least one."""
@@ -213,9 +222,9 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         shares, step, prompt_s = shared
         token_s = shares.token_s(step.total_s, prompt_s)
         first_s = shares.first_token_s(step.total_s, prompt_s) + self.lookup_s
-        # Requests that only lower the rate wait.
-        fewer = [self._rate(count, self.shared_steps(count)) for count in _FEWER if count < requests]
-        rate = max([self._rate(requests, shared), *fewer])
+        # Requests beyond the measured ones may cost a TPU more than they add: then they wait.
+        fewer = min(requests, constant("TPU_MEASURED_SEQUENCES"))
+        rate = max(self._rate(requests, shared), self._rate(fewer, self.shared_steps(fewer)))
         prefill_s, decode_s = self.prompt.service_s(self.alone), self.steps * step.total_s / shares.decoding
         return Load(
             requests=requests,
@@ -232,6 +241,8 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> LoadedServer:
     """Return the deployment under a workload."""
     prompt = prompt_of(resolved, workload)
+    kv_slots = max(1, _kv_slots(resolved, memory, workload, prompt))
+    shared, whole = _blocks(resolved, workload, prompt, done=1.0)
     return LoadedServer(
         resolved=resolved,
         weights=weights_of(resolved),
@@ -239,7 +250,8 @@ def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> Loa
         workload=workload,
         prompt=prompt,
         drafter=speculation_of(resolved),
-        kv_slots=max(1, _kv_slots(resolved, memory, workload, prompt)),
+        kv_slots=kv_slots,
+        whole_slots=max(1, min((memory.kv_blocks - shared) // whole, kv_slots)),
     )
 
 
@@ -254,15 +266,15 @@ def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt
     return math.floor(few if few <= computed else (free - computed * more) / separate)
 
 
-def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int, int]:
-    """Return the blocks that all requests share, and the separate blocks of each while it decodes."""
-    whole = _request_blocks(resolved, _longest_tokens(resolved, workload, prompt), STEPS_IN_FLIGHT)
+def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt, done: float = 0.5) -> tuple[int, int]:
+    """Return the blocks that all requests share, and the separate blocks of each with a part of its response."""
+    whole = _request_blocks(resolved, _longest_tokens(resolved, workload, prompt, done), STEPS_IN_FLIGHT)
     shared = min(_request_blocks(resolved, prompt.cached, STEPS_IN_FLIGHT), whole) if prompt.cached else 0
     return shared, max(whole - shared, 1)
 
 
-def _longest_tokens(resolved: Resolved, workload: Workload, prompt: Prompt) -> int:
-    return min(math.ceil(prompt.tokens + workload.output_tokens / 2), resolved.max_model_len)
+def _longest_tokens(resolved: Resolved, workload: Workload, prompt: Prompt, done: float = 0.5) -> int:
+    return min(math.ceil(prompt.tokens + workload.output_tokens * done), resolved.max_model_len)
 
 
 def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
@@ -271,16 +283,14 @@ def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
 
 def throughput_plan(server: LoadedServer) -> ThroughputPlan:
     """Return single-request and saturated output rates. For one request they are accurate to about 20%; `planning.speed.bands` has the error under load."""
-    resolved = server.resolved
-    weights = server.weights
-    memory = server.memory
+    resolved, weights, memory = server.resolved, server.weights, server.memory
     plain = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
     prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
     alone = plain if server.drafter is None else server.step(1.0, _SHORT_REQUEST_TOKENS)
     decode = server.tokens_per_step / alone.total_s
     # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
     saturated = max(server.full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
-    band = server.band("rate", saturated)
+    band = server.rate_band(saturated, server.full)
     return ThroughputPlan(
         decode_tok_per_s=decode,
         tokens_per_step=server.tokens_per_step,
@@ -393,10 +403,13 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
     held = min((shared + state.running * separate) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
     tpot = server.band("tpot", load.tpot_s)
     ttft = server.band("ttft", load.ttft_s + state.queue_s)
-    output = server.band("rate", rate * workload.output_tokens)
+    if state.users:
+        # Responses of equal length end together, so all prompts may arrive together.
+        ttft = replace(ttft, high=max(ttft.high, state.running * prompt.service_s(server.alone) + state.queue_s))
+    output = server.rate_band(rate * workload.output_tokens, load)
     if state.bound == "rate":
         output = _certain(rate * workload.output_tokens)
-    usd_per_request = usd_per_hour / HOUR_S / rate
+    usd_per_request, again = usd_per_hour / HOUR_S / rate, server.again_tokens(load.requests)
 
     def price(share: float, tokens: int) -> Band:
         typical = usd_per_request * share / tokens * _MILLION
@@ -416,7 +429,7 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         requests_per_s=output.times(1 / workload.output_tokens),
         usd_per_million_input_tokens=price(load.prefill_share, prompt.tokens),
         usd_per_million_output_tokens=price(1 - load.prefill_share, workload.output_tokens),
-        running_requests=_running(server, state),
+        running_requests=_certain(state.running * replicas),
         queued_requests=server.band("ttft", state.queued * replicas) if state.queued else _certain(0.0),
         queue_s=server.band("ttft", state.queue_s),
         kv_share=_certain(held),
@@ -426,17 +439,12 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         most_requests_per_s=server.full.requests_per_s * server.resolved.dp,
         most_users=server.all_slots,
         limits=server.limits,
+        whole_users=server.whole_slots * server.resolved.dp,
+        recomputed_tokens=again,
+        preemption_share=again * prompt.compute_s / prompt.computed * load.requests_per_s,
         front_end_requests_per_s=constant("API_REQUESTS_PER_S") * server.resolved.dp,
+        not_measured=bands.not_measured(server.resolved, workload),
     )
-
-
-def _running(server: LoadedServer, state: _State) -> Band:
-    """Return the running requests: exact in a closed loop, as uncertain as the time per token in an open one."""
-    running = state.running * state.replicas
-    if state.users:
-        return _certain(running)
-    band = server.band("tpot", running)
-    return Band(low=band.low, typical=band.typical, high=max(min(band.high, float(server.all_slots)), band.typical))
 
 
 def _certain(value: float) -> Band:

@@ -68,7 +68,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     pull_s, load_s = _docker_s(resolved) + image_s + process_s, _fetched_s(resolved) + _read_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
     low_s, high_s = _compile_band(resolved)
-    wider = WIDER[0] if ignores_options(resolved) else 1.0
+    wider = WIDER if ignores_options(resolved) else 1.0
     low_s, high_s = low_s / wider, high_s * wider
     load_low_s, load_high_s = load_s * LOAD_BAND[0] / wider, load_s * LOAD_BAND[1] * wider
     stages, beside_s, beside_low_s = _stages(resolved), _beside_s(resolved), _beside_s(resolved, LOAD_BAND[0])

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gemma_serving.planning.data.overheads import CONSTANTS, TPU_OLD_SEQUENCE_S, constant
+from gemma_serving.planning.data.overheads import CONSTANTS, constant
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.adapters import adapter_bytes
 from gemma_serving.planning.memory.weights import WeightSizes
@@ -33,6 +33,7 @@ _TERA: Final = 1e12
 _NARROW_HEAD: Final = 256
 """Widest head of FlashAttention 2 and 3, and of FlashInfer. Gemma 4's layers with full attention have 512."""
 _FLASH4_GENERATIONS: Final = frozenset({"hopper", "datacenter-blackwell"})
+_FP8_GENERATIONS: Final = frozenset({"hopper", "blackwell", "datacenter-blackwell"})
 _FP4_GENERATIONS: Final = frozenset({"blackwell", "datacenter-blackwell"})
 """Architectures with 4-bit arithmetic. All others unpack NVFP4 (Marlin; vllm-project/vllm#49376)."""
 Cause = Literal["memory", "compute", "pcie", "overhead"]
@@ -84,11 +85,12 @@ def step_of(
     accelerator = resolved.accelerator
     offloaded = from_gib(memory.offloaded_gib)
     dense = weights.read_per_token - weights.expert_read
-    experts = experts_read(resolved, weights, computed)
+    experts = experts_read(weights, computed)
     read = dense + experts
     # Offload takes layers in order, so the offloaded part is read as often as the average layer.
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
-    local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
+    held = batch * _kv_bytes(resolved, tokens)
+    local = max(read - linked, 0.0) + (held if resolved.is_tpu else held / constant("bandwidth.kv"))
     # How fast Marlin reads experts was not measured.
     unpacked = weights.layers - weights.experts + (experts if resolved.is_tpu else 0.0)
     local += unpacked * (_times_slower(resolved) - 1)
@@ -100,17 +102,8 @@ def step_of(
         link_s=linked / link_rate if linked and link_rate else 0.0,
         fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
-    if resolved.eager and not resolved.is_tpu:
-        return replace(step, fixed_s=max(step.fixed_s, _launches_s(resolved) - step.total_s + step.fixed_s))
-    groups = batch / constant("TPU_MEASURED_SEQUENCES")
-    if not resolved.is_tpu or groups <= 1:
-        return step
-    # What sequences cost beyond the measured ones is of older releases. In measured groups, one after the other, they never take longer.
-    group = step_of(
-        resolved, weights, memory, batch=batch / groups, tokens=tokens, computed=computed / groups, proposals=proposals
-    )
-    spare_s = groups * group.total_s - (step.total_s - step.fixed_s)
-    return replace(step, fixed_s=min(step.fixed_s, spare_s))
+    waiting_s = _launches_s(resolved) - step.total_s if resolved.eager and not resolved.is_tpu else 0.0
+    return replace(step, fixed_s=step.fixed_s + max(waiting_s, 0.0))
 
 
 def _times_slower(resolved: Resolved) -> float:
@@ -130,7 +123,7 @@ def _times_slower(resolved: Resolved) -> float:
     return measured("TPU_BANDWIDTH_EFFICIENCY") / measured(name)
 
 
-def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> float:
+def experts_read(weights: WeightSizes, computed: float) -> float:
     """Return the bytes of the experts that a step of `computed` tokens reads.
 
     Tokens of one step choose alike, so fewer experts are used than with independent choices.
@@ -138,10 +131,7 @@ def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> f
     if not weights.experts:
         return 0.0
     exponent = constant("routing_exponent")
-    share = 1 - (1 - weights.expert_read / weights.experts) ** computed**exponent
-    if not resolved.is_tpu and resolved.scheme.name.startswith("nvfp4"):
-        share = max(share, constant("nvfp4_least_experts"))
-    return weights.experts * share
+    return weights.experts * (1 - (1 - weights.expert_read / weights.experts) ** computed**exponent)
 
 
 def expert_rows_s(resolved: Resolved, tokens: float) -> float:
@@ -205,23 +195,21 @@ def decode_rates(resolved: Resolved) -> tuple[float, float]:
 
 
 def products_s(resolved: Resolved, params: int, tokens: float) -> float:
-    """Return the seconds in which one device multiplies `tokens` tokens by `params` parameters each, some of them perhaps in 4 bits."""
-    fast = _fp4_params(resolved)
-    seconds = (params - fast) / flops_per_s(resolved)
-    if fast:
-        seconds += fast / (resolved.accelerator.bf16_tflops * _TERA * constant("compute.nvfp4"))
-    return FLOP_PER_PARAM * tokens * seconds
+    """Return the seconds in which one device multiplies `tokens` tokens by `params` parameters each, some of them perhaps in 4 or 8 bits."""
+    rate, fast_rate = flops_per_s(resolved), _fast_flops_per_s(resolved)
+    fast = _dense_params(resolved.spec, resolved.scheme.unquantized) if fast_rate else 0.0
+    return FLOP_PER_PARAM * tokens * ((params - fast) / rate + (fast / fast_rate if fast_rate else 0.0))
 
 
-def _fp4_params(resolved: Resolved) -> float:
-    """Return the parameters that a token multiplies in 4 bits; 0 where the kernel is another, or unknown. Experts are not counted."""
-    is_known = (
-        resolved.scheme.name.startswith("nvfp4")
-        and resolved.accelerator.generation in _FP4_GENERATIONS
-        and resolved.spec.has_fp4_activations
-        and multiplies_nvfp4(resolved)
-    )
-    return _dense_params(resolved.spec, resolved.scheme.unquantized) if is_known else 0.0
+def _fast_flops_per_s(resolved: Resolved) -> float:
+    """Return the rate of dense quantized layers in 4 or 8 bits; 0 where the kernel is another, or unknown. Experts are not counted."""
+    accelerator, scheme = resolved.accelerator, resolved.scheme.name
+    if scheme == "fp8" and accelerator.generation in _FP8_GENERATIONS:
+        return flops_per_s(resolved) * constant("compute.fp8")
+    has_fp4 = accelerator.generation in _FP4_GENERATIONS and resolved.spec.has_fp4_activations
+    if scheme.startswith("nvfp4") and has_fp4 and multiplies_nvfp4(resolved):
+        return accelerator.bf16_tflops * _TERA * _by_generation("compute.nvfp4", _card_class(accelerator))
+    return 0.0
 
 
 @lru_cache(maxsize=64)
@@ -234,22 +222,24 @@ def _dense_params(spec: ModelSpec, unquantized: frozenset[str]) -> float:
 
 
 def flops_per_s(resolved: Resolved) -> float:
-    """Return the rate of large matrix products on one device, in operations per second, without those of `_fp4_params`."""
+    """Return the rate of large matrix products on one device, in operations per second, without those of `_fast_flops_per_s`."""
     accelerator = resolved.accelerator
     rate = accelerator.bf16_tflops * _TERA
     if accelerator.is_tpu:
         return rate * accelerator.measured("TPU_COMPUTE_EFFICIENCY")
-    return rate * _compute_share(accelerator.generation, resolved.scheme.name)
+    factor = CONSTANTS.get(f"compute.{accelerator.generation}.{resolved.scheme.name}")
+    return rate * _by_generation("compute", _card_class(accelerator)) * (factor.value if factor else 1.0)
+
+
+def _card_class(accelerator: Accelerator) -> str:
+    """Return the generation of a card, or "shared" if it shares the processor's memory, and computes more slowly."""
+    return "shared" if accelerator.shares_memory else accelerator.generation
 
 
 @cache
-def _compute_share(generation: str, scheme: str) -> float:
-    """Return the fraction of the dense bf16 peak that a prompt's matrix products reach with a scheme; above 1 with dedicated units."""
-    share = CONSTANTS.get(f"compute.{generation}", CONSTANTS["compute"]).value
-    if scheme == "fp8" and generation in {"hopper", "blackwell", "datacenter-blackwell"}:
-        return share * constant("compute.fp8")
-    factor = CONSTANTS.get(f"compute.{generation}.{scheme}")
-    return share if factor is None else share * factor.value
+def _by_generation(name: str, generation: str) -> float:
+    """Return a constant of a class of cards, or of all that have no row of their own."""
+    return CONSTANTS.get(f"{name}.{generation}", CONSTANTS[name]).value
 
 
 def attention_flops_per_s(resolved: Resolved) -> float:
@@ -257,7 +247,8 @@ def attention_flops_per_s(resolved: Resolved) -> float:
     if resolved.is_tpu:
         return flops_per_s(resolved)
     kernel = "flash" if uses_flash_attention(resolved) else "triton"
-    return resolved.accelerator.bf16_tflops * _TERA * constant(f"attention.{kernel}")
+    share = _by_generation(f"attention.{kernel}", _card_class(resolved.accelerator))
+    return resolved.accelerator.bf16_tflops * _TERA * share
 
 
 def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
@@ -284,21 +275,16 @@ def _kv_bytes(resolved: Resolved, tokens: float) -> float:
 
 
 def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
-    layers = resolved.spec.layers
+    layers, sampling_s = resolved.spec.layers, sampled_s(resolved, batch)
     if resolved.is_tpu:
-        is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
         measured = resolved.accelerator.measured
         per_layer = constant("ALL_REDUCES_PER_LAYER") * measured("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
-        factor = measured("TPU_SEQUENCE_FACTOR")
-        sequences_s = _sampled_s(batch) * factor
-        if is_faster:
-            few = min(batch, constant("TPU_MEASURED_SEQUENCES"))
-            sequences_s += (few - 1) * layers * measured("TPU_SEQUENCE_LAYER_S") - _sampled_s(few) * factor
-            sequences_s += batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
-        else:
+        per_layer += (batch - 1) * measured("TPU_SEQUENCE_LAYER_S") / resolved.tp
+        if not is_known_from(resolved, DECODES_FASTER_ON_TPU):
             per_layer += measured("TPU_OLD_LAYER_S")
             per_layer += measured("TPU_OLD_EXPERT_LAYER_S") if resolved.spec.is_moe else 0.0
-        return layers * per_layer + measured("TPU_STEP_S") + sequences_s / resolved.tp
+        verified_s = batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
+        return layers * per_layer + measured("TPU_STEP_S") + verified_s + sampling_s
     per_layer = constant("layer_s")
     if resolved.spec.is_moe:
         per_layer += constant("moe_layer_s")
@@ -306,20 +292,20 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
         per_layer += constant("fp8_layer_s")
     if resolved.tp > 1:
         per_layer += constant("ALL_REDUCES_PER_LAYER") * constant("all_reduce_s")
-    return layers * per_layer + constant("step_s") + (batch - 1) * constant("sequence_s")
+    return layers * per_layer + constant("step_s") + sampling_s
+
+
+def sampled_s(resolved: Resolved, batch: float) -> float:
+    """Return the time in which one device samples for `batch` sequences, over the whole vocabulary. Greedy requests take none of it.
+
+    More devices do not share it: tpu-inference, for one, replicates the logits (layers/jax/sample/sampling.py).
+    """
+    if not resolved.is_tpu:
+        return (batch - 1) * resolved.spec.vocab * constant("logit_bytes") / bytes_per_s(resolved.accelerator)
+    few = min(batch, constant("TPU_MEASURED_SEQUENCES")) if is_known_from(resolved, DECODES_FASTER_ON_TPU) else 1.0
+    return (batch - few) * resolved.spec.vocab * resolved.accelerator.measured("TPU_SAMPLED_LOGIT_S")
 
 
 def _launches_s(resolved: Resolved) -> float:
     """Return the time in which Python starts the kernels of a step without CUDA graphs, while the GPU computes those that it has."""
     return resolved.spec.layers * constant("eager_layer_s") + constant("step_s")
-
-
-def _sampled_s(batch: float) -> float:
-    """Return the time that all sequences except the first added to a step on one v6e chip before `DECODES_FASTER_ON_TPU`."""
-    total, counted = 0.0, 1.0
-    for last, seconds in TPU_OLD_SEQUENCE_S:
-        if batch <= counted:
-            break
-        total += (min(batch, last) - counted) * seconds
-        counted = float(last)
-    return total

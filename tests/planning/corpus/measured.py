@@ -115,6 +115,11 @@ class ReportSource:
     used: str = ""
     first_points: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
+    @property
+    def publisher(self) -> str:
+        """Who published it: the owner of a repository, otherwise the words before the first comma."""
+        return re.split(r"[/,]", self.citation, maxsplit=1)[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedFigure:

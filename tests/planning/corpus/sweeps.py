@@ -19,8 +19,7 @@ from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.question.types import Band
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.speed.bands import Figure, Kind, kind_of
-from gemma_serving.planning.speed.prefill import prompt_of
+from gemma_serving.planning.speed.bands import Figure, Kind
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import MeasurementError, load
 from tests.planning.corpus.traffic import Benchmark
@@ -185,7 +184,7 @@ def _figures(point: SweepPoint, cached_share: float) -> Iterator[ComparedPoint]:
         ("ttft", point.ttft_ms, server.band("ttft", ttft_s + answer.queue_s.typical).times(1e3)),
         ("tpot", point.tpot_ms, server.band("tpot", tpot_s).times(1e3)),
     )
-    kind = kind_of(subject.resolved, prompt_of(subject.resolved, workload))
+    kind: Kind = "tpu" if subject.resolved.is_tpu else "gpu"
     for figure, measured, band in pairs:
         if measured is not None and (figure == "rate" or not point.is_one_wave):
             yield ComparedPoint(point=point, figure=figure, kind=kind, measured=measured, band=band)

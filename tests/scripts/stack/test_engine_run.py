@@ -63,6 +63,13 @@ def test_without_a_terminal_a_longer_run_prints_its_step_once_every_few_seconds(
     assert capsys.readouterr().err == "1 of 2: deleting gcp:compute:Network network\n"
 
 
+def test_without_a_terminal_a_message_that_lasts_is_printed_once(engine, monkeypatch, capsys):
+    monkeypatch.setattr(engine_run, "PERIOD_S", 0.0)
+    engine(BEGIN, says("warning", "slow"), end="sleep 0.7")
+    destroyed()
+    assert capsys.readouterr().err == "slow\n1 of 2: deleting gcp:compute:Network network\n"
+
+
 def test_on_a_terminal_one_live_line_has_the_number_the_resource_and_the_time(engine, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -41,11 +41,13 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
         if resolved.dp > 1 and chips % resolved.dp == 0:
             yield change("vllm.tensor_parallel_size", None)
 
+    too_few = used > chips
+    effect = "The server will not start." if too_few else f"{chips - used} of them will be idle, and are paid for."
     return RuleResult(
-        f"{set_to}, but {resolved.accelerator.name} has {number_of(chips, unit)}. The server will not start, or will leave "
-        f"paid {unit}s idle.",
+        f"{set_to}, but {resolved.accelerator.name} has {number_of(chips, unit)}. {effect}",
         remedies=remedies(),
-        last_resorts=alternatives_for(subject),
+        last_resorts=alternatives_for(subject) if too_few else (),
+        severity="block" if too_few else "warn",
     )
 
 

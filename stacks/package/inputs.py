@@ -1,0 +1,150 @@
+"""Inputs of the package's components: their own, those from the settings of a stack, and their check before a resource is declared."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Final, TypeVar, cast
+
+import pulumi
+from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
+from pulumi.output import Unknown
+
+from gemma_serving.components.checks import arguments
+from gemma_serving.contracts.masking import masked
+from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.fields import Place, Problem, part_at
+from gemma_serving.planning.settings.reading import InvalidBlockError, read_block
+from gemma_serving.stacks.loading import key_path
+
+T = TypeVar("T")
+
+REASONS: Final[Mapping[str, str]] = {
+    "the component is the target": "target",
+    "a stack declares resources for it": (
+        "alerts cloudRun.compileCache dockerHub gateway image.buildContext metrics tpu.compileCache tpu.egress tpu.gateway "
+        "tpu.tunnelMembers tpu.tunnelRole"
+    ),
+    "commands read it from a stack": "bucket.parts endpointUrl smoke",
+    "`gemma teardown --all --over-limit` enforces it for stacks only": "maxAge maxUsd tpu.idleAfter",
+    "use `secrets`": "apiKey apiKeySecret hfToken hfTokenSecret",
+    "use `bucketName` and `ModelBucket`": "bucket.existing bucket.forceDestroy bucket.retainOnDestroy",
+    "use `network` and `subnetwork`": "cloudRun.directVpc tpu.existingNetwork",
+}
+"""Settings of a stack that no component of the package has as an input, by the reason as a clause."""
+NOT_OFFERED: Final = {key: reason for reason, keys in REASONS.items() for key in keys.split()}
+"""Reason by setting."""
+
+
+@arguments
+class ServerInputs:
+    """What both servers take in addition to the settings of a stack. All of it but `project` may be an output."""
+
+    project: text.ProjectId
+    """Id of the Google Cloud project. A change replaces the server."""
+    service_account: pulumi.Input[text.AccountEmail]
+    """E-mail address of the account that pulls the image and reads secrets and bucket."""
+    secrets: Mapping[text.Variable, pulumi.Input[text.SecretVersion]] = field(
+        default_factory=dict[str, pulumi.Input[str]]
+    )
+    """Version in Secret Manager by its environment variable, such as `HF_TOKEN` or `VLLM_API_KEY`. The account must be one of its readers."""
+    bucket_name: pulumi.Input[text.BucketName] | None = None
+    """Name of the bucket with the weights, which the account can read. Required with `weights: bucket`, otherwise rejected."""
+
+
+@arguments
+class CloudRunServerInputs(ServerInputs):
+    """A vLLM server on a Cloud Run service with one GPU per instance, planned before anything is declared.
+
+    It registers the component `CloudRunGpuService`.
+    """
+
+    service_name: text.ServiceName
+    """Name of the service, part of its URL. A change replaces the service."""
+    network: pulumi.Input[text.Network] | None = None
+    """projects/P/global/networks/N, for all egress of the service. Default: Cloud Run's own egress."""
+    subnetwork: pulumi.Input[text.Subnetwork] | None = None
+    """Name of a subnet of `network` in the region. Both require each other."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between inputs, and what to change."""
+        if (self.network is None) != (self.subnetwork is None):
+            yield "network and subnetwork require each other; set both or neither"
+
+
+@arguments
+class TpuServerInputs(ServerInputs):
+    """A vLLM server on TPU capacity in the first zone that grants it, planned before anything is declared.
+
+    It registers the component `TpuQueuedResource`, and needs the provider `gcp-tpu`.
+    """
+
+    queued_resource_id: text.QueuedResourceId
+    """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""
+    network: pulumi.Input[text.Network]
+    """projects/P/global/networks/N. A change replaces the capacity."""
+    subnetwork: pulumi.Input[text.Subnetwork]
+    """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
+    tags: Sequence[text.ResourceName] = ()
+    """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
+
+
+def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs that a program sent: whole numbers as such, and unknown values as outputs."""
+    return {key: _plain(value) for key, value in inputs.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON and outputs
+    if isinstance(value, Unknown):
+        return pulumi.Output.from_input(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in cast("list[object]", value)]
+    return plain(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+
+
+def outputs_in(value: object, place: Place = ()) -> Iterator[Place]:
+    """Yield the place of each output in inputs that the planner reads."""
+    if isinstance(value, pulumi.Output):
+        yield place
+    elif isinstance(value, dict):
+        for key, one in cast("dict[str, object]", value).items():
+            yield from outputs_in(one, (*place, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(cast("list[object]", value)):
+            yield from outputs_in(one, (*place, index))
+
+
+def read_inputs(kind: type[T], values: Mapping[str, object], component: str, more: Sequence[Problem] = ()) -> T:
+    """Return the inputs as an object of their class. Raises InputPropertiesError with every problem, and with those of `more`."""
+    problems = [*more]
+    try:
+        read = read_block(kind, values)
+    except InvalidBlockError as error:
+        problems += error.problems
+    else:
+        if not problems:
+            return read
+    found = [detail(key_path(one.place), _reason(one, values), part_at(values, one.place)) for one in problems]
+    distinct = {one["property_path"]: one for one in reversed(found)}
+    raise InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())])
+
+
+def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:
+    """Return the problem with an input. The engine prints the value at its path, also a secret's, whose path therefore does not exist."""
+    is_output = next(outputs_in(value), None) is not None
+    written = "" if is_output else json.dumps(value)
+    shown = f"{path} (value not shown)" if is_output or masked(written) != written else path
+    return InputPropertyErrorDetails(property_path=shown, reason=masked(reason))
+
+
+def _reason(problem: Problem, values: Mapping[str, object]) -> str:
+    value = part_at(values, problem.place)
+    if problem.kind == "missing":
+        return "it is required. Set it."
+    if problem.kind == "unknown":
+        return f"no such input{f': {problem.text}' if problem.text else ''}. Remove it."
+    if isinstance(value, pulumi.Output):
+        return "it is an output or a secret, but the plan and the checks need its value. Pass a plain value."
+    shown = f"it is {json.dumps(value)}; " if isinstance(value, str | int | float) else ""
+    return f"{shown}{problem.text}."

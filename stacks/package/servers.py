@@ -1,0 +1,181 @@
+"""The two servers of the package: settings, plan and arguments, as the stack of the same target has them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pulumi
+from pulumi.errors import InputPropertiesError
+
+from gemma_serving.components.checks import program_ownership
+from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService, DirectVpc
+from gemma_serving.components.stored_secret import SecretReference
+from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
+from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.naming import Names
+from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
+from gemma_serving.planning.planner import plan_of
+from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.accepted import acceptable_ids
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.fields import Problem, part_at
+from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.image import ImageSettings, in_artifact_registry
+from gemma_serving.planning.settings.secrets import KINDS
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks
+from gemma_serving.stacks import cloud_run, tpu
+from gemma_serving.stacks.base import Context, ServerParts, serving_of
+from gemma_serving.stacks.package.inputs import (
+    NOT_OFFERED,
+    CloudRunServerInputs,
+    ServerInputs,
+    TpuServerInputs,
+    detail,
+    outputs_in,
+    read_inputs,
+)
+from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
+from gemma_serving.stacks.wording import StackWording, file_changes
+
+_OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
+"""Settings whose defaults need resources that only a stack declares."""
+_BUCKET: Final = "name-of-the-bucket"
+"""Stands for the bucket's name while the server is planned, because the name may be an output."""
+
+
+def cloud_run_server(
+    name: str, own: Mapping[str, Any], stated: Mapping[str, Any], opts: pulumi.ResourceOptions | None
+) -> tuple[CloudRunGpuService, Plan]:
+    """Declare a service. Raises InputPropertiesError before that. `own`: inputs of the component; `stated`: those that are settings."""
+    component = f'CloudRunServer "{name}"'
+    given = read_inputs(CloudRunServerInputs, own, component)
+    context = _context(component, given, "cloud-run", stated)
+    run, vpc = context.settings.cloud_run, None
+    if run is None:
+        raise ValueError("settings without cloudRun passed their check")
+    if given.network is not None and given.subnetwork is not None:
+        vpc = DirectVpc(network=given.network, subnetwork=given.subnetwork, tag=given.service_name)
+    made = cloud_run.service_arguments(context, run, _parts(context, given), vpc)
+    made = replace(made, service_name=given.service_name, server=_with_bucket(made.server, given))
+    return CloudRunGpuService(name, made, opts), context.plan
+
+
+def tpu_server(
+    name: str, own: Mapping[str, Any], stated: Mapping[str, Any], opts: pulumi.ResourceOptions | None
+) -> tuple[TpuQueuedResource, Plan]:
+    """Declare TPU capacity with its server. Raises InputPropertiesError before that. `own` and `stated` as in `cloud_run_server`."""
+    component = f'TpuServer "{name}"'
+    given = read_inputs(TpuServerInputs, own, component)
+    context = _context(component, given, "tpu", stated)
+    if context.settings.tpu is None:
+        raise ValueError("settings without tpu passed their check")
+    network = tpu.MachineNetwork(network=given.network, subnetwork=given.subnetwork, ready=())
+    made = tpu.capacity_arguments(context, context.settings.tpu, _parts(context, given), network)
+    server = _with_bucket(made.server, given)
+    # The next steps name commands for a stack.
+    made = replace(made, queued_resource_id=given.queued_resource_id, tags=given.tags, server=server, next_steps=())
+    return TpuQueuedResource(name, made, opts), context.plan
+
+
+def _context(component: str, given: ServerInputs, target: str, stated: Mapping[str, Any]) -> Context:
+    """Return settings and plan. Raises InputPropertiesError for an invalid setting, and for a plan with a finding that blocks."""
+    block = "tpu" if target == "tpu" else "cloudRun"
+    values: dict[str, object] = {
+        "image": DEFAULT_IMAGES[target],
+        **stated,
+        **_OFF,
+        "target": target,
+        "project": given.project,
+        "secrets": [kind.key for kind in KINDS if kind.variable in given.secrets],
+        "vllmInBlocks": stated_in_blocks(as_mapping(stated.get("vllm"))),
+    }
+    if given.bucket_name is not None:
+        known = given.bucket_name if isinstance(given.bucket_name, str) else _BUCKET
+        values["bucket"] = {**as_mapping(stated.get("bucket")), "existing": known}
+    if isinstance(given, CloudRunServerInputs) and block in stated:
+        values[block] = {**as_mapping(stated[block]), "directVpc": given.network is not None}
+    settings = read_inputs(Settings, values, component, [*_problems(given, block, stated)])
+    deployment = to_deployment(settings, today=today())
+    subject = examine(deployment)
+    plan = plan_of(subject)
+    _require_unblocked(component, plan, deployment, stated)
+    for line, is_warning in preview_lines(plan, component, StackWording(deployment)):
+        if is_warning:
+            pulumi.log.warn(f"{component}: {line}")
+    return Context(
+        settings=settings,
+        subject=subject,
+        plan=plan,
+        names=Names(project=given.project, stack="package"),  # each name in the arguments is replaced by an input
+        home_region=settings.regions[0],
+        ownership=program_ownership(),
+        secrets={},
+    )
+
+
+def _problems(given: ServerInputs, block: str, stated: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield each problem that the settings of a stack cannot have."""
+    yield from (Problem(place, "") for place in outputs_in(stated))
+    for path, reason in NOT_OFFERED.items():
+        *outer, key = path.split(".")
+        if key in as_mapping(part_at(stated, tuple(outer))):
+            yield Problem((*outer, key), reason, "unknown")
+    if block not in stated:
+        yield Problem((block,), "", "missing")
+    image = IMAGES.get(str(stated.get("image")))
+    if image is not None and image.build_context is not None:
+        yield Problem(("image",), "only a stack builds it; set the repository and the digest of the built image")
+    if (given.bucket_name is not None) != (stated.get("weights") == "bucket"):
+        yield Problem(("bucketName",), "bucketName and weights: bucket require each other; set both or neither")
+
+
+def _require_unblocked(component: str, plan: Plan, deployment: Deployment, stated: Mapping[str, Any]) -> None:
+    """Raise InputPropertiesError with each finding that blocks the plan, at the first input that a remedy changes."""
+    ids = [finding.id for finding in plan.stopping]
+    accept = ""
+    if all(one in acceptable_ids() for one in ids):
+        accept = f" To deploy anyway, set acceptFindings: [{', '.join((*plan.accepted, *ids))}]."
+    found = [
+        detail(
+            place := _place(finding, deployment),
+            f"{finding_text(finding, StackWording(deployment))}{accept}",
+            part_at(stated, tuple(place.split("."))),
+        )
+        for finding in plan.stopping
+    ]
+    if found:
+        raise InputPropertiesError(f"{component} is blocked by {', '.join(ids)}. Nothing was declared.", found)
+
+
+def _place(finding: Finding, deployment: Deployment) -> str:
+    """Return the first input that a remedy changes."""
+    changes = (file_changes(deployment, one.changes) for one in finding.remedies if one.is_deployable)
+    return next((key for found in changes for key in found if key not in NOT_OFFERED), "model")
+
+
+def _parts(context: Context, given: ServerInputs) -> ServerParts:
+    return ServerParts(
+        account=given.service_account,
+        serving=serving_of(context, _reference(context.settings.image), {}),
+        bucket=given.bucket_name,
+        secrets={name: SecretReference(version, given.project) for name, version in given.secrets.items()},
+        archive_key=None,
+    )
+
+
+def _reference(image: ImageSettings) -> str:
+    """Return the reference by digest, on Docker Hub unless the repository is in Artifact Registry."""
+    host = "" if in_artifact_registry(image.repository) else "docker.io/"
+    return f"{host}{image.repository}@{image.digest}"
+
+
+def _with_bucket(server: VllmServer, given: ServerInputs) -> VllmServer:
+    """Return the server with the bucket's name in its arguments, once that is known."""
+    name = given.bucket_name
+    if name is None or isinstance(name, str):
+        return server
+    words = (pulumi.Output.all(word, name) for word in server.arguments)
+    return replace(server, arguments=[word.apply(lambda known: known[0].replace(_BUCKET, known[1])) for word in words])

@@ -1,0 +1,309 @@
+"""The package's components: a schema from the settings tree, all checks before a resource, and the server of a stack with the same settings."""
+
+import copy
+import json
+
+import pulumi
+import pytest
+import yaml
+from pulumi.errors import InputPropertiesError
+from pulumi.output import Unknown
+
+from authors import component_tables
+from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.stacks import schema as settings
+from gemma_serving.stacks.package.inputs import NOT_OFFERED
+from gemma_serving.stacks.package.provider import PackageProvider
+from gemma_serving.stacks.package.schema import package_schema
+from gemma_serving.stacks.program import run
+from tests.stacks.conftest import ROOT
+
+PROJECT, EMAIL = "my-project", "own@my-project.iam.gserviceaccount.com"
+NETWORK = "projects/my-project/global/networks/own"
+OF = {
+    "CloudRunServer": {
+        "project": PROJECT,
+        "serviceAccount": EMAIL,
+        "serviceName": "own-gpu",
+        "model": "google/gemma-4-E2B-it",
+        "cloudRun": {
+            "region": "us-east4",
+            "gpu": "nvidia-l4",
+            "cpu": 8.0,
+            "memory": "32Gi",
+            "concurrency": 16.0,
+            "maxInstances": 1.0,
+        },
+    },
+    "TpuServer": {
+        "project": PROJECT,
+        "serviceAccount": EMAIL,
+        "queuedResourceId": "own-tpu",
+        "network": NETWORK,
+        "subnetwork": "own",
+        "model": "google/gemma-4-E2B-it",
+        "tpu": {"acceleratorType": "v6e-1", "zones": ["us-east5-a"], "maxRunDuration": "4h"},
+    },
+    "ModelBucket": {"project": PROJECT, "name": "my-models", "location": "us-east4"},
+    "HuggingFaceToken": {"project": PROJECT, "secretId": "own-token", "value": "hf_canary"},
+}
+REGISTERED = {
+    "CloudRunServer": "gemma-serving:index:CloudRunGpuService",
+    "TpuServer": "gemma-serving:index:TpuQueuedResource",
+    "ModelBucket": "gemma-serving:index:ModelBucket",
+    "HuggingFaceToken": "gemma-serving:index:HfTokenSecret",
+}
+SECRET = "projects/my-project/secrets/own-token/versions/1"
+
+
+def inputs_of(kind, **changes):
+    """Return valid inputs with other values by path; None removes one."""
+    found = copy.deepcopy(OF[kind])
+    for path, value in changes.items():
+        *blocks, key = path.split("__")
+        at = found
+        for block in blocks:
+            at = at.setdefault(block, {})
+        at.pop(key, None)
+        if value is not None:
+            at[key] = value
+    return found
+
+
+@pytest.fixture
+def construct(declare):
+    """Construct a component, and return what was declared and its outputs."""
+
+    def made(kind, inputs=None, **changes):
+        given = inputs if inputs is not None else inputs_of(kind, **changes)
+        built = lambda: PackageProvider().construct("own", f"gemma-serving:index:{kind}", given).state  # noqa: E731
+        return declare(lambda: pulumi.Output.all(**built()))
+
+    return made
+
+
+@pytest.fixture
+def refused(construct, monkeypatch):
+    """Construct a component with invalid inputs, and return the reason by its property, and the message. Nothing may be declared."""
+
+    def declared(*_, **__):
+        raise AssertionError("a resource was declared")
+
+    def made(kind, **changes):
+        monkeypatch.setattr("pulumi.Resource.__init__", declared)
+        with pytest.raises(InputPropertiesError) as raised:
+            construct(kind, **changes)
+        return {one["property_path"]: one["reason"] for one in raised.value.errors}, raised.value.message
+
+    return made
+
+
+@pytest.mark.parametrize("kind", OF)
+def test_a_component_registers_the_class_that_programs_import_and_nothing_around_it(construct, kind):
+    recorder, outputs = construct(kind)
+    ours = [one.type for one in recorder.declared if one.type.startswith("gemma-serving:")]
+    assert ours == [REGISTERED[kind]]
+    stated = package_schema()["resources"][f"gemma-serving:index:{kind}"]
+    assert set(outputs) == set(stated["properties"])
+
+
+def test_the_plan_is_an_output_with_fit_start_and_price(construct):
+    _, outputs = construct("TpuServer")
+    plan = outputs["plan"]
+    assert (plan["fits"], plan["accelerator"]) == (True, "v6e-1")
+    assert plan["startup"]["totalS"] > 0
+    assert plan["cost"]["usdPerHour"] == pytest.approx(1.35, abs=0.02)
+
+
+def _blocks(found, name):
+    return found["types"][f"gemma-serving:index:{name}"]["properties"]
+
+
+def test_every_setting_is_an_input_or_named_with_the_reason_why_not():
+    made = package_schema()
+    for kind, block in (("CloudRunServer", "cloudRun"), ("TpuServer", "tpu")):
+        inputs = made["resources"][f"gemma-serving:index:{kind}"]["inputProperties"]
+        foreign = {"cloudRun", "tpu"} - {block}
+        assert set(settings.settings_schema()["properties"]) - set(NOT_OFFERED) - foreign <= set(inputs)
+    for name, path in (("CloudRunSettings", "cloudRun"), ("TpuSettings", "tpu"), ("BucketSettings", "bucket")):
+        left_out = {key.removeprefix(f"{path}.") for key in NOT_OFFERED}
+        assert set(settings.settings_schema()["$defs"][name]["properties"]) - left_out == set(_blocks(made, name))
+    known = {
+        f"{path.partition(':')[2]}.{key}".lstrip(".")
+        for path, block in settings.blocks()
+        for key in block["properties"]
+    }
+    assert set(NOT_OFFERED) - known == set()
+
+
+def test_a_changed_setting_reaches_schema_and_page_without_a_second_edit(monkeypatch):
+    changed = copy.deepcopy(settings.settings_schema())
+    block = changed["$defs"]["CloudRunSettings"]
+    block["properties"]["minInstances"] |= {"default": 7, "minimum": 5, "description": "Planted words."}
+    block["properties"]["planted"] = {"type": "integer", "description": "A planted key."}
+    block["required"].append("planted")
+    monkeypatch.setattr("gemma_serving.stacks.package.schema.settings_schema", lambda: changed)
+    stated = _blocks(package_schema(), "CloudRunSettings")
+    assert stated["minInstances"] == {
+        "type": "integer",
+        "default": 7,
+        "description": "Planted words. Minimum: 5.",
+        "plain": True,
+    }
+    assert stated["planted"]["description"] == "A planted key."
+    assert "`planted`" in component_tables.tables()["CloudRunServer"]
+
+
+def test_the_schema_is_the_same_each_time_and_says_what_may_be_an_output():
+    made = package_schema()
+    assert json.dumps(made) == json.dumps(package_schema())
+    inputs = made["resources"]["gemma-serving:index:TpuServer"]["inputProperties"]
+    outputs = {key for key, value in inputs.items() if "plain" not in value}
+    assert outputs == {"serviceAccount", "bucketName", "network", "subnetwork"}
+    assert "plain" not in inputs["secrets"]["additionalProperties"]
+    assert made["resources"]["gemma-serving:index:HuggingFaceToken"]["inputProperties"]["value"]["secret"] is True
+    assert all(one["description"] for one in made["resources"].values())
+    assert all(one.get("description") for kind in made["types"].values() for one in kind.get("properties", {}).values())
+
+
+INVALID = [
+    ("CloudRunServer", {"model": None}, "model", "it is required. Set it."),
+    ("CloudRunServer", {"cloudRun": None}, "cloudRun", "it is required. Set it."),
+    ("CloudRunServer", {"cloudRun__concurrency": None}, "cloudRun.concurrency", "it is required. Set it."),
+    ("CloudRunServer", {"cloudRun__cpu": 5}, "cloudRun.cpu", "it is 5; expected 4, 6, 8"),
+    ("CloudRunServer", {"cloudRun__memory": "32GB"}, "cloudRun.memory", 'it is "32GB"; a memory size needs its binary unit'),
+    ("CloudRunServer", {"cloudRun__memroy": "32Gi"}, "cloudRun.memroy", "no such input. Remove it."),
+    ("CloudRunServer", {"serviceName": "Own_GPU"}, "serviceName", 'it is "Own_GPU"; expected up to 49 lower-case letters'),
+    ("CloudRunServer", {"serviceName": None}, "serviceName", "it is required. Set it."),
+    ("CloudRunServer", {"maxUsd": 5}, "maxUsd", "no such input: `gemma teardown --all --over-limit` enforces it for stacks only. Remove it."),
+    ("CloudRunServer", {"cloudRun__directVpc": True}, "cloudRun.directVpc", "no such input: use `network` and `subnetwork`. Remove it."),
+    ("CloudRunServer", {"network": NETWORK}, "", "network and subnetwork require each other; set both or neither."),
+    ("CloudRunServer", {"weights": "bucket"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
+    ("CloudRunServer", {"bucketName": "my-models"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
+    ("CloudRunServer", {"weights": "bucket", "bucketName": "My_Models"}, "bucketName", 'it is "My_Models"; expected a bucket name such as my-models.'),
+    ("CloudRunServer", {"secrets": {"PORT": SECRET}}, "secrets.PORT", "expected a variable that Cloud Run does not set."),
+    ("CloudRunServer", {"labels": {"managed-by": "me"}}, "labels", '"managed-by" is set by this project; choose another key.'),
+    ("CloudRunServer", {"vllm__extraArgs": ["--api-key=canary-1234"]}, "vllm.extraArgs", "SEC01: vllm.extraArgs has 1 argument with what looks like a secret."),
+    ("TpuServer", {"tpu__zones": ["us-east5"]}, "tpu.zones[0]", 'it is "us-east5"; expected a zone such as us-east5-a.'),
+    ("TpuServer", {"tpu__acceleratorType": "v6e-16"}, "TpuServer", "v6e has no such size. Choose one of v6e-1, v6e-4, v6e-8."),
+    ("TpuServer", {"network": None}, "network", "it is required. Set it."),
+    ("TpuServer", {"tpu__compileCache": "bucket"}, "tpu.compileCache", "no such input: a stack declares resources for it."),
+    ("TpuServer", {"image": "vllm-tpu-w4a16"}, "image", "only a stack builds it"),
+    ("ModelBucket", {"name": "My_Models"}, "name", 'it is "My_Models"; expected a bucket name such as my-models.'),
+    ("ModelBucket", {"location": None}, "location", "it is required. Set it."),
+    ("ModelBucket", {"nmae": "my-models"}, "nmae", "no such input"),
+    ("HuggingFaceToken", {"secretId": None}, "secretId", "it is required. Set it."),
+    ("HuggingFaceToken", {"secretId": "a/b"}, "secretId", "expected 1 to 255 letters, digits, hyphens and underscores."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "changes", "path", "reason"), INVALID)
+def test_an_invalid_input_is_refused_by_its_name_before_anything_is_declared(refused, kind, changes, path, reason):
+    found, message = refused(kind, **changes)
+    shown = next((one for one in found if one.removesuffix(" (value not shown)") == path), None)
+    assert shown is not None, found
+    assert reason in found[shown]
+    assert "Nothing was declared." in message
+
+
+def test_what_the_planner_reads_cannot_be_an_output(refused):
+    found, _ = refused("CloudRunServer", model=pulumi.Output.from_input("google/gemma-4-E2B-it"))
+    assert found == {
+        "model (value not shown)": "it is an output or a secret, but the plan and the checks need its value. Pass a plain value."
+    }
+    found, _ = refused("ModelBucket", name=pulumi.Output.from_input("my-models"))
+    assert "it is an output or a secret" in found["name (value not shown)"]
+
+
+def test_an_unknown_account_is_an_output_and_an_unknown_model_is_refused(construct, refused):
+    recorder, _ = construct("CloudRunServer", serviceAccount=Unknown())
+    assert recorder.one("cloudrunv2").inputs["template"].get("serviceAccount") is None
+    assert "model (value not shown)" in refused("CloudRunServer", model=Unknown())[0]
+
+
+def test_an_account_may_be_an_output(construct):
+    recorder, _ = construct("CloudRunServer", serviceAccount=pulumi.Output.from_input(EMAIL))
+    assert recorder.one("cloudrunv2").inputs["template"]["serviceAccount"] == EMAIL
+
+
+def test_no_message_and_no_place_shows_a_secret(refused):
+    for changes in (
+        {"vllm__extraArgs": ["--hf-token=hf_canaryCanaryCANARY0123456789"]},
+        {"secrets": {"HF_TOKEN": "hf_canaryCanaryCANARY0123456789"}},
+    ):
+        found, message = refused("CloudRunServer", **changes)
+        assert "hf_canary" not in f"{found}{message}"
+        (path,) = found
+        assert path.endswith(" (value not shown)"), "the engine prints the value of a path that exists"
+
+
+def test_a_plan_that_is_blocked_declares_nothing_and_names_the_way_out(refused):
+    found, message = refused("CloudRunServer", model="google/gemma-4-31B-it", modelRevision=None)
+    assert message == 'CloudRunServer "own" is blocked by FIT01, FIT03. Nothing was declared.'
+    assert "does not fit on L4" in found["cloudRun.gpu"]
+    assert "Choose one:" in found["cloudRun.gpu"]
+    found, _ = refused("CloudRunServer", cloudRun__public=True)
+    (reason,) = found.values()
+    assert "To deploy anyway, set acceptFindings: [" in reason
+
+
+def test_a_bucket_whose_name_is_not_known_yet_is_in_the_arguments_later(construct):
+    name = pulumi.Output.from_input("their-models")
+    changes = {"weights": "bucket", "cloudRun__mount": {"mode": "streamer"}, "vllm__loadFormat": "runai_streamer"}
+    recorder, _ = construct("CloudRunServer", bucketName=name, **changes)
+    words = recorder.one("cloudrunv2").inputs["template"]["containers"][0]["args"]
+    assert "gs://their-models/gemma-4-E2B-it" in " ".join(words)
+    recorder, _ = construct("TpuServer", bucketName=name, weights="bucket")
+    document = json.loads(recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]["gemma-serving-document"])
+    assert document["weights"]["uri"] == "gs://their-models/gemma-4-E2B-it"
+
+
+def test_secrets_are_named_and_their_server_waits_for_their_grants(construct):
+    recorder, _ = construct("CloudRunServer", secrets={"HF_TOKEN": pulumi.Output.from_input(SECRET)})
+    variables = recorder.one("cloudrunv2").inputs["template"]["containers"][0]["envs"]
+    assert variables[-1] == {
+        "name": "HF_TOKEN",
+        "valueSource": {"secretKeyRef": {"secret": "own-token", "version": "1"}},
+    }
+
+
+def _stated(stack):
+    config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
+    values = {key.partition(":")[2]: value for key, value in config.items() if key.startswith("gemma-serving:")}
+    return {key: value for key, value in values.items() if key not in NOT_OFFERED}
+
+
+def test_a_cloud_run_server_is_the_one_of_a_stack_with_the_same_settings(construct, configured, declare):
+    configured("l4-qat", alerts={"enabled": False})
+    stack, _ = declare(run)
+    own = {key: OF["CloudRunServer"][key] for key in ("project", "serviceAccount", "serviceName")}
+    ours, _ = construct("CloudRunServer", {**own, **_stated("l4-qat"), "bucketName": "my-project-gemma-x-models"})
+    kept, made = (one.one("cloudrunv2/service:Service").inputs["template"] for one in (stack, ours))
+    for key in ("serviceAccount",):
+        assert kept.pop(key) != made.pop(key)
+    image = kept["containers"][0].pop("image")
+    assert made["containers"][0].pop("image").rpartition("@")[2] == image.rpartition("@")[2]
+    assert made == kept
+
+
+def test_a_tpu_server_is_the_one_of_a_stack_with_the_same_settings(construct, configured, declare):
+    configured("tpu-v6e1", alerts={"enabled": False}, metrics={"enabled": False})
+    stack, _ = declare(run)
+    own = {key: value for key, value in OF["TpuServer"].items() if key not in {"model", "tpu"}}
+    ours, _ = construct("TpuServer", {**own, **_stated("tpu-v6e1")})
+    kept, made = (one.one("gcp-tpu:index:QueuedResource").inputs for one in (stack, ours))
+    document = [json.loads(one["metadata"].pop("gemma-serving-document")) for one in (kept, made)]
+    images = [one.pop("image").rpartition("@")[2] for one in document]
+    assert document[0] == document[1]
+    assert images[0] == images[1]
+    differ = {key for key in kept if kept[key] != made.get(key)}
+    assert differ <= {
+        "metadata",
+        "network",
+        "subnetwork",
+        "serviceAccount",
+        "queuedResourceId",
+        "tags",
+        "nextSteps",
+        "labels",
+    }
