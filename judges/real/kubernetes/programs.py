@@ -91,7 +91,7 @@ def _build_provider(go: str, folder: BuildFolder) -> None:
         label="pulumi-kubernetes",
         name="pulumi-kubernetes",
         package=".",
-        packages=2000,
+        packages=1748,
         linker_flags=f"-s -w -X {_PROVIDER_MODULE}/pkg/version.Version=v{PROVIDER}",
     )
     compile_program(go, program, folder.module, folder.result / "pulumi-resource-kubernetes", modules=folder.modules)
