@@ -1,6 +1,7 @@
 """A vLLM server on an existing GKE cluster: the Kubernetes objects of its plan, registered with Pulumi's Kubernetes provider."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Annotated, Final, NamedTuple
 
 import pulumi
@@ -55,7 +56,7 @@ class GkeModelServerArgs:
     """Existing namespace of the objects. A change replaces them."""
     objects: Annotated[Sequence[Mapping[str, object]], Checked(_problem)]
     """Objects that `gemma plan STACK --gke` prints, in the order of their creation."""
-    kubeconfig: pulumi.Input[str] | None = None
+    kubeconfig: pulumi.Input[str] | None = field(default=None, repr=False)
     """Path or text of the kubeconfig. Default: `KUBECONFIG` in the environment, otherwise `~/.kube/config`."""
     bucket: ModelBucket | None = None
     """Bucket with the weights. `workload_member` must be one of its readers."""
@@ -99,7 +100,7 @@ class GkeModelServer(pulumi.ComponentResource):
         super().__init__("gemma-serving:index:GkeModelServer", name, None, opts)
         cluster = Provider(
             name,
-            kubeconfig=args.kubeconfig,
+            kubeconfig=None if args.kubeconfig is None else pulumi.Output.secret(args.kubeconfig),
             context=args.context,
             namespace=args.namespace,
             opts=pulumi.ResourceOptions(parent=self),

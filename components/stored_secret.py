@@ -7,8 +7,9 @@ from typing import ClassVar, Final, TypeAlias
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
+from gemma_serving.components.checks import InvalidArgumentError, Owner, arguments, program_ownership, require_valid
 from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.fields import own_field
 
 _ACCESSOR: Final = "roles/secretmanager.secretAccessor"
 
@@ -142,12 +143,26 @@ class SecretReference:
 
     def __init__(self, version_name: pulumi.Input[text.SecretVersion], project: str) -> None:
         """Read the parts of the name. `project` is the server's, for whose secrets Cloud Run takes the short id."""
-        name = pulumi.Output.from_input(version_name)
+        name = pulumi.Output.from_input(version_name).apply(_of_version)
         self.secret_id = name.apply(
             lambda known: known.rpartition("/versions/")[0].removeprefix(f"projects/{project}/secrets/")
         )
         self.version = name.apply(lambda known: known.rpartition("/")[2])
         self.version_name = name
+
+
+def _of_version(name: str) -> str:
+    """Return the name of a version. Raises InvalidArgumentError without the name, which may be the secret itself."""
+    problem = own_field("", text.SecretVersion).problem(name)
+    if problem is None:
+        return name
+    error = InvalidArgumentError(
+        f"A value of `secrets` is not a version: {problem}. Store the secret in Secret Manager, then pass its version."
+    )
+    pulumi.log.error(str(error))
+    if pulumi.runtime.is_dry_run():  # the logged error ends a preview, without a traceback of the SDK
+        return ""
+    raise error
 
 
 Secret: TypeAlias = StoredSecret | ExistingSecret | SecretReference

@@ -32,7 +32,12 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
 
     Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU. The weights of
     a TPU count as copied from the bucket first, which is slower, because no public log measures a mount there.
+    Raises CommandRefusedError for a number of replicas that Kubernetes rejects.
     """
+    if not 1 <= options.replicas[0] <= options.replicas[1]:
+        raise CommandRefusedError(
+            f"replicas is {options.replicas}; expected (MIN, MAX) with 1 or more, such as (1, 3)."
+        )
     planned = PlannedServer(
         settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True
     )
@@ -53,8 +58,9 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         cpu=run.cpu if run else None,
         memory_mib=run.memory_mib if run else None,
         disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
-        mount=_mount(settings, stack),
-        token_secret=_token_secret(planned),
+        bucket=settings.bucket_name(stack) if settings.weights == "bucket" else "",
+        mount=_mount(settings),
+        token_secret=(settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else "",
         container_start_s=node.startup.total_high_s,
         concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
         drain_s=drain_s,
@@ -63,38 +69,26 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     )
 
 
-def _mount(settings: Settings, stack: str) -> BucketMount | None:
+def _mount(settings: Settings) -> BucketMount | None:
     """Return the mount of the weights, with the stack's own options; None if the server downloads or streams them."""
     mount = settings.cloud_run.mount if settings.cloud_run else MountSettings()
     if settings.weights != "bucket" or settings.streams_on_tpu or not mount.mounts:
         return None
     options = mount.flags(uid=settings.image.uid or 0, gid=settings.image.gid or 0)
-    if (
-        mount.cache_size_mib is not None
-    ):  # as Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm)
+    if mount.cache_size_mib is not None:
+        # As Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm).
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
-    return BucketMount(
-        bucket=settings.bucket_name(stack),
-        path=MODELS_FOLDER,
-        options=(*options, *mount.options),
-        cache_mib=mount.cache_size_mib,
-    )
-
-
-def _token_secret(planned: PlannedServer) -> str:
-    """Return the version of the Hugging Face token: the existing one, or the newest of the stack's own secret; empty without need."""
-    settings = planned.settings
-    if not planned.needs_hub or not settings.has_secret(HF_TOKEN.key):
-        return ""
-    own = f"projects/{settings.project}/secrets/{planned.names.base}-{HF_TOKEN.name}/versions/latest"
-    return settings.secret_version(HF_TOKEN.key) or own
+    return BucketMount(path=MODELS_FOLDER, options=(*options, *mount.options), cache_mib=mount.cache_size_mib)
 
 
 def _lacks(planned: PlannedServer) -> Iterator[str]:
     """Yield each setting that a Pod cannot have, with what to do."""
     settings, run = planned.settings, planned.settings.cloud_run
     if settings.has_secret(API_KEY.key):
-        yield "The API key's guard also protects /metrics, which the autoscaler reads. Remove apiKey, and limit clients at a Gateway or by a NetworkPolicy."
+        limits = "Remove apiKey and apiKeySecret, and limit clients at a Gateway or by a NetworkPolicy."
+        yield f"The API key's guard also protects /metrics, which the autoscaler reads. {limits}"
+    if planned.needs_hub and HF_TOKEN.key in settings.secrets:
+        yield "The stack's teardown deletes the token of hfToken. Store it by reference: `gemma save_token STACK hfToken --secret ID`."
     if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
         mode = f"cloudRun.mount.mode {run.mount.mode}"
         yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."

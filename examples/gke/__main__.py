@@ -17,8 +17,7 @@ server, objects = server_on_gke(settings, GkeOptions(replicas=(1, 3)), project=p
 number = gcp.organizations.get_project_output(project_id=project).number
 member = workload_member(project=project, project_number=number, namespace=namespace, account=server.name)
 bucket, token, readers = None, None, {"gke": member}
-if server.mount:
-    name = server.mount.bucket
+if name := server.bucket:
     weights = ModelBucketArgs(project=project, name=name, existing=name, location="us-east4", readers=readers)
     bucket = ModelBucket("weights", weights)
 if server.token_secret:

@@ -1,1 +1,1 @@
-"""A planned server as Kubernetes objects for a GKE cluster that somebody else owns. Pure: no cluster, no network, no clock."""
+"""A planned server as Kubernetes objects for a GKE cluster of another owner. Pure: no cluster, no network, no clock."""

@@ -142,7 +142,7 @@ def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:
     mount = server.mount
     if mount is not None:
         options = ",".join(mount.options)
-        yield _csi("models", "gcsfuse.csi.storage.gke.io", bucketName=mount.bucket, mountOptions=options), mount.path
+        yield _csi("models", "gcsfuse.csi.storage.gke.io", bucketName=server.bucket, mountOptions=options), mount.path
         if mount.cache_mib is not None:
             cache = {"medium": "Memory", "sizeLimit": f"{mount.cache_mib}Mi"}
             yield {"name": "gke-gcsfuse-cache", "emptyDir": cache}, ""

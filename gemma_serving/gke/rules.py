@@ -74,7 +74,7 @@ def findings(
         "disk": str(server.disk_gib),
         "disk_left": f"{_disk_left_gib(_BOOT_DISK_GB):.0f}",
         "disk_size": str(next(size for size in count(_BOOT_DISK_GB, 50) if _disk_left_gib(size) >= server.disk_gib)),
-        "name": server.name,
+        "needs": _needs(server, options),
         "price": _price(server, options),
     }
     texts = {
@@ -97,6 +97,20 @@ def _disk_left_gib(disk_gb: int) -> float:
     """Return what GKE leaves of a boot disk for Pods, up to 250 GB (source: GKE15)."""
     whole_gib = to_gib(disk_gb * 1e9)
     return 0.9 * whole_gib - (6 + 0.35 * whole_gib)
+
+
+def _needs(server: GkeServer, options: GkeOptions) -> str:
+    """Return the parts of the cluster that the objects use."""
+    is_buffered = server.mount is not None and "enable-buffered-read=true" in server.mount.options
+    parts = {
+        "Managed Service for Prometheus": True,
+        "Custom Metrics Stackdriver Adapter": options.replicas[0] != options.replicas[1],
+        "Workload Identity Federation": server.bucket or server.token_secret,
+        f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}": server.mount,
+        "Secret Manager add-on": server.token_secret,
+        f"endpoint picker {server.name}-epp": options.gateway,
+    }
+    return ", ".join(part for part, is_used in parts.items() if is_used)
 
 
 def _price(server: GkeServer, options: GkeOptions) -> str:

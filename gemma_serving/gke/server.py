@@ -41,9 +41,8 @@ class GkeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketMount:
-    """A bucket, mounted read-only by Cloud Storage FUSE."""
+    """The bucket, mounted read-only by Cloud Storage FUSE."""
 
-    bucket: str
     path: str
     options: Sequence[str]
     """Options of gcsfuse, as of the stack's own mount."""
@@ -73,7 +72,10 @@ class GkeServer:
     memory_mib: int | None
     disk_gib: int
     """Space on the node's boot disk for weights from the hub; 0 for weights from a bucket."""
+    bucket: str
+    """Bucket with the weights, which the Pods read; empty for weights from the hub or the image."""
     mount: BucketMount | None
+    """None if the server streams or downloads the weights."""
     token_secret: str
     """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""
     container_start_s: float
@@ -81,7 +83,7 @@ class GkeServer:
     concurrent_requests: int
     """Requests that one replica runs at the same time."""
     drain_s: int
-    """Time for running requests after Kubernetes has asked the server to end."""
+    """Time for running requests after Kubernetes stops a Pod."""
     lacks: Sequence[str]
     """Why a Pod cannot have some settings, and what to do, in sentences."""
     usd_per_hour: float | None

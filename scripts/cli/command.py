@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, Literal, TextIO, TypeVar
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.naming import NamingError
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine.children import interruptible
 from gemma_serving.planning.errors import PlanningError
@@ -131,7 +132,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
             assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
             code = chosen.run(options)
             sys.stdout.flush()
-    except (ScriptError, PlanningError, UsageError, *chosen.refusals) as error:
+    except (ScriptError, PlanningError, NamingError, UsageError, *chosen.refusals) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
         print_progress(chosen.label or command.name, without_tokens(str(error)))
     except BrokenPipeError:

@@ -1,5 +1,6 @@
 """Options of `gemma plan`. They import nothing of the planner, so `--help` and wrong options respond immediately."""
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -174,10 +175,17 @@ class Judging:
 
 def _replicas(text: str) -> tuple[int, int]:
     """Return the minimum and the maximum. Raises ValueError with the allowed values."""
-    least, _, most = text.partition(":")
-    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
-        raise ValueError("MIN:MAX with whole numbers from 1, such as 1:3")
-    return int(least), int(most)
+    found = re.fullmatch("([1-9][0-9]{0,3}):([1-9][0-9]{0,3})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise ValueError("MIN:MAX with whole numbers from 1 to 9999, such as 1:3")
+    return int(found[1]), int(found[2])
+
+
+def _object_name(text: str) -> str:
+    """Return the name of a Kubernetes object. Raises ValueError with the allowed form."""
+    if not re.fullmatch("[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", text):
+        raise ValueError("up to 63 lower-case letters, digits, hyphens and dots")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +207,10 @@ class GkeChoices:
         False
     )
     compute_class: Annotated[
-        str | None, Option("With --gke: ComputeClass of the nodes, instead of labels.", metavar="NAME")
+        str | None, Option("With --gke: ComputeClass that chooses nodes.", metavar="NAME", parse=_object_name)
     ] = None
     gateway: Annotated[
-        str | None, Option("With --gke: Gateway that routes to an InferencePool of the replicas.", metavar="NAME")
+        str | None, Option("With --gke: Gateway for an InferencePool.", metavar="NAME", parse=_object_name)
     ] = None
 
 

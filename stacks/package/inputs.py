@@ -125,7 +125,9 @@ def read_inputs(kind: type[T], values: Mapping[str, object], component: str, mor
     else:
         if not problems:
             return read
-    found = [detail(key_path(one.place), _reason(one, values), part_at(values, one.place)) for one in problems]
+    found = [
+        detail(key_path(one.place) or component, _reason(one, values), part_at(values, one.place)) for one in problems
+    ]
     distinct = {one["property_path"]: one for one in reversed(found)}
     raise InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())])
 

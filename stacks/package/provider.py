@@ -1,4 +1,4 @@
-"""The provider of the package: it constructs the components that a program in any language asks for."""
+"""The provider of the package: it constructs the components that a program in any language requests."""
 
 import json
 import sys

@@ -43,7 +43,7 @@ from gemma_serving.stacks.wording import StackWording, file_changes
 _OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
 """Settings whose defaults need resources that only a stack declares."""
 _BUCKET: Final = "name-of-the-bucket"
-"""Stands for the bucket's name while the server is planned, because the name may be an output."""
+"""Placeholder for the bucket's name while the server is planned, because the name may be an output."""
 
 
 def cloud_run_server(
@@ -151,9 +151,10 @@ def _require_unblocked(component: str, plan: Plan, deployment: Deployment, state
 
 
 def _place(finding: Finding, deployment: Deployment) -> str:
-    """Return the first input that a remedy changes."""
+    """Return the first input that a remedy with this component changes."""
     changes = (file_changes(deployment, one.changes) for one in finding.remedies if one.is_deployable)
-    return next((key for found in changes for key in found if key not in NOT_OFFERED), "model")
+    own = (found for found in changes if "target" not in found)
+    return next((key for found in own for key in found if key not in NOT_OFFERED), "model")
 
 
 def _parts(context: Context, given: ServerInputs) -> ServerParts:

@@ -3,6 +3,7 @@
 import sys
 
 import pulumi
+import pulumi_kubernetes
 import pytest
 
 from gemma_serving.components.checks import InvalidArgumentError
@@ -98,3 +99,18 @@ def test_an_invalid_argument_is_named(declare, changes, sentence):
     assert 'GkeModelServer "server": ' in said
     assert sentence in said
     assert recorder.declared == []
+
+
+def test_a_kubeconfig_is_a_secret_in_the_state_and_in_no_text_of_the_arguments(declare, monkeypatch):
+    passed = []
+    kind = pulumi_kubernetes.Provider
+    monkeypatch.setattr(pulumi_kubernetes, "Provider", lambda *a, **k: passed.append(k["kubeconfig"]) or kind(*a, **k))
+    text = "users: [{user: {token: canary}}]"
+
+    def is_secret():
+        server(kubeconfig=text)
+        return passed[0].is_secret()
+
+    assert declare(is_secret)[1] is True
+    place = {"context": "mine", "namespace": "models", "objects": OBJECTS}
+    assert "canary" not in repr(GkeModelServerArgs(kubeconfig=text, **place))

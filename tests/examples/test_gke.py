@@ -72,6 +72,17 @@ def test_the_program_takes_the_settings_of_each_shipped_stack(declare, monkeypat
     assert recorder.all("storage/bucket:Bucket") == []
 
 
+def test_streamed_weights_are_granted_like_mounted_ones(declare, monkeypatch, tmp_path):
+    settings = tmp_path / "Pulumi.streamed.yaml"
+    shipped = FILES["Pulumi.l4-12b-qat.yaml"].read_text()
+    settings.write_text(shipped.replace("cloudRun:", "cloudRun:\n    mount: {mode: streamer}"))
+    recorder, service = run_program(settings, declare, monkeypatch, tmp_path)
+    (container,) = recorder.one("apps/v1:Deployment").inputs["spec"]["template"]["spec"]["containers"]
+    grant = recorder.one("bucketIAMMember").inputs
+    assert container["args"][0].startswith(f"gs://{grant['bucket']}/")
+    assert grant["member"] == f"{MEMBER}/ns/models/sa/{service}"
+
+
 def test_a_token_is_a_file_that_only_its_pods_may_read(declare, monkeypatch, tmp_path):
     settings = tmp_path / "Pulumi.with-token.yaml"
     stored = "projects/theirs/secrets/hf/versions/7"
@@ -105,6 +116,12 @@ def test_a_wrong_key_in_an_object_is_named(declare):
 def test_a_blocking_finding_is_one_error_without_resources(declare, monkeypatch, tmp_path):
     with pytest.raises(pulumi.RunError, match=r"^Stack tpu-v6e1-31b-w4a16 is blocked by GKE07\. Nothing was written\."):
         run_program(FILES[SLOW], declare, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("replicas", [(0, 1), (3, 1)])
+def test_a_number_of_replicas_that_kubernetes_rejects_is_one_error(declare, replicas):
+    with pytest.raises(pulumi.RunError, match="replicas is "):
+        planned(declare, FILES["Pulumi.l4-qat.yaml"], replicas=replicas)
 
 
 def test_settings_that_are_missing_are_one_error(declare, tmp_path):

@@ -172,15 +172,9 @@ def test_weights_from_the_hub_need_room_on_the_nodes_disk():
     assert container["resources"]["requests"]["ephemeral-storage"] == "69Gi"  # 31B in bf16: 58.7 GiB
 
 
-@pytest.mark.parametrize(
-    ("changes", "version"),
-    [
-        ({"hf_token_secret": "projects/p/secrets/t/versions/3"}, "projects/p/secrets/t/versions/3"),
-        ({"secrets": ("hfToken",)}, "projects/my-project/secrets/gemma-tpu-v6e4-hf-token/versions/latest"),
-    ],
-)
-def test_a_token_is_a_file_and_in_no_environment_value(changes, version):
-    found = {one["kind"]: one for one in objects(server_of("tpu-v6e4", **changes), GkeOptions())}
+def test_a_token_is_a_file_and_in_no_environment_value():
+    version = "projects/p/secrets/t/versions/3"
+    found = {one["kind"]: one for one in objects(server_of("tpu-v6e4", hf_token_secret=version), GkeOptions())}
     assert version in found["SecretProviderClass"]["spec"]["parameters"]["secrets"]
     (container,) = pod_of(found)["containers"]
     values = {one["name"]: one["value"] for one in container["env"]}

@@ -11,6 +11,7 @@ from gemma_serving.gke.rules import GKE_RULES, findings
 from gemma_serving.gke.server import GkeOptions
 from tests.gke.test_objects import BUILT, SHIPPED, TOO_SLOW, server_of, settings_of
 
+FUSE = "Cloud Storage FUSE CSI driver"
 SCALED = GkeOptions(replicas=(1, 3))
 
 
@@ -108,7 +109,7 @@ def test_a_planted_fault_is_named(plant, identifier, says):
             "GKE15",
             "needs 69 GiB of its node's boot disk for the weights, but the default disk of 100 GB leaves 45 GiB",
         ),
-        ("l4-qat", {}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
+        ("l4-qat", {"gateway": "inference"}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
         (
             "l4-qat",
             {},
@@ -121,6 +122,40 @@ def test_a_planted_fault_is_named(plant, identifier, says):
 def test_a_question_has_its_finding(stack, options, changes, identifier, says):
     found = found_in(stack, GkeOptions(replicas=(1, 3), **options), **changes)
     assert says in found[identifier].message
+
+
+@pytest.mark.parametrize(
+    ("stack", "replicas", "changes", "needs"),
+    [
+        ("tpu-v6e4", (1, 1), {}, "Managed Service for Prometheus."),
+        ("tpu-v6e4", (1, 3), {}, "Managed Service for Prometheus, Custom Metrics Stackdriver Adapter."),
+        (
+            "tpu-v6e4",
+            (1, 1),
+            {"hf_token_secret": "projects/p/secrets/t/versions/3"},
+            "Managed Service for Prometheus, Workload Identity Federation, Secret Manager add-on.",
+        ),
+        (
+            "l4-qat",
+            (1, 1),
+            {},
+            f"Managed Service for Prometheus, Workload Identity Federation, {FUSE} of GKE 1.34.0-gke.2011000 or newer.",
+        ),
+    ],
+)
+def test_the_cluster_needs_only_what_the_objects_use(stack, replicas, changes, needs):
+    found = found_in(stack, GkeOptions(replicas=replicas), **changes)
+    assert found["GKE13"].message == f"The cluster must have: {needs}"
+
+
+def test_a_token_that_the_stacks_teardown_deletes_is_refused():
+    message = found_in("tpu-v6e4", secrets=("hfToken",))["GKE02"].message
+    assert "`gemma save_token STACK hfToken --secret ID`" in message
+
+
+def test_the_way_out_of_an_api_key_names_both_of_its_settings():
+    message = found_in("tpu-v6e4", api_key_secret="projects/p/secrets/k/versions/1")["GKE02"].message
+    assert "Remove apiKey and apiKeySecret" in message
 
 
 def test_a_copy_in_memory_is_refused_with_the_mode_that_a_pod_can_have():

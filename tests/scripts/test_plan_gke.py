@@ -1,12 +1,15 @@
 """`gemma plan STACK --gke`: YAML alone on stdout, findings on stderr, and nothing written for a blocked plan."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
 
 from gemma_serving.scripts.plan.__main__ import main
 
+ROOT = Path(__file__).parents[2]
 IMAGE = f"us-docker.pkg.dev/p/r/server@sha256:{'c' * 64}"
 
 
@@ -57,8 +60,11 @@ def test_json_has_the_objects_with_the_findings(plan):
         (("tpu-v6e1-26b-w4a16", "--gke", "--image", "here/server:v1"), 'The image "here/server:v1" has no digest.'),
         (("tpu-v6e1-31b-w4a16", "--gke", "--image", IMAGE, "--replicas", "1:2"), "is blocked by GKE07."),
         (("l4-qat", "--gke", "--set", "vllm.maxModelLen=9000000"), "is blocked by "),
-        (("l4-qat", "--gke", "--replicas", "3:1"), "MIN:MAX with whole numbers from 1, such as 1:3"),
-        (("l4-qat", "--gke", "--replicas", "0:1"), "MIN:MAX with whole numbers from 1, such as 1:3"),
+        (("l4-qat", "--gke", "--replicas", "3:1"), "MIN:MAX with whole numbers from 1 to 9999, such as 1:3"),
+        (("l4-qat", "--gke", "--replicas", "0:1"), "MIN:MAX with whole numbers from 1 to 9999, such as 1:3"),
+        (("l4-qat", "--gke", "--replicas", "1:1000000"), "MIN:MAX with whole numbers from 1 to 9999, such as 1:3"),
+        (("l4-qat", "--gke", "--gateway", "a b"), "--gateway is 'a b'; it must be up to 63 lower-case letters"),
+        (("l4-qat", "--gke", "--compute-class", "Big_One"), "--compute-class is 'Big_One'; it must be up to 63"),
         (("l4-qat", "--replicas", "1:3"), "--replicas requires --gke. Add --gke."),
         (("l4-qat", "--image", IMAGE), "STACK and --image cannot be combined."),
         (("l4-qat", "--gke", "--costs"), "--gke and --costs cannot be combined."),
@@ -68,6 +74,15 @@ def test_a_refusal_is_a_sentence_and_writes_nothing(plan, arguments, says):
     code, out, error = plan(*arguments)
     assert (code, out) == (2, "")
     assert says in error
+
+
+def test_a_stack_whose_name_cannot_name_objects_is_refused(plan, monkeypatch, tmp_path):
+    for name, target in (("Pulumi.yaml", "Pulumi.yaml"), ("Pulumi.tpu-v6e1.yaml", "Pulumi.My_Stack.yaml")):
+        shutil.copy(ROOT / name, tmp_path / target)
+    monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
+    code, out, error = plan("My_Stack", "--gke")
+    assert (code, out) == (2, "")
+    assert 'The stack\'s name "My_Stack" becomes part of resource names.' in error
 
 
 def test_a_built_image_is_served_by_the_digest_that_is_given(plan):

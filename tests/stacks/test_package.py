@@ -83,8 +83,10 @@ def construct(declare):
 
 
 @pytest.fixture
-def refused(construct, monkeypatch):
+def refused(construct, declare, monkeypatch):
     """Construct a component with invalid inputs, and return the reason by its property, and the message. Nothing may be declared."""
+
+    declare(lambda: None)  # the first run of a process also declares the stack itself
 
     def declared(*_, **__):
         raise AssertionError("a resource was declared")
@@ -177,7 +179,7 @@ INVALID = [
     ("CloudRunServer", {"serviceName": None}, "serviceName", "it is required. Set it."),
     ("CloudRunServer", {"maxUsd": 5}, "maxUsd", "no such input: `gemma teardown --all --over-limit` enforces it for stacks only. Remove it."),
     ("CloudRunServer", {"cloudRun__directVpc": True}, "cloudRun.directVpc", "no such input: use `network` and `subnetwork`. Remove it."),
-    ("CloudRunServer", {"network": NETWORK}, "", "network and subnetwork require each other; set both or neither."),
+    ("CloudRunServer", {"network": NETWORK}, 'CloudRunServer "own"', "network and subnetwork require each other; set both or neither."),
     ("CloudRunServer", {"weights": "bucket"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
     ("CloudRunServer", {"bucketName": "my-models"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
     ("CloudRunServer", {"weights": "bucket", "bucketName": "My_Models"}, "bucketName", 'it is "My_Models"; expected a bucket name such as my-models.'),
@@ -242,6 +244,8 @@ def test_a_plan_that_is_blocked_declares_nothing_and_names_the_way_out(refused):
     assert message == 'CloudRunServer "own" is blocked by FIT01, FIT03. Nothing was declared.'
     assert "does not fit on L4" in found["cloudRun.gpu"]
     assert "Choose one:" in found["cloudRun.gpu"]
+    found, _ = refused("TpuServer", model="google/gemma-4-31B-it", modelRevision=None)
+    assert list(found) == ["tpu.acceleratorType"], "not an input of the remedy that moves to another component"
     found, _ = refused("CloudRunServer", cloudRun__public=True)
     (reason,) = found.values()
     assert "To deploy anyway, set acceptFindings: [" in reason
@@ -256,6 +260,14 @@ def test_a_bucket_whose_name_is_not_known_yet_is_in_the_arguments_later(construc
     recorder, _ = construct("TpuServer", bucketName=name, weights="bucket")
     document = json.loads(recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]["gemma-serving-document"])
     assert document["weights"]["uri"] == "gs://their-models/gemma-4-E2B-it"
+
+
+@pytest.mark.parametrize("kind", ["CloudRunServer", "TpuServer"])
+def test_a_secret_instead_of_its_version_is_refused_before_google_gets_it(construct, kind):
+    value = pulumi.Output.from_input("hf_canaryCanaryCANARY0123456789")
+    with pytest.raises(ValueError, match="A value of `secrets` is not a version:") as raised:
+        construct(kind, secrets={"HF_TOKEN": value})
+    assert "canary" not in str(raised.value)
 
 
 def test_secrets_are_named_and_their_server_waits_for_their_grants(construct):

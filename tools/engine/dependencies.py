@@ -25,7 +25,7 @@ class DependencyError(Exception):
 class Step:
     """One command of an installation."""
 
-    told: str
+    purpose: str
     """Its purpose, shown to the user before the command runs."""
     command: Sequence[str]
 
@@ -54,18 +54,18 @@ def steps(folder: Path, environment: Path) -> Sequence[Step]:
                 f"runtime.options.virtualenv names {environment}, which is not a virtual environment: "
                 "remove it, or name another folder in Pulumi.yaml."
             )
-        told = f"Creating the virtual environment {environment}"
-        found.append(Step(told=told, command=(sys.executable, "-m", "venv", str(environment))))
+        purpose = f"Creating the virtual environment {environment}"
+        found.append(Step(purpose=purpose, command=(sys.executable, "-m", "venv", str(environment))))
     if (folder / REQUIREMENTS).is_file():
         command = (str(python), *_PIP_INSTALL, "-r", REQUIREMENTS)
-        found.append(Step(told=f"Installing {folder / REQUIREMENTS}", command=command))
+        found.append(Step(purpose=f"Installing {folder / REQUIREMENTS}", command=command))
     return found
 
 
 def failure(step: Step, code: int, lines: Sequence[str]) -> str:
     """Return the error message of a command that failed: one sentence, then its last lines."""
     shown = "\n".join(f"  {line}" for line in lines) or "  (no output)"
-    return f"{step.told} failed: `{' '.join(step.command)}` exited with code {code}. Last lines:\n{shown}"
+    return f"{step.purpose} failed: `{' '.join(step.command)}` exited with code {code}. Last lines:\n{shown}"
 
 
 def link(root: Path, folders: Sequence[str]) -> str:

@@ -117,7 +117,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         folder = Path(info.program_directory or request.directory or ".")
         if environment is None:
             if not request.is_plugin and (folder / dependencies.REQUIREMENTS).is_file():
-                yield _told(dependencies.NOT_INSTALLED.format(folder=folder))
+                yield _progress(dependencies.NOT_INSTALLED.format(folder=folder))
             return
         try:
             dependencies.require_pip(option(info, "toolchain"))
@@ -126,7 +126,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         answer = language_pb2.InstallDependenciesResponse
         for step in steps:
-            yield _told(f"{step.told}\n")
+            yield _progress(f"{step.purpose}\n")
             last: deque[str] = deque(maxlen=_LAST_LINES)
             with self._child([*step.command], {}, cwd=str(folder), piped=True) as child:
                 context.add_callback(partial(_stop, child))
@@ -277,7 +277,7 @@ def _output(child: "subprocess.Popen[bytes]") -> Iterator[tuple[str, bytes]]:
             yield found
 
 
-def _told(text: str) -> language_pb2.InstallDependenciesResponse:
+def _progress(text: str) -> language_pb2.InstallDependenciesResponse:
     return language_pb2.InstallDependenciesResponse(stdout=text.encode())
 
 
