@@ -12,8 +12,8 @@ from pulumi.output import Unknown
 from authors import component_tables
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks import schema as settings
+from gemma_serving.stacks.package.constructing import construct as construct_component
 from gemma_serving.stacks.package.inputs import NOT_OFFERED
-from gemma_serving.stacks.package.provider import PackageProvider
 from gemma_serving.stacks.package.schema import package_schema
 from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
@@ -76,7 +76,7 @@ def construct(declare):
 
     def made(kind, inputs=None, **changes):
         given = inputs if inputs is not None else inputs_of(kind, **changes)
-        built = lambda: PackageProvider().construct("own", f"gemma-serving:index:{kind}", given).state  # noqa: E731
+        built = lambda: construct_component(kind, "own", given).outputs  # noqa: E731
         return declare(lambda: pulumi.Output.all(**built()))
 
     return made
