@@ -27,7 +27,7 @@ from gemma_serving.planning.settings.secrets import KINDS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks
 from gemma_serving.stacks import cloud_run, tpu
-from gemma_serving.stacks.base import Context, ServerParts, serving_of
+from gemma_serving.stacks.base import Context, ServerParts
 from gemma_serving.stacks.package.inputs import (
     NOT_OFFERED,
     CloudRunServerInputs,
@@ -159,7 +159,8 @@ def _place(finding: Finding, deployment: Deployment) -> str:
 def _parts(context: Context, given: ServerInputs) -> ServerParts:
     return ServerParts(
         account=given.service_account,
-        serving=serving_of(context, _reference(context.settings.image), {}),
+        image=_reference(context.settings.image),
+        image_repositories={},
         bucket=given.bucket_name,
         secrets={name: SecretReference(version, given.project) for name, version in given.secrets.items()},
         archive_key=None,
