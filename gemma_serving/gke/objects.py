@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any, Final, TypeAlias, cast
@@ -16,6 +15,7 @@ from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import ceil_div
 
 KubernetesObject: TypeAlias = dict[str, Any]
+_TEMPLATE: Final = Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
 _NAME_LABEL: Final = "app.kubernetes.io/name"
 _TOKEN_FOLDER: Final = "/var/run/secrets/huggingface.co"  # noqa: S105 - a path, as in [AP] model-download/huggingface/job.yaml
 _LEAVE_S: Final = 10
@@ -38,7 +38,7 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
     left_out = set(_left_out(server, options))
     labels = {_NAME_LABEL: server.name, f"app.kubernetes.io/{MANAGED_BY_LABEL}": PRODUCT}
     found: list[KubernetesObject] = []
-    for one in map(_without_nulls, yaml.safe_load_all(_template().substitute(values))):
+    for one in map(_without_nulls, yaml.safe_load_all(_TEMPLATE.substitute(values))):
         if one["kind"] not in left_out:
             metadata = {"name": server.name, "labels": labels, **one.get("metadata", {})}
             found.append(
@@ -46,11 +46,6 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
                 | {**one, "metadata": metadata}
             )
     return found
-
-
-@cache
-def _template() -> Template:
-    return Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its types
