@@ -41,12 +41,9 @@ _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
 
 
-def deploy(context: Context) -> StackOutputs:
+def deploy(context: Context, run: CloudRunSettings) -> StackOutputs:
     """Declare the service and its resources, and return their outputs."""
     settings = context.settings
-    run = settings.cloud_run
-    if run is None:
-        raise ValueError("settings without cloudRun reached the Cloud Run stack")
     foundation = lay_foundation(
         context,
         project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),

@@ -66,12 +66,9 @@ class MachineNetwork:
     ready: Sequence[pulumi.Resource]
 
 
-def deploy(context: Context) -> StackOutputs:
+def deploy(context: Context, tpu: TpuSettings) -> StackOutputs:
     """Declare the capacity, the network and the server, and return their outputs."""
     settings = context.settings
-    tpu = settings.tpu
-    if tpu is None:
-        raise ValueError("settings without tpu reached the TPU stack")
     shared = None
     if tpu.gateway is not None:
         shared = network_of_gateway(
