@@ -88,9 +88,8 @@ def _mount(settings: Settings, stack: str) -> BucketMount | None:
     if settings.weights != "bucket" or settings.streams_on_tpu or not mount.mounts:
         return None
     options = mount.flags(uid=settings.image.uid or 0, gid=settings.image.gid or 0)
-    if (
-        mount.cache_size_mib is not None
-    ):  # as Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm)
+    if mount.cache_size_mib is not None:
+        # As Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm).
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
     return BucketMount(
         bucket=settings.bucket_name(stack),

@@ -72,6 +72,9 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     grace_s = _LEAVE_S + server.drain_s + _STOP_S
     volumes = list(_volumes(server))
     resource, chips = server.resource
+    # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and owners the second on spot nodes
+    # (ai-ml/gke-a100-jax/kubernetes/job-patch.yaml).
+    taints = [resource, *([_FORMS["spot"]] if server.form == "spot" else [])]
     limits = {resource: str(chips)} | ({"memory": f"{server.memory_mib}Mi"} if server.memory_mib else {})
     disk = {"ephemeral-storage": f"{server.disk_gib}Gi"} if server.disk_gib else {}
     unlimited = {f"gke-gcsfuse/{one}-limit": "0" for one in ("cpu", "ephemeral-storage", "memory")}
@@ -94,7 +97,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         # The FUSE driver's container, without limits ([GKS] ai-ml/vllm-tpu/vllm-llama3-70b.yaml).
         "annotations": {"gke-gcsfuse/volumes": "true", **unlimited} if server.mount else None,
         "node_labels": _node_labels(server, options),
-        "tolerations": list(_tolerations(server)),
+        "tolerations": [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints],
         "requests": {**limits, **({"cpu": str(server.cpu)} if server.cpu else {}), **disk},
         "limits": limits,
         "mounts": [{"name": one["name"], "mountPath": path} for one, path in volumes if path],
@@ -119,15 +122,6 @@ def _node_labels(server: GkeServer, options: GkeOptions) -> Mapping[str, str]:
         return {"cloud.google.com/compute-class": options.compute_class}
     form = _FORMS.get(server.form)
     return {**server.node_labels, **({form: "true"} if form else {})}
-
-
-def _tolerations(server: GkeServer) -> Iterator[Mapping[str, str]]:
-    """Yield tolerations of the taint that GKE sets on nodes with the accelerator, and of one that owners set on spot nodes.
-
-    [GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml and ai-ml/gke-a100-jax/kubernetes/job-patch.yaml.
-    """
-    for key in (server.resource[0], *([_FORMS["spot"]] if server.form == "spot" else [])):
-        yield {"key": key, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:
