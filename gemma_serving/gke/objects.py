@@ -88,7 +88,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "most": most,
         "surge": int(options.spare_node),
         "unavailable": int(not options.spare_node),
-        "start_s": server.replica_start_s,
+        "period_s": server.scaling_period_s,
         "deadline_s": server.replica_start_s + grace_s,
         "grace_s": grace_s,
         "leave_s": _LEAVE_S,

@@ -15,6 +15,9 @@ QUEUE_SHARE: Final = 4
 """The autoscaler adds a replica if more requests wait for each replica than its concurrent requests divided by this number. Chosen: a request
 then waits for about a quarter of a request's time. Google's manifests have a fixed 5 or 10 (kubernetes-engine-samples 2b50365,
 ai-ml/llm-multihost-gpus/vllm-hpa.yaml and ai-ml/vllm-tpu/vllm-hpa.yaml)."""
+_METRICS_AGE_S: Final = 120
+"""Assumed: scrapes 15 s apart, Cloud Monitoring, its adapter, and 15 s between two decisions of an autoscaler. With metrics one minute old, the
+real autoscaler added one replica too many when a start took as long as planned (judges/real/kubernetes)."""
 _MINUTE_S: Final = 60
 
 
@@ -112,3 +115,8 @@ class GkeServer:
     def replica_start_s(self) -> int:
         """Seconds until a new replica on a new node serves, at the slow end of the band, without a wait for capacity."""
         return align_to(round(NODE_START_S + self.container_start_s), _MINUTE_S)
+
+    @property
+    def scaling_period_s(self) -> int:
+        """Seconds until the metrics that an autoscaler reads show what a new replica changed."""
+        return self.replica_start_s + _METRICS_AGE_S

@@ -131,10 +131,10 @@ def test_the_probe_and_the_autoscaler_wait_for_the_planned_start_on_a_new_node(s
     behavior = found["HorizontalPodAutoscaler"]["spec"]["behavior"]
     (up,) = behavior["scaleUp"]["policies"]
     assert (up["type"], up["value"]) == ("Pods", 1)
-    assert server.container_start_s + NODE_START_S <= up["periodSeconds"]
+    assert server.container_start_s + NODE_START_S + 60 <= up["periodSeconds"]  # metrics are older than a minute
     assert (up["periodSeconds"] <= 1800) is (stack != TOO_SLOW)
     assert behavior["scaleDown"]["stabilizationWindowSeconds"] <= 3600
-    assert found["Deployment"]["spec"]["progressDeadlineSeconds"] > up["periodSeconds"]
+    assert found["Deployment"]["spec"]["progressDeadlineSeconds"] > server.replica_start_s
 
 
 @pytest.mark.parametrize(("stack", "waiting", "running"), [("l4-qat", "4", "16"), ("tpu-v6e4-31b", "8", "32")])

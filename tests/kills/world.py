@@ -27,6 +27,7 @@ _PASSING: Final = (
     "oauth.",
     "projects",
     "registry.pulls",
+    "run.used",
     "serviceusage.",
     "tpu.requests",
 )

@@ -1,0 +1,26 @@
+"""Each shipped stack on GKE, by the code that a program of a user calls."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.gke.server import GkeOptions
+from gemma_serving.stacks.gke_program import ServerOnGke, server_on_gke
+from gemma_serving.stacks.loading import from_file
+from judges.real.home import ROOT
+
+PROJECT: Final = "local-project"
+_BUILT: Final = f"us-east5-docker.pkg.dev/{PROJECT}/serving/vllm@sha256:{'0' * 64}"
+"""Image of a stack that builds its own."""
+
+
+def names() -> Sequence[str]:
+    """Return the names of the shipped stacks."""
+    return [path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)]
+
+
+def shipped(stack: str, *, replicas: tuple[int, int] = (1, 2)) -> ServerOnGke:
+    """Return the server of a shipped stack and its objects. Raises pulumi.RunError if a finding blocks it."""
+    path = settings_file(stack, ROOT)
+    builds = from_file(path, changes={"gcp:project": PROJECT}).image.build_context
+    return server_on_gke(path, GkeOptions(replicas=replicas, image=_BUILT if builds else ""), project=PROJECT)
