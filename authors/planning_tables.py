@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from authors.tables import csv_text, table
 from gemma_serving.cloud.quotas import tpu_quota
-from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.settings_files import shipped_files, stack_of_file
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
@@ -193,7 +193,7 @@ def _stack_row(path: Path) -> Sequence[str]:
     planned = plan(to_deployment(from_file(path, project="my-project"), path.parent))
     cost, speed = planned.cost, planned.throughput
     return (
-        f"`{_name(path)}`",
+        f"`{stack_of_file(path.name)}`",
         _described(path),
         planned.startup.ready_words.removeprefix("about "),
         f"{speed.decode_tok_per_s:,.0f}",
@@ -215,13 +215,9 @@ def _vulnerable_rows() -> Iterator[Sequence[str]]:
         yield (
             f"`{name}`",
             image.version,
-            ", ".join(f"`{_name(path)}`" for path in matching),
+            ", ".join(f"`{stack_of_file(path.name)}`" for path in matching),
             f"{len(ids)}: {named}" if ids else "0",
         )
-
-
-def _name(path: Path) -> str:
-    return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def _described(path: Path) -> str:

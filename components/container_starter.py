@@ -8,10 +8,6 @@ from typing import Final
 
 from gemma_serving.components.startup_script import joined_program, packed
 
-ARGUMENT_LIMIT_BYTES: Final = 32 * 1024
-"""Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,
-assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
-
 STARTER_SECTIONS: Final = (
     "gemma_serving.contracts.guest_attributes",
     "gemma_serving.contracts.serving_document",

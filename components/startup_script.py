@@ -31,8 +31,6 @@ except OSError:
 """
 
 
-METADATA_VALUE_LIMIT_BYTES = 256 * 1024
-"""Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
 PLAIN_FILE: Final = {"name": "agent.py", "folder": "/var/lib/gemma-serving", "variable": "GEMMA_SERVING_STATE"}
 """The program in plain text, for inspection on the TPU VM. `variable` is the environment variable with another folder."""
 

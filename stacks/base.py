@@ -45,24 +45,15 @@ class Context(PlannedServer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """The server of a machine or an instance, for either target."""
-
-    image: pulumi.Input[str]
-    """Reference by digest; a stack's is in its home region."""
-    image_repositories: Mapping[str, pulumi.Output[str]]
-    """HOST/PROJECT/REPOSITORY of each region that has the image."""
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerParts:
     """Resources that the arguments of either target's server name. A stack declares them; the package's components take them as inputs."""
 
     account: pulumi.Input[str]
     """E-mail address of the server's account."""
-    serving: Serving
+    image: pulumi.Input[str]
+    """Reference by digest; a stack's is in its home region."""
+    image_repositories: Mapping[str, pulumi.Output[str]]
+    """HOST/PROJECT/REPOSITORY of each region that has the image."""
     bucket: ModelBucket | pulumi.Input[str] | None
     """Bucket for weights and compiled programs, or its name, or None."""
     secrets: Mapping[str, Secret]
@@ -134,7 +125,8 @@ def lay_foundation(context: Context, *, project_roles: Sequence[str], before_cha
         options=options,
         identity=identity,
         account=identity.email,
-        serving=serving_of(context, image.ref, image.repositories),
+        image=image.ref,
+        image_repositories=image.repositories,
         bucket=bucket,
         secrets={kind.variable: secret for kind, secret in stored.items() if needed[kind]},
         archive_key=archive_key,
@@ -161,19 +153,6 @@ def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: 
         upstream_account=account and UpstreamAccount(username=account.username, token_secret=account.token_secret),
     )
     return ServingImage("image", arguments, options)
-
-
-def serving_of(context: Context, image: pulumi.Input[str], repositories: Mapping[str, pulumi.Output[str]]) -> Serving:
-    """Return the image, the arguments and the environment of the server.
-
-    `repositories`: HOST/PROJECT/REPOSITORY of each region that has the image.
-    """
-    return Serving(
-        image=image,
-        image_repositories=repositories,
-        arguments=context.arguments,
-        environment=context.environment,
-    )
 
 
 def _bucket(

@@ -22,8 +22,7 @@ from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.path_guard import is_guarded
 from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ProbeSettings
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.stacks.base import Context, Foundation, ServerParts, lay_foundation
 from gemma_serving.stacks.hooks.changed_server import show_changes
@@ -42,25 +41,24 @@ _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
 
 
-def deploy(context: Context) -> StackOutputs:
+def deploy(context: Context, run: CloudRunSettings) -> StackOutputs:
     """Declare the service and its resources, and return their outputs."""
     settings = context.settings
-    run = settings.cloud_run
-    if run is None:
-        raise ValueError("settings without cloudRun reached the Cloud Run stack")
     foundation = lay_foundation(
         context,
         project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),
         before_change=lambda: keep_runs(context),
     )
-    network = _network(context, run, foundation) if run.direct_vpc else None
+    network, vpc = _network(context, run, foundation) if run.direct_vpc else None, None
+    if network is not None:
+        vpc = DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base)
     explain_failures(context, foundation.new_grants)
     require_staged_weights(context)
     show_changes(context)
     destroy_old_versions(context)
     service = CloudRunGpuService(
         "vllm",
-        service_arguments(context, run, foundation, _direct_vpc(context, network)),
+        service_arguments(context, run, foundation, vpc),
         pulumi.ResourceOptions.merge(
             foundation.options,
             pulumi.ResourceOptions(depends_on=[*foundation.ready, *(network.ready if network else [])]),
@@ -76,12 +74,6 @@ def deploy(context: Context) -> StackOutputs:
     )
 
 
-def _direct_vpc(context: Context, network: "PrivateNetwork | None") -> DirectVpc | None:
-    if network is None:
-        return None
-    return DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base)
-
-
 def service_arguments(
     context: Context, run: CloudRunSettings, parts: ServerParts, direct_vpc: DirectVpc | None
 ) -> CloudRunGpuServiceArgs:
@@ -93,7 +85,7 @@ def service_arguments(
         service_account=parts.account,
         ownership=context.ownership,
         labels=settings.labels,
-        service=replace(run, startup_probe=startup_probe(context.plan)),
+        service=replace(run, startup_probe=context.plan.startup.probe),
         server=_server(context, run, parts),
         bucket=parts.bucket if settings.weights == "bucket" else None,
         memory_volumes=_memory_volumes(context, run),
@@ -112,15 +104,15 @@ def _collector(context: Context, parts: ServerParts) -> Collector | None:
 
 
 def _server(context: Context, run: CloudRunSettings, parts: ServerParts) -> VllmServer:
-    serving, image = parts.serving, context.settings.image
+    image = context.settings.image
     command, arguments = _command(context, run, parts)
     keeps_graphs = run.compile_cache == "bucket"
     return VllmServer(
-        image=serving.image,
+        image=parts.image,
         command=command,
         arguments=arguments,
         port=PORT,
-        environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
+        environment={**context.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
         secrets=parts.secrets,
         uid=image.uid or 0,
         gid=image.gid or 0,
@@ -144,15 +136,15 @@ def _command(
     context: Context, run: CloudRunSettings, parts: ServerParts
 ) -> tuple[Sequence[str], Sequence[pulumi.Input[str]]]:
     """Return the command and its arguments: the server's own, or the starter before them."""
-    serving, uri = parts.serving, context.weights_uri
+    words, uri = context.arguments, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
     key = parts.archive_key
-    if weights is None and key is None and not context.part_copies and not is_guarded(serving.arguments):
-        return COMMAND, serving.arguments
+    if weights is None and key is None and not context.part_copies and not is_guarded(words):
+        return COMMAND, words
     bucket = uri.removeprefix("gs://").partition("/")[0]
 
     def start(image: str, version: str | None) -> str:
-        folder = graphs_folder(image, run.gpu, context.settings.model, serving.arguments[1:])
+        folder = graphs_folder(image, run.gpu, context.settings.model, words[1:])
         archives = f"gs://{bucket}/{ARCHIVE_PREFIX}/{folder}"
         return ContainerStart(
             weights,
@@ -160,16 +152,8 @@ def _command(
             context.part_copies,
         ).text()
 
-    known = pulumi.Output.all(serving.image, None if key is None else key.version_name)
-    return container_command(), (known.apply(lambda each: start(*each)), *COMMAND, *serving.arguments)
-
-
-def startup_probe(plan: Plan) -> ProbeSettings:
-    """Return the probe. It detects the server early and does not terminate a slow start."""
-    probe = plan.startup.probe
-    if probe is None:
-        raise ValueError("a plan without a startup probe reached the Cloud Run stack")
-    return probe
+    known = pulumi.Output.all(parts.image, None if key is None else key.version_name)
+    return container_command(), (known.apply(lambda each: start(*each)), *COMMAND, *words)
 
 
 def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> "PrivateNetwork":

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
+from gemma_serving.gke.objects import KubernetesObject, objects
+from gemma_serving.gke.rules import findings
 from gemma_serving.gke.server import BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
 from gemma_serving.planning.settings.finding import Finding
@@ -18,13 +20,30 @@ from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import to_gib
-from gemma_serving.stacks.planned import finding_text
+from gemma_serving.stacks.planned import require_unblocked
 from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, PlannedServer, supports_draining
 
 _DRAIN_S: Final = (30, 600)
 """Least and most time for running requests. Chosen: the agent of a TPU VM gives the first, and no chat's request takes longer than the second."""
 _DISK_MARGIN_GIB: Final = 10
 """Space for logs and the container's own files next to the weights. Assumed."""
+
+
+class ServerOnGke(NamedTuple):
+    """A planned server, whose name, bucket and token a program needs, its objects, and the findings about them."""
+
+    server: GkeServer
+    objects: list[KubernetesObject]
+    findings: Sequence[Finding]
+
+
+def judged_server(settings: Settings, subject: Subject, options: GkeOptions, wording: Wording) -> ServerOnGke:
+    """Return the server of a stack with its objects. Raises CommandRefusedError if a finding blocks the plan or the objects."""
+    plan = plan_of(subject)
+    server = gke_server(settings, subject, plan, wording.stack, options)
+    found = findings(server, options)
+    require_unblocked(plan, wording.stack, wording, found)
+    return ServerOnGke(server, objects(server, options), found)
 
 
 def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, options: GkeOptions) -> GkeServer:
@@ -92,12 +111,3 @@ def _lacks(planned: PlannedServer) -> Iterator[str]:
     if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
         mode = f"cloudRun.mount.mode {run.mount.mode}"
         yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."
-
-
-def require_writable(plan: Plan, found: Sequence[Finding], stack: str, wording: Wording) -> None:
-    """Raise CommandRefusedError if a finding of the plan, or of its objects, blocks them."""
-    stopping = [*plan.stopping, *(one for one in found if one.severity == "block")]
-    if stopping:
-        ids = ", ".join(one.id for one in stopping)
-        lines = (finding_text(one, wording) for one in stopping)
-        raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was written.", *lines]))

@@ -13,7 +13,13 @@ import yaml
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
-from gemma_serving.contracts.settings_files import committed_text, no_settings_file, read_regular, refresh_command
+from gemma_serving.contracts.settings_files import (
+    committed_text,
+    no_settings_file,
+    read_regular,
+    refresh_command,
+    stack_of_file,
+)
 from gemma_serving.contracts.spelling import meant, odd_character
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
@@ -105,7 +111,7 @@ def validate_settings(
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
-            f"`pulumi config set gcp:project PROJECT_ID --stack {_stack_of(origin)}`."
+            f"`pulumi config set gcp:project PROJECT_ID --stack {stack_of_file(origin)}`."
         )
     for key in NOT_IN_FILE:
         if key in values:
@@ -255,7 +261,7 @@ def _config_of(path: Path) -> Mapping[str, object]:
 
 
 def _missing_file(path: Path) -> str:
-    return no_settings_file(_stack_of(path.name), path.parent)
+    return no_settings_file(stack_of_file(path.name), path.parent)
 
 
 def _no_settings(path: Path) -> str:
@@ -270,7 +276,7 @@ def _no_settings(path: Path) -> str:
         )
     return (
         f"{path.name} has no settings of this project. Set {PRODUCT}:target and {PRODUCT}:model below config:. If the stack is deployed, "
-        f"run `{refresh_command(_stack_of(path.name))}`, which writes its settings."
+        f"run `{refresh_command(stack_of_file(path.name))}`, which writes its settings."
     )
 
 
@@ -303,15 +309,11 @@ def project_from_environment() -> str | None:
     return next((os.environ[name] for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
 
 
-def _stack_of(origin: str) -> str:
-    return origin.removeprefix("Pulumi.").removesuffix(".yaml")
-
-
 def _plain_text_secret(origin: str, key: str) -> SettingsError:
     what = next(kind.what for kind in KINDS if kind.key == key)
     return SettingsError(
         f"{origin}: {PRODUCT}:{key} is stored in plain text. Remove it and revoke that {what}. To set a new one, run "
-        f"`{set_command(key, _stack_of(origin))}`."
+        f"`{set_command(key, stack_of_file(origin))}`."
     )
 
 
@@ -360,7 +362,7 @@ def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> st
     if problem.kind == "unknown":
         if key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
-        block, stack = str(problem.place[0]).partition(".")[0], f"--stack {_stack_of(origin)}"
+        block, stack = str(problem.place[0]).partition(".")[0], f"--stack {stack_of_file(origin)}"
         if block != problem.place[0] and block in known_keys(PRODUCT):
             value = part_at(values, problem.place)
             return (

@@ -58,7 +58,7 @@ def stack_outputs(
         served_model=context.vllm.served_model_name or settings.model,
         endpoint=settings.endpoint_url or known_after_up(endpoint),
         auth=auth,
-        image=known_after_up(foundation.serving.image),
+        image=known_after_up(foundation.image),
         plan=plan.summary(),
         vllm=given_options(context.vllm),
         smoke=smoke_thresholds(settings.smoke, context.subject, plan),

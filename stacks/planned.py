@@ -1,7 +1,7 @@
 """Convert settings into the planner's question, and stop the program if the plan blocks the stack."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -115,13 +115,14 @@ def doctor_hint(stack: str) -> str:
     return f"Run `gemma doctor {stack}` to see the faults and how to fix them."
 
 
-def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
-    """Raise CommandRefusedError if findings block the stack and were not accepted."""
-    if not plan.stopping:
+def require_unblocked(plan: Plan, stack: str, wording: Wording, more: Sequence[Finding] = ()) -> None:
+    """Raise CommandRefusedError if findings block the stack and were not accepted. `more`: findings that no setting accepts."""
+    stopping = [*plan.stopping, *(one for one in more if one.severity == "block")]
+    if not stopping:
         return
-    lines = [finding_text(finding, wording) for finding in plan.stopping]
-    ids = ", ".join(finding.id for finding in plan.stopping)
-    is_acceptable = all(finding.id in acceptable_ids() for finding in plan.stopping)
+    lines = [finding_text(finding, wording) for finding in stopping]
+    ids = ", ".join(finding.id for finding in stopping)
+    is_acceptable = all(finding.id in acceptable_ids() for finding in stopping)
     all_ids = ", ".join((*plan.accepted, ids))
     accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{all_ids}]." if is_acceptable else ""
     hint = f"To see all figures, run `gemma plan {stack}`.{accept}"

@@ -89,8 +89,11 @@ def run() -> None:
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
     # Only one target is imported, because the SDK's compute classes take almost a second.
-    if settings.target == "tpu":
-        from gemma_serving.stacks import tpu as target  # noqa: PLC0415
-    else:
-        from gemma_serving.stacks import cloud_run as target  # noqa: PLC0415
-    export(target.deploy(context))
+    if settings.tpu is not None:
+        from gemma_serving.stacks import tpu  # noqa: PLC0415
+
+        export(tpu.deploy(context, settings.tpu))
+    elif settings.cloud_run is not None:
+        from gemma_serving.stacks import cloud_run  # noqa: PLC0415
+
+        export(cloud_run.deploy(context, settings.cloud_run))

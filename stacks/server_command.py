@@ -56,8 +56,7 @@ class PlannedServer:
     @property
     def weights_uri(self) -> str:
         """Folder of the bucket with the weights, as gs://BUCKET/FOLDER."""
-        bucket = self.settings.bucket.existing or self.names.bucket
-        return folder_uri(bucket, self.settings.weights_prefix)
+        return folder_uri(self.settings.bucket_name(self.names.stack), self.settings.weights_prefix)
 
     @property
     def weights_to_load(self) -> str:
@@ -101,7 +100,7 @@ class PlannedServer:
         run = self.settings.cloud_run
         if run is not None and run.mount.mounts:
             return ()
-        bucket = self.settings.bucket.existing or self.names.bucket
+        bucket = self.settings.bucket_name(self.names.stack)
         return tuple(
             BucketWeights(folder_uri(bucket, extra.folder), f"{self.parts_root}/{extra.folder}")
             for extra in self.parts

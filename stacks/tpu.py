@@ -66,12 +66,9 @@ class MachineNetwork:
     ready: Sequence[pulumi.Resource]
 
 
-def deploy(context: Context) -> StackOutputs:
+def deploy(context: Context, tpu: TpuSettings) -> StackOutputs:
     """Declare the capacity, the network and the server, and return their outputs."""
     settings = context.settings
-    tpu = settings.tpu
-    if tpu is None:
-        raise ValueError("settings without tpu reached the TPU stack")
     shared = None
     if tpu.gateway is not None:
         shared = network_of_gateway(
@@ -237,17 +234,17 @@ def capacity_arguments(
         queued_resource_id=context.names.base,
         tpu=tpu,
         server=VllmServer(
-            image=parts.serving.image,
-            arguments=parts.serving.arguments,
+            image=parts.image,
+            arguments=context.arguments,
             command=COMMAND,
             port=PORT,
-            environment=parts.serving.environment,
+            environment=context.environment,
             secrets=parts.secrets,
         ),
         weights=_weights(context, parts),
         parts=context.part_copies,
         shutdown_flag=supports_draining(settings),
-        image_repositories=parts.serving.image_repositories,
+        image_repositories=parts.image_repositories,
         compile_archive=_compile_archive(tpu, parts),
         collector=machine_collector(context, parts),
         network=network.network,

@@ -13,7 +13,7 @@ from gemma_serving.stacks.gke_program import server_on_gke
 
 config, project = pulumi.Config(), pulumi.Config("gcp").require("project")
 namespace, settings = config.require("namespace"), Path(__file__).parents[2] / "Pulumi.l4-12b-qat.yaml"
-server, objects = server_on_gke(settings, GkeOptions(replicas=(1, 3)), project=project)
+server, objects, _ = server_on_gke(settings, GkeOptions(replicas=(1, 3)), project=project)
 number = gcp.organizations.get_project_output(project_id=project).number
 member = workload_member(project=project, project_number=number, namespace=namespace, account=server.name)
 bucket, token, readers = None, None, {"gke": member}

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any, Final, TypeAlias, cast
@@ -16,6 +15,7 @@ from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import ceil_div
 
 KubernetesObject: TypeAlias = dict[str, Any]
+_TEMPLATE: Final = Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
 _NAME_LABEL: Final = "app.kubernetes.io/name"
 _TOKEN_FOLDER: Final = "/var/run/secrets/huggingface.co"  # noqa: S105 - a path, as in [AP] model-download/huggingface/job.yaml
 _LEAVE_S: Final = 10
@@ -38,7 +38,7 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
     left_out = set(_left_out(server, options))
     labels = {_NAME_LABEL: server.name, f"app.kubernetes.io/{MANAGED_BY_LABEL}": PRODUCT}
     found: list[KubernetesObject] = []
-    for one in map(_without_nulls, yaml.safe_load_all(_template().substitute(values))):
+    for one in map(_without_nulls, yaml.safe_load_all(_TEMPLATE.substitute(values))):
         if one["kind"] not in left_out:
             metadata = {"name": server.name, "labels": labels, **one.get("metadata", {})}
             found.append(
@@ -46,11 +46,6 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
                 | {**one, "metadata": metadata}
             )
     return found
-
-
-@cache
-def _template() -> Template:
-    return Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its types
@@ -77,6 +72,9 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     grace_s = _LEAVE_S + server.drain_s + _STOP_S
     volumes = list(_volumes(server))
     resource, chips = server.resource
+    # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and owners the second on spot nodes
+    # (ai-ml/gke-a100-jax/kubernetes/job-patch.yaml).
+    taints = [resource, *([_FORMS["spot"]] if server.form == "spot" else [])]
     limits = {resource: str(chips)} | ({"memory": f"{server.memory_mib}Mi"} if server.memory_mib else {})
     disk = {"ephemeral-storage": f"{server.disk_gib}Gi"} if server.disk_gib else {}
     unlimited = {f"gke-gcsfuse/{one}-limit": "0" for one in ("cpu", "ephemeral-storage", "memory")}
@@ -99,7 +97,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         # The FUSE driver's container, without limits ([GKS] ai-ml/vllm-tpu/vllm-llama3-70b.yaml).
         "annotations": {"gke-gcsfuse/volumes": "true", **unlimited} if server.mount else None,
         "node_labels": _node_labels(server, options),
-        "tolerations": list(_tolerations(server)),
+        "tolerations": [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints],
         "requests": {**limits, **({"cpu": str(server.cpu)} if server.cpu else {}), **disk},
         "limits": limits,
         "mounts": [{"name": one["name"], "mountPath": path} for one, path in volumes if path],
@@ -124,15 +122,6 @@ def _node_labels(server: GkeServer, options: GkeOptions) -> Mapping[str, str]:
         return {"cloud.google.com/compute-class": options.compute_class}
     form = _FORMS.get(server.form)
     return {**server.node_labels, **({form: "true"} if form else {})}
-
-
-def _tolerations(server: GkeServer) -> Iterator[Mapping[str, str]]:
-    """Yield tolerations of the taint that GKE sets on nodes with the accelerator, and of one that owners set on spot nodes.
-
-    [GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml and ai-ml/gke-a100-jax/kubernetes/job-patch.yaml.
-    """
-    for key in (server.resource[0], *([_FORMS["spot"]] if server.form == "spot" else [])):
-        yield {"key": key, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:

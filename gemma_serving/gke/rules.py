@@ -40,7 +40,8 @@ def findings(
     scales = any(one["kind"] == "HorizontalPodAutoscaler" for one in judged)
     images = [one["image"] for one in containers if not _DIGEST.fullmatch(one["image"])]
     secrets = [name for one in containers for name in plain_secrets(one["args"], _plain_values(one))]
-    probe_s = min(_probe_s(one.get("startupProbe", {})) for one in containers)
+    probes = [one.get("startupProbe", {}) for one in containers]
+    probe_s = min(one.get("periodSeconds", 0) * one.get("failureThreshold", 0) for one in probes)
     is_flex = server.form == "flex-start" and not options.compute_class
     least, most = options.replicas
     applies: Mapping[str, bool] = {
@@ -87,10 +88,6 @@ def findings(
 
 def _plain_values(container: KubernetesObject) -> Mapping[str, str]:
     return {one["name"]: one["value"] for one in container.get("env", ()) if "value" in one}
-
-
-def _probe_s(probe: KubernetesObject) -> int:
-    return probe.get("periodSeconds", 0) * probe.get("failureThreshold", 0)
 
 
 def _disk_left_gib(disk_gb: int) -> float:

@@ -15,8 +15,6 @@ QUEUE_SHARE: Final = 4
 """The autoscaler adds a replica if more requests wait for each replica than its concurrent requests divided by this number. Chosen: a request
 then waits for about a quarter of a request's time. Google's manifests have a fixed 5 or 10 (kubernetes-engine-samples 2b50365,
 ai-ml/llm-multihost-gpus/vllm-hpa.yaml and ai-ml/vllm-tpu/vllm-hpa.yaml)."""
-_TPU_LABELS: Final[Mapping[str, str]] = {"v6e": "tpu-v6e-slice"}
-"""Values of `cloud.google.com/gke-tpu-accelerator` by generation (kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml)."""
 _METRICS_AGE_S: Final = 120
 """Assumed: scrapes 15 s apart, Cloud Monitoring, its adapter, and 15 s between two decisions of an autoscaler. With metrics one minute old, the
 real autoscaler added one replica too many when a start took as long as planned (judges/real/kubernetes)."""
@@ -104,15 +102,16 @@ class GkeServer:
         """Labels of a node with the accelerator; empty if they are not known.
 
         GPU: Compute Engine's name, which Cloud Run uses too (accelerated-platforms 9320f3b, custom_compute_class/templates/manifests/gpu).
+        TPU: kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml.
         """
         accelerator = ACCELERATORS[self.accelerator]
         if not accelerator.is_tpu:
             name = CLOUD_RUN_GPUS.get(self.accelerator)
             return {"cloud.google.com/gke-accelerator": name} if name else {}
-        label = _TPU_LABELS.get(accelerator.family)
+        if accelerator.family != "v6e":
+            return {}
         topology = topology_of(accelerator)[0].partition(":")[2]
-        labels = {"cloud.google.com/gke-tpu-accelerator": label, "cloud.google.com/gke-tpu-topology": topology}
-        return {} if label is None else {name: value or "" for name, value in labels.items()}
+        return {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": topology}
 
     @property
     def replica_start_s(self) -> int:

@@ -17,7 +17,6 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.plan.plan_options import Question
 from gemma_serving.scripts.plan.question import deployment_from
-from gemma_serving.stacks.base import serving_of
 from judges.plan import COMMAND
 from judges.tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, TOTAL, answered, given, interpreter
 from judges.tpu_compiler import environment
@@ -72,8 +71,7 @@ def asked(*, programs="default", **words):
 def test_the_judge_gets_the_words_that_the_stack_sends(stack: str):
     question = asked(stack=stack)
     context = context_of(compiling.settings_of(Question(stack=stack)))
-    served = serving_of(context, "image", {})
-    assert question.arguments == tuple(served.arguments)
+    assert question.arguments == tuple(context.arguments)
     assert question.environment == dict(context.plan.environment)
 
 

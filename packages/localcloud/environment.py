@@ -105,9 +105,9 @@ def has_real_gcp() -> bool:
     return (home / "plugins" / f"resource-gcp-v{version}" / "pulumi-resource-gcp").is_file()
 
 
-def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+def in_shell(found: Mapping[str, str], commands: str) -> dict[str, str]:
     """Return the variables of a running cloud for the calling shell. Lists such as PATH extend the shell's own and do not grow on a second call."""
-    return {**found, **_joined(Path(commands), os.environ if inherited is None else inherited)}
+    return {**found, **_joined(Path(commands), os.environ)}
 
 
 def inherited_variables() -> dict[str, str]:

@@ -23,8 +23,10 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.scripts.agent.permissions import (
     ANSWER_WITHIN_S,
+    CHANGES,
     LONGEST_WAIT_S,
     OWN_HOURS,
+    TOOLSETS,
     parse_permissions,
     parse_toolsets,
 )
@@ -38,20 +40,14 @@ AUDIT: Final = Path(".work") / "agent-audit.jsonl"
 class AgentOptions:
     """Options of the command."""
 
-    allow: Annotated[
-        str,
-        Option("Allowed changes: up, ask, smoke, bench, stage, scale, restart, recover, teardown.", metavar="LIST"),
-    ] = ""
+    allow: Annotated[str, Option(f"Allowed changes: {', '.join(CHANGES)}.", metavar="LIST")] = ""
     stage_from: Annotated[
         tuple[str, ...],
         Option(
             "Additional source folder for weights, gs://BUCKET/FOLDER. Repeatable.", metavar="SOURCE", repeated=True
         ),
     ] = ()
-    toolsets: Annotated[
-        str,
-        Option("Offered tools: plan, status, logs, measure, deploy, delete. Default: all.", metavar="LIST"),
-    ] = ""
+    toolsets: Annotated[str, Option(f"Offered tools: {', '.join(TOOLSETS)}. Default: all.", metavar="LIST")] = ""
     max_usd_per_hour: Annotated[
         float, Option("Maximum combined cost of everything deployed, in USD per hour.", above=0)
     ] = 10.0

@@ -69,7 +69,9 @@ def require_bound(
     if not problems:
         return Bound(text=case.bound)
     is_new = state.status in {"read", "missing"} and not state.has_server
-    if _has_one_instance(settings) and (has_keeper or is_new):
+    run = settings.cloud_run
+    has_one_instance = run is not None and (run.min_instances, run.max_instances) == (0, 1)
+    if has_one_instance and (has_keeper or is_new):
         return Bound(text=_own_bound(frozen, own_hours), is_own=True)
     *others, last = [*values, *(["a scheduled guard"] if case.needs_guard else [])]
     needed = f"{', '.join(others)} and {last}" if others else last
@@ -112,12 +114,6 @@ def _unbounded_form(settings: Settings) -> str:
     if tpu.max_run_duration_s is None:
         return "a TPU without tpu.maxRunDuration"
     return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""
-
-
-def _has_one_instance(settings: Settings) -> bool:
-    """Return whether a stack is a Cloud Run service with at most one instance, and without one while it is idle."""
-    run = settings.cloud_run
-    return run is not None and (run.min_instances, run.max_instances) == (0, 1)
 
 
 def _own_bound(frozen: FrozenProject, hours: float) -> str:

@@ -18,7 +18,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.spelling import UnknownWordError
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
+from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
 
 
 def _provisioning(text: str) -> str:
@@ -54,14 +54,7 @@ class CapacityOptions:
             parse=_provisioning,
         ),
     ] = None
-    project: Annotated[
-        str | None,
-        Option(
-            "Project to check. Default: gcp:project of the stack, then GOOGLE_CLOUD_PROJECT.",
-            metavar="ID",
-            parse=project_id,
-        ),
-    ] = None
+    project: CheckedProject = None
     as_json: JsonSwitch = False
 
 

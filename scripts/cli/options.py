@@ -17,6 +17,7 @@ from gemma_serving.scripts.cli.command_line import (
 )
 
 __all__ = [
+    "CheckedProject",
     "CommandParser",
     "JsonSwitch",
     "Option",
@@ -51,6 +52,16 @@ def project_id(text: str) -> str:
     if not _PROJECT.fullmatch(text):
         raise ValueError("a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
     return text
+
+
+CheckedProject = Annotated[
+    str | None,
+    Option(
+        "Project to check. Default: gcp:project of the stack, then GOOGLE_CLOUD_PROJECT.",
+        metavar="ID",
+        parse=project_id,
+    ),
+]
 
 
 class CommandParser(command_line.OptionParser):

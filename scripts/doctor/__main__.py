@@ -15,7 +15,7 @@ from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
+from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
 
 if TYPE_CHECKING:
     from gemma_serving.scripts.doctor.diagnosis import Diagnosis
@@ -28,14 +28,7 @@ class DoctorOptions:
     stack: Annotated[str | None, Option("Name of the stack. Default: only checks for all stacks.", metavar="STACK")] = (
         None
     )
-    project: Annotated[
-        str | None,
-        Option(
-            "Project to check. Default: gcp:project of the stack, then GOOGLE_CLOUD_PROJECT.",
-            metavar="ID",
-            parse=project_id,
-        ),
-    ] = None
+    project: CheckedProject = None
     as_json: JsonSwitch = False
 
 

@@ -126,8 +126,7 @@ def _answered(options: PlanOptions) -> ExitCode:
         from gemma_serving.scripts.plan.gke import show_gke
 
         question = planned.options.question
-        subject, plan, wording = planned.subject, planned.plan, planned.wording
-        return show_gke(question, options.gke, subject, plan, wording, as_json=options.as_json)
+        return show_gke(question, options.gke, planned.subject, planned.wording, as_json=options.as_json)
     if options.as_json:
         print(json.dumps(plan_object(planned), indent=2, allow_nan=False))
     else:

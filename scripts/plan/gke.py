@@ -7,23 +7,18 @@ import yaml
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.gke.objects import objects
-from gemma_serving.gke.rules import findings
 from gemma_serving.gke.server import GkeOptions
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.solve.wording import Wording, finding_json
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.plan.plan_options import GkeChoices, Question
 from gemma_serving.scripts.plan.question import settings_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT
-from gemma_serving.stacks.gke import gke_server, require_writable
+from gemma_serving.stacks.gke import judged_server
 from gemma_serving.stacks.planned import finding_text
 
 
-def show_gke(
-    question: Question, choices: GkeChoices, subject: Subject, plan: Plan, wording: Wording, *, as_json: bool
-) -> ExitCode:
+def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording: Wording, *, as_json: bool) -> ExitCode:
     """Print the objects. Raises CommandRefusedError if findings block the plan or the objects, or without a project."""
     settings, stack = settings_of(question), question.stack or ""
     if settings.project == NO_PROJECT:
@@ -37,15 +32,12 @@ def show_gke(
         gateway=choices.gateway or "",
         spare_node=choices.spare_node,
     )
-    server = gke_server(settings, subject, plan, stack, options)
-    found = findings(server, options)
-    require_writable(plan, found, stack, wording)
-    written = objects(server, options)
+    _, objects, found = judged_server(settings, subject, options, wording)
     if as_json:
         shown = [finding_json(one, wording) for one in found]
-        print(json.dumps({"stack": stack, "objects": written, "findings": shown}, indent=2))
+        print(json.dumps({"stack": stack, "objects": objects, "findings": shown}, indent=2))
         return ExitCode.DONE
     for one in found:
         print_progress("plan", finding_text(one, wording))
-    sys.stdout.write(yaml.safe_dump_all(written, sort_keys=False))
+    sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
     return ExitCode.DONE

@@ -6,9 +6,8 @@ Cloud Billing Catalog API, v1 `services.skus.list`. gemma_serving/planning/data/
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.tables import console, paragraph
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.loading import project_from_environment
+from gemma_serving.stacks.planned import today
 
 _API: Final = "cloudbilling"
 _ROLE: Final = "roles/serviceusage.serviceUsageConsumer"
@@ -64,18 +64,7 @@ class CatalogPrices:
         return [key for key, price in PRICES.items() if price.sku and key not in self.keys]
 
 
-def _utc_today() -> str:
-    return datetime.now(UTC).date().isoformat()
-
-
-def refresh_prices(
-    stack: str | None,
-    project: str | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-    today: Callable[[], str] = _utc_today,
-) -> ExitCode:
+def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
     """Read the catalog, write the price file, and show what changed.
 
     Raises CommandRefusedError before any call if the user wrote the file's prices, and ScriptError if the catalog cannot be read. Then

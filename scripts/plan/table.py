@@ -171,12 +171,6 @@ def _metrics(costs: RunningCosts) -> str:
     return f"off; up to ${usd:.2f} more per month with metrics.enabled: true"
 
 
-def _speculation(accepted_share: float, plain_tok_per_s: float) -> str:
-    return (
-        f"if {accepted_share:.0%} of proposed tokens are accepted; {plain_tok_per_s:.1f} without speculative decoding"
-    )
-
-
 def _few_sources(card: Accelerator | None, throughput: ThroughputPlan, *, ignores: bool) -> Iterator[str]:
     """Yield the figures that rest on no or one public source, as text."""
     decode = throughput.decode_sources
@@ -206,7 +200,8 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
     for text in _few_sources(ACCELERATORS.get(plan.accelerator), t, ignores=_ignores(plan)):
         yield "", text
     if t.accepted_share is not None:
-        yield "", _speculation(t.accepted_share, t.plain_tok_per_s)
+        accepted = f"if {t.accepted_share:.0%} of proposed tokens are accepted"
+        yield "", f"{accepted}; {t.plain_tok_per_s:.1f} without speculative decoding"
     yield "", f"{t.saturated_tok_per_s:,.0f} tokens/s for {requests} {band}"
 
 

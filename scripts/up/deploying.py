@@ -96,7 +96,8 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
     has_new_bucket = any(change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes)
-    print_result("\n".join([done, *(_staging_lines(stack) if has_new_bucket else next_lines(stack))]))
+    staging = ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
+    print_result("\n".join([done, *(staging if has_new_bucket else next_lines(stack))]))
     return ExitCode.DONE
 
 
@@ -170,11 +171,6 @@ def _of_server(stack: str, error: str) -> str:
     if cause is None or not cause.hint:
         return error
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
-
-
-def _staging_lines(stack: str) -> Sequence[str]:
-    """Return the next command after the creation of the bucket, which is empty."""
-    return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
 
 
 def next_lines(stack: str) -> Sequence[str]:

@@ -88,19 +88,17 @@ class TpuServerInputs(ServerInputs):
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
 
 
-def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs that a program sent: whole numbers as such, and unknown values as outputs."""
-    return {key: _plain(value) for key, value in inputs.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON and outputs
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON and outputs
+    """Return what a program sent, without keys that are not set: whole numbers as such, and unknown values as outputs."""
     if isinstance(value, Unknown):
         return pulumi.Output.from_input(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_plain(one) for one in cast("list[object]", value)]
-    return plain(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        return [plain(one) for one in cast("list[object]", value)]
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in cast("Mapping[str, object]", value).items() if one is not None}
+    return value
 
 
 def outputs_in(value: object, place: Place = ()) -> Iterator[Place]:

@@ -22,12 +22,12 @@ from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import Problem, part_at
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.settings.image import ImageSettings, in_artifact_registry
+from gemma_serving.planning.settings.image import in_artifact_registry
 from gemma_serving.planning.settings.secrets import KINDS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks
 from gemma_serving.stacks import cloud_run, tpu
-from gemma_serving.stacks.base import Context, ServerParts, serving_of
+from gemma_serving.stacks.base import Context, ServerParts
 from gemma_serving.stacks.package.inputs import (
     NOT_OFFERED,
     CloudRunServerInputs,
@@ -158,19 +158,16 @@ def _place(finding: Finding, deployment: Deployment) -> str:
 
 
 def _parts(context: Context, given: ServerInputs) -> ServerParts:
+    image = context.settings.image
+    host = "" if in_artifact_registry(image.repository) else "docker.io/"
     return ServerParts(
         account=given.service_account,
-        serving=serving_of(context, _reference(context.settings.image), {}),
+        image=f"{host}{image.repository}@{image.digest}",
+        image_repositories={},
         bucket=given.bucket_name,
         secrets={name: SecretReference(version, given.project) for name, version in given.secrets.items()},
         archive_key=None,
     )
-
-
-def _reference(image: ImageSettings) -> str:
-    """Return the reference by digest, on Docker Hub unless the repository is in Artifact Registry."""
-    host = "" if in_artifact_registry(image.repository) else "docker.io/"
-    return f"{host}{image.repository}@{image.digest}"
 
 
 def _with_bucket(server: VllmServer, given: ServerInputs) -> VllmServer:

@@ -14,13 +14,14 @@ from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.ledger.entries import load
 from localcloud.trials.command import cost_usd, own_usd
-from localcloud.trials.evening_page import FIRST
 from localcloud.trials.product import STACKS
 from localcloud.trials.requests_of_entries import rank, trial
 from localcloud.trials.resources import created_by
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENING = ROOT / "docs" / "one-evening.md"
+FIRST = ("tpu-delete-needs-force", "run-l4-driver")
+"""Entries of the evening's first step: a queued resource that is deleted while it waits, and a job that reads an L4's driver."""
 ROW = re.compile(r"(?m)^\| `(?P<id>[a-z0-9-]+)` \| \d+\.\d\d \|")
 
 

@@ -21,7 +21,7 @@ from localcloud.vllm.settings import read
 from localcloud.vllm.startup import Start
 from localcloud.vllm.startup import plan as start_of
 from tests.agreement.simulated_stacks import BUILT_IMAGE, ROOT, STACKS, Served, hardware_of, served, settings_of
-from tests.planning.corpus.measured import Boot, load, subject_of
+from tests.planning.corpus.measured import Boot, load, sequential_s, subject_of
 from tests.records import replace
 
 LENGTHS = (2048, 4096, None)
@@ -88,7 +88,7 @@ def differences(one: Served, stack: str, folder: Path) -> Iterator[str]:
         "compile": (planned.compile_low_s, planned.compile_high_s, found["compile"] + warm_up_s),
     }
     if one.subject.resolved.is_tpu:
-        process_s = planned.sequential_s - planned.load_s - planned.compile_s - constant("VM_IMAGE_PULL_S")
+        process_s = sequential_s(planned) - planned.load_s - planned.compile_s - constant("VM_IMAGE_PULL_S")
         bands["process"] = (PROCESS[0] * process_s, PROCESS[1] * process_s, found["process"])
     for name, (low, high, seconds) in bands.items():
         spread = UNMEASURED.get((stack, name), 0.0)

@@ -114,7 +114,7 @@ def test_a_wrong_key_in_an_object_is_named(declare):
 
 
 def test_a_blocking_finding_is_one_error_without_resources(declare, monkeypatch, tmp_path):
-    with pytest.raises(pulumi.RunError, match=r"^Stack tpu-v6e1-31b-w4a16 is blocked by GKE07\. Nothing was written\."):
+    with pytest.raises(pulumi.RunError, match=r"^Stack tpu-v6e1-31b-w4a16 is blocked by GKE07\. Nothing was changed\."):
         run_program(FILES[SLOW], declare, monkeypatch, tmp_path)
 
 

@@ -14,6 +14,7 @@ from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
 from gemma_serving.vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
+from tests.planning.corpus.measured import sequential_s
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)
@@ -51,7 +52,7 @@ def test_a_tpu_vm_keeps_its_weights_outside_the_container():
     assert (HUB_CACHE_VARIABLE, HUB_CACHE.startswith(TMPFS)) == ("HF_HOME", False)
     start = plan(replace(TPU, weights_mode="hub", tpu=tpu_block(compile_cache="off"))).startup
     kept_s = start.restart_s - start.compile_s
-    fetched_s = start.sequential_s - constant("VM_IMAGE_PULL_S") - start.compile_s
+    fetched_s = sequential_s(start) - constant("VM_IMAGE_PULL_S") - start.compile_s
     assert kept_s < fetched_s
 
 
@@ -94,7 +95,7 @@ def test_the_plan_is_inside_its_own_band(place: tuple[str, str]):
     parts_s = start.load_high_s - start.load_low_s + start.compile_high_s - start.compile_low_s
     spread_s = start.total_high_s - start.total_low_s
     assert parts_s - 1e-6 <= spread_s <= parts_s + start.beside_s + 1e-6
-    assert start.probe_budget_s >= start.sequential_s * constant("PROBE_MARGIN")
+    assert start.probe_budget_s >= sequential_s(start) * constant("PROBE_MARGIN")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_the_total_is_the_longest_path_and_only_the_agent_fetches_beside_the_pul
     stages = {one.name: one for one in start.stages}
     image, weights = stages["image"], stages["weights from the hub"]
     assert start.total_s == start.stages[-1].ends_s == max(one.ends_s for one in start.stages)
-    assert sum(one.takes_s for one in start.stages) == pytest.approx(start.sequential_s)
+    assert sum(one.takes_s for one in start.stages) == pytest.approx(sequential_s(start))
     assert (weights.begins_s < image.ends_s) is bool(longest) is (start.beside_s > 0)
     if longest:
         assert stages["server process"].begins_s == stages[longest].ends_s

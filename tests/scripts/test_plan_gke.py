@@ -56,7 +56,7 @@ def test_json_has_the_objects_with_the_findings(plan):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("tpu-v6e1-26b-w4a16", "--gke"), "is blocked by GKE03. Nothing was written."),
+        (("tpu-v6e1-26b-w4a16", "--gke"), "is blocked by GKE03. Nothing was changed."),
         (("tpu-v6e1-26b-w4a16", "--gke", "--image", "here/server:v1"), 'The image "here/server:v1" has no digest.'),
         (("tpu-v6e1-31b-w4a16", "--gke", "--image", IMAGE, "--replicas", "1:2"), "is blocked by GKE07."),
         (("l4-qat", "--gke", "--set", "vllm.maxModelLen=9000000"), "is blocked by "),

@@ -5,7 +5,6 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def project(cloud, tmp_path, monkeypatch):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setattr(google_api, "_PAUSES", wait_none())
-    monkeypatch.setattr(prices, "refresh_prices", partial(prices.refresh_prices, today=lambda: TODAY))
+    monkeypatch.setattr(prices, "today", lambda: TODAY)
     monkeypatch.setenv("LOCALCLOUD_URL", cloud.base_url)
     monkeypatch.chdir(tmp_path)
     before = cloud.cloud.scenario

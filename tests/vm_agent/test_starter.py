@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.components.container_starter import ARGUMENT_LIMIT_BYTES, container_command, starter_program
+from gemma_serving.components.container_starter import container_command, starter_program
 from gemma_serving.contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from gemma_serving.contracts.serving_document import BucketWeights
@@ -22,6 +22,9 @@ from tests.polling import until
 from tests.vm_agent.machine import CANARY, Machine, free_port
 from tests.vm_agent.packed import unpacked
 
+ARGUMENT_LIMIT_BYTES = 32 * 1024
+"""Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,
+assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 FOLDER = "compile-cache/nvidia-l4/0123"
 KEY = "0f" * 32
 KEY_VERSION = "projects/p/secrets/archive-key/versions/1"

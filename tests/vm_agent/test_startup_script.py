@@ -17,7 +17,6 @@ import pytest
 from gemma_serving import vm_agent
 from gemma_serving.components.container_starter import STARTER_SECTIONS
 from gemma_serving.components.startup_script import (
-    METADATA_VALUE_LIMIT_BYTES,
     PLAIN_FILE,
     SECTIONS,
     agent_program,
@@ -31,6 +30,8 @@ from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, free_port
 from tests.vm_agent.packed import unpacked
 
 AGENT = Path(vm_agent.__file__).parent
+METADATA_VALUE_LIMIT_BYTES = 256 * 1024
+"""Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
 LARGEST_SCRIPT_BYTES = 160_000
 """Above this the script has to be fetched from elsewhere: Google's limit is near."""
 

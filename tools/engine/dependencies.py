@@ -46,9 +46,8 @@ def steps(folder: Path, environment: Path) -> Sequence[Step]:
     """
     python = environment / "bin" / "python"
     found: list[Step] = []
-    if not (
-        python.exists() and any(environment.glob("lib/python*/site-packages/pip"))
-    ):  # a creation may have been interrupted
+    # A creation may have been interrupted.
+    if not (python.exists() and any(environment.glob("lib/python*/site-packages/pip"))):
         if environment.exists() and not _may_become_environment(environment):
             raise DependencyError(
                 f"runtime.options.virtualenv names {environment}, which is not a virtual environment: "

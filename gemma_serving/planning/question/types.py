@@ -157,11 +157,6 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
         wait_s = self.ready_s - self.total_s
         return about(self.ready_s, self.total_low_s + wait_s, self.total_high_s + wait_s)
 
-    @property
-    def sequential_s(self) -> float:
-        """The total of a start without stages side by side, as by `docker run` without the agent."""
-        return self.total_s + self.beside_s
-
     def pause_s(self, *, compiles: bool) -> float:
         """Return the seconds without a server while it restarts in place. `compiles`: by `contracts.compile_cache.changes_programs`."""
         return self.recompile_s if compiles and self.recompile_s is not None else self.restart_s

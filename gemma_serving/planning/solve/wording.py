@@ -58,7 +58,7 @@ def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:
         "source": finding.source,
         "remedies": [
             {
-                "changes": {path: _json(value) for path, value in remedy.changes.items()},
+                "changes": {path: to_json(value) for path, value in remedy.changes.items()},
                 "text": wording.change(remedy.changes) if remedy.is_deployable else None,
                 "usd_per_hour": None if remedy.usd_per_hour is None else round(remedy.usd_per_hour, 4),
                 "deployable": remedy.is_deployable,
@@ -84,7 +84,3 @@ def _price(remedy: Remedy) -> str:
     extra = remedy.extra_usd_per_hour
     more = f", ${abs(extra):.2f}/h {'more' if extra > 0 else 'less'}" if abs(extra) >= 0.005 else ""  # noqa: PLR2004 - half a cent
     return f" (${remedy.usd_per_hour:.2f}/h{more})"
-
-
-def _json(value: object) -> object:
-    return to_json(value)

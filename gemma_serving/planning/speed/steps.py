@@ -102,8 +102,11 @@ def step_of(
         link_s=linked / link_rate if linked and link_rate else 0.0,
         fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
-    waiting_s = _launches_s(resolved) - step.total_s if resolved.eager and not resolved.is_tpu else 0.0
-    return replace(step, fixed_s=step.fixed_s + max(waiting_s, 0.0))
+    if resolved.is_tpu or not resolved.eager:
+        return step
+    # Without CUDA graphs, Python starts each kernel of a step while the GPU computes those that it has.
+    launches_s = resolved.spec.layers * constant("eager_layer_s") + constant("step_s")
+    return replace(step, fixed_s=step.fixed_s + max(launches_s - step.total_s, 0.0))
 
 
 def _times_slower(resolved: Resolved) -> float:
@@ -304,8 +307,3 @@ def sampled_s(resolved: Resolved, batch: float) -> float:
         return (batch - 1) * resolved.spec.vocab * constant("logit_bytes") / bytes_per_s(resolved.accelerator)
     few = min(batch, constant("TPU_MEASURED_SEQUENCES")) if is_known_from(resolved, DECODES_FASTER_ON_TPU) else 1.0
     return (batch - few) * resolved.spec.vocab * resolved.accelerator.measured("TPU_SAMPLED_LOGIT_S")
-
-
-def _launches_s(resolved: Resolved) -> float:
-    """Return the time in which Python starts the kernels of a step without CUDA graphs, while the GPU computes those that it has."""
-    return resolved.spec.layers * constant("eager_layer_s") + constant("step_s")

@@ -17,15 +17,10 @@ from localcloud.world import run_messages
 from localcloud.world.cloud import Cloud, Runtimes, project_policy
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError
-from localcloud.world.timeline import Clock
 
 
-def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
-    """Return runtimes that read secrets and buckets of this cloud with the identities of the revisions and machines.
-
-    Processes run at the speed of `clock`, by default the cloud's own.
-    """
-    own_clock = clock or cloud.timeline.clock
+def simulated_runtimes(cloud: Cloud) -> Runtimes:
+    """Return runtimes that read secrets and buckets of this cloud with the identities of the revisions and machines."""
 
     def read_secret(name: str, account: str) -> str:
         """Return the payload of a secret version for a revision's service account."""
@@ -75,7 +70,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         base_url=cloud.base_url, access_token=cloud.tokens.issue_access_token, id_token=cloud.tokens.issue_id_token
     )
     revisions = SimulatedRevisions(
-        clock=own_clock,
+        clock=cloud.timeline.clock,
         state=cloud.state,
         read_secret=read_secret,
         list_objects=list_objects,
@@ -93,7 +88,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         host_of=partial(reachability.service_host, cloud),
     )
     machines = SimulatedMachines(
-        clock=own_clock,
+        clock=cloud.timeline.clock,
         state=cloud.state,
         base_url=cloud.base_url,
         access_token=google.access_token,

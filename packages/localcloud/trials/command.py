@@ -151,7 +151,7 @@ def _evening(
         request.url
         for each in plan.trials
         for request in each.requests
-        if each.entry.answer and "SERVICE_DISABLED" not in each.entry.answer.words
+        if "SERVICE_DISABLED" not in each.expected.words
     }
     Runner(world=world).enable_again()
     require_enabled(world.sender, options.project, collections if options.clean_up else collections | asked)

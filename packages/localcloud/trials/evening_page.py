@@ -1,13 +1,8 @@
 """Table of the critical entries: `python -m localcloud.trials.evening_page` prints it for docs/one-evening.md."""
 
-from typing import Final
-
 from localcloud.ledger.entries import Assumption, load
 from localcloud.trials.product import STACKS
 from localcloud.trials.requests_of_entries import Tomorrow, rank, trial
-
-FIRST: Final = ("tpu-delete-needs-force", "run-l4-driver")
-"""The entries of the first step: a queued resource that is deleted while it waits, and a job that reads an L4's driver."""
 
 
 def row(entry: Assumption) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from localcloud.ledger.entries import DANGERS, Assumption
+from localcloud.ledger.entries import DANGERS, AssumedAnswer, Assumption
 from localcloud.trials.resources import created_by
 
 TRY: Final = "TRY"
@@ -95,6 +95,7 @@ class LedgerTrial:
     """A sequence of requests that tries an entry. The last step's response is judged; the steps before it must succeed."""
 
     entry: Assumption
+    expected: AssumedAnswer
     steps: tuple[Step, ...]
 
     @property
@@ -108,7 +109,7 @@ class LedgerTrial:
         if not isinstance(step, ApiRequest):
             return step.seconds
         made = created_by(step.method, step.url, step.body)
-        is_rejected = is_last and self.entry.answer is not None and self.entry.answer.status >= 400  # noqa: PLR2004 - HTTP's errors
+        is_rejected = is_last and self.expected.status >= 400  # noqa: PLR2004 - HTTP's errors
         return _REQUEST_S if made is None or is_rejected else _REQUEST_S + made.kind.seconds
 
     @property
@@ -135,7 +136,7 @@ def trial(entry: Assumption) -> LedgerTrial | None:
     if entry.answer is None:
         return None
     try:
-        return LedgerTrial(entry=entry, steps=_steps(entry.how_to_try))
+        return LedgerTrial(entry=entry, expected=entry.answer, steps=_steps(entry.how_to_try))
     except (NotARequestError, IndexError, StopIteration, ValueError) as error:
         raise NotARequestError(f"Entry '{entry.id}' has an answer, but its request cannot be parsed: {error}") from None
 

@@ -30,6 +30,7 @@ from localcloud.trials.sending import ApiReply, Sender
 
 _GONE_LIMIT_S: Final = 600
 _OPERATION_LIMIT_S: Final = 900
+_APPEARS_LIMIT_S: Final = 120
 _PAUSE_S: Final = 2.0
 _POLL_S: Final = 10.0
 _MISSING: Final = 404
@@ -170,7 +171,7 @@ class Runner:
     def enable_again(self) -> None:
         """Enable the APIs that a trial has disabled, and wait until they are."""
         for api in list(self.world.product.journal.apis_off):
-            url = _switch(self.world.project, api, "enable")
+            url = f"https://serviceusage.googleapis.com/v1/projects/{self.world.project}/services/{api}:enable"
             reply = self.world.sender.send("POST", url, "{}")
             if reply.operation:
                 reply = self._ended(url, reply)
@@ -185,8 +186,6 @@ class Runner:
         return self._steps(trial, trial.steps[at + 1 :], dict(values))
 
     def _try(self, trial: LedgerTrial) -> Judgement:
-        expected = trial.entry.answer
-        assert expected is not None  # noqa: S101 - an entry without an answer is not a trial
         self._count += 1
         values = {
             TRY: f"{resources.PREFIX}{self.run}{self._count}",
@@ -197,10 +196,11 @@ class Runner:
             values[word] = self._fixture(word)
             if word in self._failed:
                 return self._failed[word]
-        if trial.entry.stack:
-            reply = self._deployed(trial.entry.stack)
-            if not reply.is_accepted:
-                return judge(expected, reply)
+        stack = trial.entry.stack
+        if stack and stack not in self._stacks:
+            self._stacks[stack] = self.world.product.deploy(stack)
+        if stack and not self._stacks[stack].is_accepted:
+            return judge(trial.expected, self._stacks[stack])
         before = len(self._owned)
         try:
             return self._steps(trial, trial.steps, values)
@@ -209,14 +209,8 @@ class Runner:
             for created in self._owned[before:]:
                 self.delete(created)
 
-    def _deployed(self, stack: str) -> ApiReply:
-        if stack not in self._stacks:
-            self._stacks[stack] = self.world.product.deploy(stack)
-        return self._stacks[stack]
-
     def _steps(self, trial: LedgerTrial, steps: Sequence[Step], values: dict[str, str]) -> Judgement:
-        expected = trial.entry.answer
-        assert expected is not None  # noqa: S101 - as in `_try`
+        expected = trial.expected
         reply = ApiReply(status=0, message="no request was sent")
         for at, step in enumerate(steps, start=1):
             if isinstance(step, TrialPause):
@@ -336,11 +330,10 @@ class Runner:
 
     def _ended(self, url: str, reply: ApiReply) -> ApiReply:
         name = reply.operation
-        for _ in range(int(_OPERATION_LIMIT_S / _PAUSE_S)):
+        for _ in self._looks(_OPERATION_LIMIT_S):
             reply = self.world.sender.operation(url, name)
             if reply.is_of_operation or not reply.operation:
                 return reply
-            self.world.sleep(_PAUSE_S / self.world.speed)
         return ApiReply(status=0, message=f"the operation did not finish within {_OPERATION_LIMIT_S} s")
 
     def _fixture(self, word: str) -> str:
@@ -361,7 +354,7 @@ class Runner:
             self._failed[word] = Judgement(
                 verdict="unknown", answered=reply.summary, why=f"the required {word.lower()} was not created"
             )
-        elif not self._until(created, exists=True):
+        elif all(self._is_gone(created) for _ in self._looks(_APPEARS_LIMIT_S)):
             self._failed[word] = Judgement(verdict="unknown", answered="", why=f"the {word.lower()} did not appear")
         return name
 
@@ -371,7 +364,7 @@ class Runner:
             self._delete_by_name(created)
             return
         url = created.url + (f"?{created.kind.delete_query}" if created.kind.delete_query else "")
-        for _ in range(int(_GONE_LIMIT_S / _PAUSE_S)):
+        for _ in self._looks(_GONE_LIMIT_S):
             if created.collection.endswith("/b"):
                 self._empty(created)
             reply = self.world.sender.send("DELETE", url)
@@ -381,7 +374,6 @@ class Runner:
                 return
             if reply.status in {401, 403}:
                 break
-            self.world.sleep(_PAUSE_S / self.world.speed)
         self.left.append(created.url)
         self.world.report(f"NOT deleted: {created.url}")
 
@@ -406,12 +398,11 @@ class Runner:
     def _is_gone(self, created: TrialResource) -> bool:
         return self.world.sender.send("GET", created.url).status == _MISSING
 
-    def _until(self, created: TrialResource, *, exists: bool) -> bool:
-        for _ in range(60):
-            if self._is_gone(created) != exists:
-                return True
+    def _looks(self, limit_s: float) -> Iterator[None]:
+        """Yield now and after each pause, until the limit, in seconds of the cloud's clock."""
+        for _ in range(int(limit_s / _PAUSE_S)):
+            yield
             self.world.sleep(_PAUSE_S / self.world.speed)
-        return False
 
 
 def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> tuple[list[str], list[str]]:
@@ -436,10 +427,6 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
             else:
                 left.append(each.url)
     return left + runner.left, unknown
-
-
-def _switch(project: str, api: str, verb: str) -> str:
-    return f"https://serviceusage.googleapis.com/v1/projects/{project}/services/{api}:{verb}"
 
 
 def _now() -> str:

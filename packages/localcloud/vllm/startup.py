@@ -33,8 +33,6 @@ _IN_TORCH_ON_TPU: Final = "12B"  # the size that vLLM serves in PyTorch there; o
 
 _CUDA_OF: Final = {535: 12_020, 580: 13_000}
 """Branch of the driver -> its CUDA version, as PyTorch prints it."""
-DRIVERS: Final = tuple(_CUDA_OF)
-"""Driver branches that the simulator supports."""
 _LOADERS_ON_TPU: Final = (
     "jax_dummy",
     "pathways_dummy",

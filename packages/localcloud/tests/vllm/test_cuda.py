@@ -4,7 +4,7 @@ import pytest
 
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
-from localcloud.vllm.startup import DRIVERS, plan
+from localcloud.vllm.startup import plan
 
 MISMATCH = "Error 803: system has unsupported display driver / cuda driver combination"
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12020)"
@@ -35,4 +35,4 @@ def test_a_variable_that_is_not_set_is_off_and_vllm_reads_true_as_1():
 
 
 def test_an_image_with_cuda_12_needs_no_libraries_on_either_driver():
-    assert {problem(str(driver), "0", version="0.19.1") for driver in DRIVERS} == {""}
+    assert {problem(driver, "0", version="0.19.1") for driver in ("535", "580")} == {""}
