@@ -83,7 +83,7 @@ class GkeModelServer(pulumi.ComponentResource):
     Cluster, namespace, node pools and compute classes belong to their owner: the objects name them, and no component creates them.
     `pulumi up` ends when the API server has stored the objects, because the provider's own rule for Pods does not fit a server that scales:
     it fails if one more replica gets no node although the others serve, and after a change it can pass on Pods from before the change.
-    `gemma smoke --url` checks the server.
+    `gemma smoke --url URL` checks the server.
     Raises InvalidArgumentError for an invalid argument, and pulumi.RunError if pulumi-kubernetes is not installed.
     """
 

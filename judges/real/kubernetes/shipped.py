@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
-from gemma_serving.gke.server import GkeOptions
-from gemma_serving.stacks.gke_program import ServerOnGke, server_on_gke
+from gemma_serving.gke.objects import KubernetesObject
+from gemma_serving.gke.server import GkeOptions, GkeServer
+from gemma_serving.stacks.gke_program import server_on_gke
 from gemma_serving.stacks.loading import from_file
 from judges.real.home import ROOT
 
@@ -19,8 +20,9 @@ def names() -> Sequence[str]:
     return [path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)]
 
 
-def shipped(stack: str, *, replicas: tuple[int, int] = (1, 2)) -> ServerOnGke:
+def shipped(stack: str, *, replicas: tuple[int, int] = (1, 2)) -> tuple[GkeServer, list[KubernetesObject]]:
     """Return the server of a shipped stack and its objects. Raises pulumi.RunError if a finding blocks it."""
     path = settings_file(stack, ROOT)
     builds = from_file(path, changes={"gcp:project": PROJECT}).image.build_context
-    return server_on_gke(path, GkeOptions(replicas=replicas, image=_BUILT if builds else ""), project=PROJECT)
+    planned = server_on_gke(path, GkeOptions(replicas=replicas, image=_BUILT if builds else ""), project=PROJECT)
+    return planned.server, planned.objects

@@ -137,7 +137,8 @@ def test_life(name, namespace, notes):
 
 def test_every_option(namespace, notes):
     """The published definitions accept the objects of a server with a token, a Gateway and a spare node, and its Pod starts."""
-    server = replace(shipped(PLANTED).server, token_secret="projects/local-project/secrets/hf/versions/latest")
+    planned, _ = shipped(PLANTED)
+    server = replace(planned, token_secret="projects/local-project/secrets/hf/versions/latest")
     found = objects(server, GkeOptions(replicas=(1, 2), gateway="gateway", spare_node=True))
     place = namespace(server)
     for one in found:
@@ -151,7 +152,8 @@ def test_yaml(namespace, notes):
     """Kubectl applies what `gemma plan STACK --gke` prints, and its `rollout status` waits until the server is ready."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    place = namespace(shipped(PLANTED).server)
+    server, _ = shipped(PLANTED)
+    place = namespace(server)
     words = ["plan", PLANTED, "--gke", "--replicas", "1:2"]
     printed = run([str(ROOT / "gemma"), *words], environment={"GOOGLE_CLOUD_PROJECT": PROJECT})
     assert printed.returncode == 0, printed.stderr
@@ -168,7 +170,8 @@ def test_yaml(namespace, notes):
 
 def test_example(home, namespace, notes):
     """examples/gke deploys its stack in one graph with the grants on its bucket, and destroy leaves only the bucket."""
-    place = namespace(shipped(EXAMPLE).server)
+    server, _ = shipped(EXAMPLE)
+    place = namespace(server)
     with project_in_cloud(home, name="kubernetes", speed=100) as project:
         bucket = f"storage/storage/v1/b/{PROJECT}-gemma-{EXAMPLE}-models"
         project.send(
@@ -208,7 +211,7 @@ def test_autoscaler(namespace, notes):
             place.ready() != needed and passed_s < 6 * START_S
         ):
             highest.append(place.replicas())
-            time.sleep(1)
+            time.sleep(1)  # between two looks at the replicas
         notes.append(
             f"{share:g} servers' requests: {highest[0]} to {max(highest)}, then {place.ready()} after {passed_s:.0f} s"
         )
