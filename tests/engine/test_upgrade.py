@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.engine.trial import STATE_VARIABLE
 from tests.engine.conftest import ALICE, HF_CANARY, KEY_CANARY, ROOT, Workspace, open_workspace
 from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, NO_ENVOY, SERVER_SETTINGS, has_envoy
 from tools.engine.language_host import WARM_PROGRAMS
@@ -102,7 +103,8 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("upgrade")
     check_out(commit, folder / "earlier" / "project")
     with open_workspace(folder, "--speed", "100") as now:
-        yield Earlier(folder / "earlier", {**now.environment, WARM_PROGRAMS: ""}), now
+        # Without the state's folder, the earlier commands write their settings into their own files and not into a trial's copies.
+        yield Earlier(folder / "earlier", {**now.environment, WARM_PROGRAMS: "", STATE_VARIABLE: ""}), now
 
 
 def deploy(earlier, now, stack, more):
