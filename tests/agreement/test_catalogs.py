@@ -6,10 +6,11 @@ import pytest
 
 from authors.planning_tables import local_cloud_catalog, provider_machines
 from gemma_serving.planning.data.prices import PRICES
-from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS
+from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.fields import block_fields
 from localcloud.json_values import packaged
+from localcloud.world.cloud import REGIONS
 from localcloud.world.scenario import Run
 
 PROVIDER = "packages/gcp-tpu/gcp_tpu_provider/machines.json"
@@ -49,3 +50,8 @@ def test_every_price_of_cloud_run_has_a_sku():
     known = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}
     lacking = sorted(key for key in PRICES if key.startswith("cloud_run_") and key not in known)
     assert not lacking, f"packages/localcloud/services/data/skus.json has no SKU of {lacking}"
+
+
+def test_every_region_of_a_gpu_exists_in_the_local_cloud_also_those_by_invitation():
+    named = {region for card in ACCELERATORS.values() for region in card.cloud_run.regions}
+    assert sorted(named - REGIONS.keys()) == []

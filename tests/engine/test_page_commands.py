@@ -22,7 +22,6 @@ COMPILER = "installs and runs Google's compiler for minutes; judges/tests/test_p
 LOAD = "sends load for minutes; tests/scripts/bench"
 NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",
-    "gemma connect tpu-v6e1": UNTIL_CTRL_C,
     "gemma connect tpu-v6e4": UNTIL_CTRL_C,
     "gemma status tpu-v6e1 --watch": UNTIL_CTRL_C,
     "gemma status tpu-v6e4 --watch": UNTIL_CTRL_C,
