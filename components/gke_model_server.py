@@ -25,7 +25,7 @@ _ANNOTATIONS: Final = {
 
 
 class _Identity(NamedTuple):
-    """What every object has."""
+    """API version, kind and name of an object."""
 
     api_version: str
     kind: str

@@ -49,7 +49,8 @@ def deploy(context: Context, run: CloudRunSettings) -> StackOutputs:
         project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),
         before_change=lambda: keep_runs(context),
     )
-    network, vpc = _network(context, run, foundation) if run.direct_vpc else None, None
+    network = _network(context, run, foundation) if run.direct_vpc else None
+    vpc = None
     if network is not None:
         vpc = DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base)
     explain_failures(context, foundation.new_grants)

@@ -15,7 +15,6 @@ from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import ceil_div
 
 KubernetesObject: TypeAlias = dict[str, Any]
-_TEMPLATE: Final = Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
 _NAME_LABEL: Final = "app.kubernetes.io/name"
 _TOKEN_FOLDER: Final = "/var/run/secrets/huggingface.co"  # noqa: S105 - a path, as in [AP] model-download/huggingface/job.yaml
 _LEAVE_S: Final = 10
@@ -34,18 +33,16 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
 
     It writes what it is given: `gemma_serving.gke.rules.findings` judges it.
     """
+    template = Template(Path(__file__).with_name("objects.yaml").read_text(encoding="utf-8"))
     values = {name: json.dumps(value) for name, value in _values(server, options).items()}
     left_out = set(_left_out(server, options))
     labels = {_NAME_LABEL: server.name, f"app.kubernetes.io/{MANAGED_BY_LABEL}": PRODUCT}
-    found: list[KubernetesObject] = []
-    for one in map(_without_nulls, yaml.safe_load_all(_TEMPLATE.substitute(values))):
-        if one["kind"] not in left_out:
-            metadata = {"name": server.name, "labels": labels, **one.get("metadata", {})}
-            found.append(
-                {"apiVersion": one["apiVersion"], "kind": one["kind"], "metadata": metadata}
-                | {**one, "metadata": metadata}
-            )
-    return found
+    metadata = {"name": server.name, "labels": labels}
+    return [
+        {"apiVersion": one["apiVersion"], "kind": one["kind"], "metadata": dict(metadata), **one}
+        for one in map(_without_nulls, yaml.safe_load_all(template.substitute(values)))
+        if one["kind"] not in left_out
+    ]
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its types

@@ -1,4 +1,4 @@
-"""What the objects of a server need: its planned words, sizes and times, and the choices of the cluster's owner."""
+"""Inputs of the objects of a server: its planned words, sizes and times, and the choices of the cluster's owner."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ from typing import Final
 
 KIB: Final = 1 << 10
 GIB: Final = 1 << 30
+MIB_PER_GIB: Final = 1_024
 
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400

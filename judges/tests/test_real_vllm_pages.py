@@ -1,4 +1,4 @@
-"""What `python -m judges.real_vllm --part pages` calls a fault. No vLLM is installed here; its answers are those of 0.32.0."""
+"""Faults that `python -m judges.real_vllm --part pages` reports. No vLLM is installed here; its answers are those of 0.32.0."""
 
 from judges.real_vllm.pages import page_faults, pages_text, question
 from tests.planning.corpus.pages import FILE, stored_pages

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 
+from gemma_serving.planning.data.tables import Table
+
 _FOLDER: Final = Path(__file__).with_name("pages")
 """Links to the pages, which the wheel has as files."""
 PAGES: Final = {
@@ -19,7 +21,9 @@ PAGES: Final = {
 }
 
 
-TEXTS: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+TEXTS: Final[Mapping[str, str]] = Table(
+    lambda: tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+)
 """Longer texts of tools."""
 
 

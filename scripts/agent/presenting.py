@@ -41,23 +41,18 @@ _COSTS: Final = frozenset(
 )
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
 """Tools whose rows are sorted, best first, and that take `limit`."""
-WITH_FULL: Final = frozenset(
-    [
-        *_ROWS,
-        *[
-            "plan",
-            "doctor",
-            "status",
-            "smoke",
-            "ask",
-            "compare_benchmarks",
-            "logs",
-            "metrics",
-            "list_weights",
-            "preview",
-        ],
-    ]
-)
+WITH_FULL: Final = frozenset(_ROWS) | {
+    "plan",
+    "doctor",
+    "status",
+    "smoke",
+    "ask",
+    "compare_benchmarks",
+    "logs",
+    "metrics",
+    "list_weights",
+    "preview",
+}
 """Tools that take `full`; the answers of the others are always short."""
 
 

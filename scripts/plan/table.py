@@ -174,7 +174,8 @@ def _metrics(costs: RunningCosts) -> str:
 def _few_sources(card: Accelerator | None, throughput: ThroughputPlan, *, ignores: bool) -> Iterator[str]:
     """Yield the figures that rest on no or one public source, as text."""
     decode = throughput.decode_sources
-    known, prefill = (card.decode_sources, card.prefill_sources) if card else (0, 0)
+    known = card.decode_sources if card else 0
+    prefill = card.prefill_sources if card else 0
     if decode < len(_SOURCES):
         subject = "" if known <= decode else "with the options of ARG05 " if ignores else "of a mixture of experts "
         yield f"({_SOURCES[decode]} a time per token {subject}on this accelerator)"

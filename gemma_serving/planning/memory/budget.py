@@ -21,7 +21,7 @@ from gemma_serving.planning.question.lora import lora_of
 from gemma_serving.planning.question.releases import RESERVES_GRAPHS, is_before, reserves_graphs, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
-from gemma_serving.planning.units import from_gib, to_gib
+from gemma_serving.planning.units import MIB_PER_GIB, from_gib, to_gib
 
 _BILLION: Final = 1e9
 _LEAST_UTILIZATION: Final = 0.05
@@ -29,7 +29,6 @@ _GRAPH_STEP_SMALL: Final = 8
 _GRAPH_STEP_LARGE: Final = 16
 _GRAPH_STEP_CHANGE: Final = 256
 _LARGEST_GRAPH: Final = 512
-_MIB_PER_GIB: Final = 1_024
 _PEERS: Final = 2
 _NVLINK: Final = frozenset({"hopper", "datacenter-blackwell"})
 """Generations whose cards of one machine are linked; of Ampere, the A100's are."""
@@ -173,7 +172,7 @@ def _all_reduces_gib(resolved: Resolved) -> float:
     if resolved.tp == 1 or has_nvlink or not is_before(resolved, RESERVES_GRAPHS):
         return 0.0
     all_reduces = captured_graphs(resolved) * resolved.spec.layers * constant("ALL_REDUCES_PER_LAYER")
-    return all_reduces * constant("NCCL_CAPTURE_MIB") / _MIB_PER_GIB
+    return all_reduces * constant("NCCL_CAPTURE_MIB") / MIB_PER_GIB
 
 
 def captured_graphs(resolved: Resolved) -> int:

@@ -16,12 +16,11 @@ from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.releases import KEEPS_WARM_UP_INPUTS, is_known_from
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.units import to_gib
+from gemma_serving.planning.units import MIB_PER_GIB, to_gib
 
 _FP32: Final = 4
 _BF16: Final = 2
 _LEAST_PADDING: Final = 8
-_MIB_PER_GIB: Final = 1_024
 
 
 class ProgramMemory(Struct, frozen=True, kw_only=True):
@@ -109,7 +108,7 @@ def code_gib(resolved: Resolved, buckets: int) -> float:
     is_single = resolved.serves_only_text and not resolved.unpacks_int4
     steps = buckets * (1 if is_single else 2)
     samplers = len(_paddings(resolved.max_num_seqs))
-    return (steps * layers_mib(resolved.spec) + samplers * constant("TPU_SAMPLER_CODE_MIB")) / _MIB_PER_GIB
+    return (steps * layers_mib(resolved.spec) + samplers * constant("TPU_SAMPLER_CODE_MIB")) / MIB_PER_GIB
 
 
 def layers_mib(spec: ModelSpec) -> float:

@@ -72,7 +72,8 @@ def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
     quantized = targeted & present - left
     if not quantized:
         raise PlanningError(f"{spec.name}: no target of quantization_config names a layer of the model.")
-    scheme, cache = _scheme(stored.scheme, quantized), _cache(block)
+    scheme = _scheme(stored.scheme, quantized)
+    cache = _cache(block)
     sizes: dict[Role, float] = {role: stored.size if role in quantized else FULL_BYTES for role in _LINEAR}
     usual = SCHEMES[scheme].bytes_of
     tables: list[Role] = [role for role in ("embedding", "layer-embedding", "lm-head") if role in quantized]

@@ -45,10 +45,15 @@ def is_secret(*words: str) -> bool:
     return any(_SECRET_FLAG.fullmatch(word.lower().replace("_", "-")) or token_form().search(word) for word in words)
 
 
+def secret_arguments(read: Sequence[ServerArgument], words: Sequence[str]) -> list[ServerArgument]:
+    """Return the arguments that look like secrets in plain text. `read`: the arguments of `words`."""
+    return [one for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]
+
+
 def plain_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Return the arguments and the variables that look like secrets in plain text."""
     read = parse_arguments(words, flag_table(None))
-    found = [one.written for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]
+    found = [one.written for one in secret_arguments(read, words)]
     return found + [name for name, value in environment.items() if value and is_secret(f"--{name}", value)]
 
 

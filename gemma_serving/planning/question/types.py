@@ -269,7 +269,7 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
     front_end_requests_per_s: float
     """Requests per second that the API processes pass on, for any model: the limit of both rates, if they reach it."""
     not_measured: tuple[str, ...]
-    """What of the deployment and its requests no public load test has. The bands are wider for it."""
+    """Parts of the deployment and its requests that no public load test has. They widen the bands."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the answers in JSON types, each as a band."""

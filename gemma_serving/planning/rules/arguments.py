@@ -13,7 +13,7 @@ from gemma_serving.planning.question.extra_arguments import (
     extra_arguments,
     flags_of,
     ignored_arguments,
-    is_secret,
+    secret_arguments,
     token_form,
 )
 from gemma_serving.planning.question.features import soft_token_arguments
@@ -276,8 +276,7 @@ def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple
     """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
     words = subject.resolved.deployment.vllm.extra_args
     read = extra_arguments(subject.resolved)
-    secret = [one for one in read if is_secret(one.written, one.name, *(words[place] for place in one.words))]
-    gone = {position for argument in (*dropped, *secret) for position in argument.words}
+    gone = {position for argument in (*dropped, *secret_arguments(read, words)) for position in argument.words}
     return tuple(word for position, word in enumerate(words) if position not in gone)
 
 

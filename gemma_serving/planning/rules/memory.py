@@ -334,10 +334,8 @@ def _small_kv(subject: Subject) -> RuleResult | None:
     resolved, memory = subject.resolved, subject.memory
     if resolved.kv_bytes != 1:
         return None
-    plain_gib, packed_gib = (
-        memory_plan(replace(resolved, kv_bytes=2, kv_dtype="auto")).kv_request_gib,
-        memory.kv_request_gib,
-    )
+    plain_gib = memory_plan(replace(resolved, kv_bytes=2, kv_dtype="auto")).kv_request_gib
+    packed_gib = memory.kv_request_gib
     if packed_gib <= plain_gib * _WORTH_HALF:
         return None
     times = plain_gib / packed_gib

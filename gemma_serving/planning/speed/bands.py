@@ -45,11 +45,11 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
 
 
 WIDER: Final = 2.0
-"""Factor of both ends of a band of a load that nobody has measured: assumed."""
+"""Factor of both ends of a band if no public load test has such a load: assumed."""
 
 
 def not_measured(resolved: Resolved, workload: Workload) -> tuple[str, ...]:
-    """Return as words what no public load test has: its effect under load follows from operations, or from single requests.
+    """Return as words the parts of a load that no public load test has: their effect under load follows from operations, or from single requests.
 
     The time of the processor and the encoder for an image, a video or audio is not planned at all.
     """
@@ -77,7 +77,7 @@ def decode_sources(resolved: Resolved) -> int:
 
 
 def band(figure: Figure, typical: float, resolved: Resolved, workload: Workload) -> Band:
-    """Return a planned value with the ends of its class, which are wider if nobody has measured such a load."""
+    """Return a planned value with the ends of its class, which are wider if no public load test has such a load."""
     spread = BANDS[figure, "tpu" if resolved.is_tpu else "gpu"]
     wider = WIDER if not_measured(resolved, workload) else 1.0
     return Band(low=typical * spread.low / wider, typical=typical, high=typical * spread.high * wider)

@@ -170,7 +170,8 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         Prompts of one step hide the same reads, and use the same experts.
         """
         chunk = self.prompt.computed * max(together, 1.0) / shares.whole_steps
-        alone, more = (experts_read(self.weights, tokens) for tokens in (shares.decoding, chunk + shares.decoding))
+        alone = experts_read(self.weights, shares.decoding)
+        more = experts_read(self.weights, chunk + shares.decoding)
         experts_s = shares.whole_steps * (more - alone) / bytes_per_s(self.resolved.accelerator) / max(together, 1.0)
         computed_s = self.prompt.extra_s(self._hidden_s(step), steps=shares.prompt_steps, per_step=together)
         return max(computed_s, experts_s)
@@ -207,14 +208,18 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 
     def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
         shares, step, prompt_s = shared
-        again_s = self.again_tokens(requests) * self.prompt.compute_s / self.prompt.computed
-        rate = 1 / (1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests + again_s)
+        request_s = 1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests
+        rate = 1 / (request_s + self.again_s(requests))
         return min(rate, constant("API_REQUESTS_PER_S"))
 
     def again_tokens(self, requests: float) -> float:
         """Return the tokens per response that vLLM computes again because it preempts requests that outgrow the KV cache: all, if the cache is full."""
         more = self.kv_slots - self.whole_slots
         return self.workload.output_tokens * min(max(requests - self.whole_slots, 0.0) / more, 1.0) if more else 0.0
+
+    def again_s(self, requests: float) -> float:
+        """Return the time in which vLLM computes them, per response."""
+        return self.again_tokens(requests) * self.prompt.compute_s / self.prompt.computed
 
     def load(self, requests: float) -> Load:
         """Return the rates and times of `requests` concurrent requests, at least one."""
@@ -223,8 +228,10 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         token_s = shares.token_s(step.total_s, prompt_s)
         first_s = shares.first_token_s(step.total_s, prompt_s) + self.lookup_s
         # Requests beyond the measured ones may cost a TPU more than they add: then they wait.
-        fewer = min(requests, constant("TPU_MEASURED_SEQUENCES"))
-        rate = max(self._rate(requests, shared), self._rate(fewer, self.shared_steps(fewer)))
+        rate = self._rate(requests, shared)
+        fewer = constant("TPU_MEASURED_SEQUENCES")
+        if fewer < requests:
+            rate = max(rate, self._rate(fewer, self.shared_steps(fewer)))
         prefill_s, decode_s = self.prompt.service_s(self.alone), self.steps * step.total_s / shares.decoding
         return Load(
             requests=requests,
@@ -283,7 +290,9 @@ def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
 
 def throughput_plan(server: LoadedServer) -> ThroughputPlan:
     """Return single-request and saturated output rates. For one request they are accurate to about 20%; `planning.speed.bands` has the error under load."""
-    resolved, weights, memory = server.resolved, server.weights, server.memory
+    resolved = server.resolved
+    weights = server.weights
+    memory = server.memory
     plain = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
     prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
     alone = plain if server.drafter is None else server.step(1.0, _SHORT_REQUEST_TOKENS)
@@ -409,7 +418,7 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
     output = server.rate_band(rate * workload.output_tokens, load)
     if state.bound == "rate":
         output = _certain(rate * workload.output_tokens)
-    usd_per_request, again = usd_per_hour / HOUR_S / rate, server.again_tokens(load.requests)
+    usd_per_request = usd_per_hour / HOUR_S / rate
 
     def price(share: float, tokens: int) -> Band:
         typical = usd_per_request * share / tokens * _MILLION
@@ -440,8 +449,8 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         most_users=server.all_slots,
         limits=server.limits,
         whole_users=server.whole_slots * server.resolved.dp,
-        recomputed_tokens=again,
-        preemption_share=again * prompt.compute_s / prompt.computed * load.requests_per_s,
+        recomputed_tokens=server.again_tokens(load.requests),
+        preemption_share=server.again_s(load.requests) * load.requests_per_s,
         front_end_requests_per_s=constant("API_REQUESTS_PER_S") * server.resolved.dp,
         not_measured=bands.not_measured(server.resolved, workload),
     )

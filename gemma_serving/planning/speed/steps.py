@@ -278,7 +278,8 @@ def _kv_bytes(resolved: Resolved, tokens: float) -> float:
 
 
 def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
-    layers, sampling_s = resolved.spec.layers, sampled_s(resolved, batch)
+    layers = resolved.spec.layers
+    sampling_s = sampled_s(resolved, batch)
     if resolved.is_tpu:
         measured = resolved.accelerator.measured
         per_layer = constant("ALL_REDUCES_PER_LAYER") * measured("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0

@@ -21,7 +21,7 @@ _PATHS: Final = ("/health", "/metrics", "/v1/models")
 
 @dataclass(kw_only=True)
 class Serving:
-    """How the model servers of a namespace behave."""
+    """Behavior of the model servers of a namespace."""
 
     start_s: float
     """From the container's start until the server answers."""

@@ -1,4 +1,4 @@
-"""The life of one stack on the cluster, and what callers of its Service see meanwhile."""
+"""The life of one stack on the cluster, and the responses that callers of its Service get meanwhile."""
 
 import copy
 import random
@@ -36,7 +36,7 @@ class Namespace:
 
     @property
     def serving(self) -> Serving:
-        """How its servers behave."""
+        """Behavior of its servers."""
         return self.kubelet.servings[self.name]
 
     def pods(self) -> list[Object]:

@@ -1,4 +1,4 @@
-"""What a GKE cluster has before a stack comes: published definitions, nodes, a metrics API; and the judge's rules for every Deployment."""
+"""Parts of a GKE cluster before a stack is deployed: published definitions, nodes, a metrics API; and the judge's rules for every Deployment."""
 
 import json
 import tomllib
@@ -37,7 +37,7 @@ _RULES: Final = {
         "!has(c.env) || c.env.all(e, !e.name.matches('(TOKEN|KEY|SECRET|PASSWORD)$') && !e.?value.orValue('').matches('hf_[A-Za-z0-9]{20}'))"
     ),
 }
-"""What the API server refuses for each container, and the expression that is true without it."""
+"""Faults of a container that the API server refuses, each with the expression that is true without it."""
 
 
 def table() -> Mapping[str, Mapping[str, Any]]:
