@@ -11,11 +11,12 @@ from pydantic import Field
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.installation import product_program
 from gemma_serving.contracts.masking import masked
 from gemma_serving.scripts.agent.keeper import Keepers
 from gemma_serving.scripts.agent.permissions import OWN_HOURS, Change
 from gemma_serving.scripts.agent.presenting import untrusted
-from gemma_serving.scripts.agent.programs import ProgramResult, run_program, script
+from gemma_serving.scripts.agent.programs import ProgramResult, run_program
 from gemma_serving.scripts.agent.runs import Runs, report
 from gemma_serving.scripts.agent.spending import SpendingLimit
 
@@ -85,7 +86,7 @@ class AgentContext:
             for line in lines:
                 await report(context, next(done), None, line)
 
-        argv = script(name, *arguments, "--json")
+        argv = product_program(f"gemma_serving.scripts.{name}", *arguments, "--json")
         return answer_of(name, await run_program(argv, watch=forward, secrets=self.secrets))
 
     def mask(self, text: str) -> str:
@@ -116,5 +117,5 @@ def answer_of(name: str, result: ProgramResult) -> Answer:
         "exit_code": result.exit_code,
         "meaning": ExitCode(result.exit_code).meaning if known else "the command was stopped from outside",
         "document": document,
-        "said": untrusted(f"scripts.{name}", "\n".join(result.said)),
+        "said": untrusted(f"gemma {name}", "\n".join(result.said)),
     }

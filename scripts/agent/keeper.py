@@ -6,25 +6,30 @@ If it is killed too, the next server in this folder starts it again.
 """
 
 import fcntl
-import json
 import os
 import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.installation import product_program
+from gemma_serving.contracts.naming import NamingError, check_stack_name
 from gemma_serving.engine import runner
-from gemma_serving.scripts.agent.programs import script
+from gemma_serving.engine.atomic_file import open_private
+from gemma_serving.scripts.agent.limits import add_plan, new_record, prove, read_record, write_record
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.stack.unfinished_teardown import LIMITS, forget, limit_file
 
 LOG: Final = LIMITS.with_suffix(".log")
+READY: Final = b"ready\n"
+"""First line of the process, after it ran the command that deletes."""
+START_LIMIT_S: Final = 120.0
 POLL_S: Final = 1.0
 """Interval of a look at the clock and at the file. A wait of the whole limit would not count the sleep of a laptop."""
 RETRY_S: Final = 60.0
@@ -42,84 +47,146 @@ class Keepers:
         process = self._started.get(stack)
         return process is not None and process.poll() is None and limit_file(stack).exists()
 
-    def keep(self, stack: str, hours: float) -> None:
-        """Start the process of a stack, unless it runs. Raises CommandRefusedError if another server has one."""
-        if not self.has(stack) and not self._start(stack, time.time() + hours * 3600):
-            raise CommandRefusedError(
-                f"Another assistant in this folder enforces a limit of stack {stack}. Use that one, or end it first."
-            )
+    def keep(self, stack: str, hours: float, *, plan_id: str, project: str) -> None:
+        """Record an approved plan of a stack, and start the stack's process unless it runs.
+
+        Raises CommandRefusedError if another server has one, or if it does not start, and ScriptError if the stack's history is unknown.
+        """
+        if self.has(stack):
+            add_plan(stack, plan_id)
+            return
+        record = new_record(stack, plan_id=plan_id, project=project)
+        path = limit_file(stack)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(_opened(path, os.O_RDWR | os.O_CREAT), "r+b") as lock:
+            if not _is_locked(lock.fileno()):
+                raise CommandRefusedError(
+                    f"Another assistant in this folder enforces a limit of stack {stack}. Use that one, or end it first."
+                )
+            os.fchmod(lock.fileno(), 0o600)
+            write_record(lock.fileno(), record)
+            read_record(stack)  # a record that proves nothing later is refused now
+            self._start(stack, time.time() + hours * 3600, lock.fileno())
 
     def resume(self) -> None:
-        """Start the process of each stack whose process was killed. It deletes the stack now, as its approval said."""
-        for stack in sorted(path.name for path in (runner.project_folder() / LIMITS).glob("*")):
-            if self._start(stack, 0.0):
-                print_progress("agent", f"deleting stack {stack}: its limit was not enforced. Progress is in {LOG}")
+        """Start the process of each stack whose process was killed. It deletes the stack now, as its approval said.
 
-    def _start(self, stack: str, until_s: float) -> bool:
-        """Start a process with the lock of the stack's file. Return False if another one has the lock."""
-        path = limit_file(stack)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as lock, (runner.project_folder() / LOG).open("a") as log:
+        Without the proof that an assistant deployed a stack, print the command that deletes it instead.
+        """
+        for stack in sorted(path.name for path in (runner.project_folder() / LIMITS).glob("*")):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process inherits it
-            except BlockingIOError:
-                return False
-            if until_s:
-                path.touch()  # a new limit begins now, also with the file of an earlier one
-            self._started[stack] = subprocess.Popen(
-                [sys.executable, "-m", __name__, stack, str(until_s), str(path.stat().st_mtime)],
+                check_stack_name(stack)
+                with os.fdopen(_opened(limit_file(stack), os.O_RDWR), "r+b") as lock:
+                    if _is_locked(lock.fileno()) and _may_delete(stack):
+                        self._start(stack, 0.0, lock.fileno())
+                        print_progress(
+                            "agent", f"deleting stack {stack}: its limit was not enforced. Progress is in {LOG}"
+                        )
+            except (NamingError, CommandRefusedError) as error:
+                print_progress("agent", str(error))
+
+    def _start(self, stack: str, until_s: float, lock: int) -> None:
+        """Start a process, which inherits the lock of the stack's record. Raises CommandRefusedError without its first line."""
+        with os.fdopen(_opened(runner.project_folder() / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
+            process = self._started[stack] = subprocess.Popen(
+                product_program("gemma_serving.scripts.agent.keeper", stack, str(until_s)),
                 cwd=runner.project_folder(),
                 env=runner.environment(),
                 stdin=subprocess.PIPE,
-                stdout=log,
+                stdout=subprocess.PIPE,
                 stderr=log,
-                pass_fds=[lock.fileno()],
+                pass_fds=[lock],
                 start_new_session=True,
             )
-        return True
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        if not select.select([process.stdout], [], [], START_LIMIT_S)[0] or process.stdout.readline() != READY:
+            process.kill()
+            process.wait()
+            raise CommandRefusedError(
+                f"The process that deletes stack {stack} at its limit did not start, so nothing was deployed. Its errors are in {LOG}."
+            )
 
 
-def main(stack: str, until_s: float, began_s: float) -> bool:
+def _opened(path: Path, flags: int) -> int:
+    """Open a file of this user. Raises CommandRefusedError."""
+    try:
+        return open_private(path, flags)
+    except OSError as error:
+        raise CommandRefusedError(
+            f"Cannot open {path}: {error.strerror}. Delete it, then run the command again."
+        ) from None
+
+
+def _is_locked(lock: int) -> bool:
+    """Lock a record. Return False if another process has the lock."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _may_delete(stack: str) -> bool:
+    """Return whether a stack is proved to be an assistant's, or cannot be read now. Forget the limit of one that a user deployed since, or that is gone.
+
+    Raises CommandRefusedError without a proof.
+    """
+    try:
+        if prove(stack) is None:
+            forget(stack)
+            return False
+    except CommandRefusedError:
+        raise
+    except ScriptError as error:
+        print_progress("agent", str(error))
+    return True
+
+
+def main(stack: str, until_s: float) -> bool:
     """Wait for the limit of a stack or the end of the server, and delete the stack. Return False if that failed, to the last attempt."""
     path = limit_file(stack)
+    teardown = product_program("gemma_serving.scripts.teardown", f"--stack={stack}", "--yes", "--keep-bucket")
+    if _run([*teardown, "--help"]):
+        return False
+    sys.stdout.buffer.write(READY)
+    sys.stdout.flush()
     while path.exists() and time.time() < until_s:
         if select.select([0], [], [], POLL_S)[0] and not os.read(0, 1):
             break
     for _ in range(ATTEMPTS):
         if not path.exists():
             return True
-        if _try_to_end(stack, began_s):
-            forget(stack)
-            return True
+        try:
+            if _end(stack, teardown):
+                forget(stack)
+                return True
+        except ScriptError as error:
+            _log(stack, str(error))
+            if isinstance(error, CommandRefusedError):  # no proof
+                return False
         time.sleep(RETRY_S)  # such as while an engine of a killed server still runs
     return False
 
 
-def _try_to_end(stack: str, began_s: float) -> bool:
-    """Delete a stack, unless somebody else deployed it since the limit began. Return False if that failed."""
-    said = partial(print, datetime.now(UTC).isoformat(timespec="seconds"), f"limit of stack {stack}:", flush=True)
-    try:
-        if _was_updated_by_others(stack, began_s):
-            said("a user deployed the stack, so it stays")
-            return True
-    except ScriptError as error:
-        said(str(error))
-        return False
-    said("deleting the stack")
-    words = script("teardown", "--stack", stack, "--yes", "--keep-bucket")
-    return subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode == 0
+def _end(stack: str, teardown: Sequence[str]) -> bool:
+    """Delete a stack, unless a user deployed it since the limit began. Return False if that failed. Raises as `prove`."""
+    proof = prove(stack)
+    if proof is None:
+        _log(stack, "a user deployed the stack, or nothing of it is left, so nothing is deleted")
+        return True
+    _log(stack, f"deleting the stack: {proof.claim} ({proof.source})")
+    return _run(teardown) == 0
 
 
-def _was_updated_by_others(stack: str, began_s: float) -> bool:
-    """Return whether an update without a plan's id as its message began later. Raises ScriptError if that is unknown."""
-    try:
-        listed = runner.query(["stack", "history", "--json", "--page-size", "20", "--page", "1", "--stack", stack])
-    except CommandRefusedError:  # the stack does not exist
-        return False
-    updates = [as_mapping(one) for one in as_sequence(json.loads(listed)) if as_mapping(one).get("kind") == "update"]
-    later = [one for one in updates if datetime.fromisoformat(str(one["startTime"])).timestamp() >= began_s]
-    return any(not str(one.get("message")).startswith("plan-") for one in later)
+def _log(stack: str, text: str) -> None:
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    print(f"{moment} limit of stack {stack}: {text}", file=sys.stderr, flush=True)
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run a program, whose output goes to the log, and return its exit code."""
+    return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])) else 1)
+    sys.exit(0 if main(sys.argv[1], float(sys.argv[2])) else 1)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,11 +67,6 @@ class ProgramResult:
     def reason(self) -> str:
         """The last message of the command, as a sentence."""
         return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} without a message."
-
-
-def script(name: str, *arguments: str) -> Sequence[str]:
-    """Return the command line of one of the project's commands."""
-    return [sys.executable, "-m", f"scripts.{name}", *arguments]
 
 
 async def _unwatched(_lines: Sequence[str]) -> None:

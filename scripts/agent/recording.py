@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
 from gemma_serving.scripts.agent.delete_tools import TOOL, can_prompt
 from gemma_serving.scripts.agent.presenting import each_text, present_result
@@ -34,7 +35,6 @@ _DETAIL_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
 _PRIVATE: Final = frozenset({"prompt"})
 """Arguments with user text. Only their length and a hash are recorded."""
-_OWNER_ONLY: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,9 @@ class AuditFile:
         line = json.dumps(asdict(entry), ensure_ascii=False, default=str) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            with os.fdopen(os.open(self.path, flags, _OWNER_ONLY), "wb") as file:
+            with os.fdopen(open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # another server may write to it
-                os.fchmod(file.fileno(), _OWNER_ONLY)
+                os.fchmod(file.fileno(), OWNER_ONLY)
                 file.write(line.encode(errors="backslashreplace"))
                 file.flush()
                 os.fsync(file.fileno())

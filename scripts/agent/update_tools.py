@@ -139,7 +139,8 @@ async def up(call: CommandCall) -> Answer:
         with agent.spending.reserved(stack, usd_per_hour):
             del agent.shown[plan_id]
             if bound.is_own:
-                agent.keepers.keep(stack, agent.own_hours)
+                keep = partial(agent.keepers.keep, plan_id=plan_id, project=frozen.settings.project)
+                await asyncio.to_thread(keep, stack, agent.own_hours)
             if state.status == "missing":
                 with anyio.CancelScope(shield=True):
                     await asyncio.to_thread(create_state, stack, folder=frozen.folder)

@@ -1,6 +1,8 @@
 """Every module has one name: under two it would be loaded twice, and an exception of one would not be caught as the other's."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -10,6 +12,7 @@ from tests.tools.imports import imports
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "plan"
+PRODUCT = ("components", "gemma_serving", "packages", "scripts", "stacks")
 LOADED = f"""
 import importlib, json, pkgutil, runpy, sys
 for _, name, _ in pkgutil.walk_packages(["gemma_serving"], "gemma_serving."):
@@ -58,6 +61,29 @@ def test_no_file_imports_a_room_by_its_bare_name():
         if module.split(".")[0] in rooms
     }
     assert found == set()
+
+
+def bare_modules(text):
+    """Return the strings of a module that name a module of the product as only a checkout has it."""
+    name = r"(scripts|components|stacks)\.(?!json)"
+    if not re.search(rf"[\"']{name}", text):  # parsing all files takes seconds
+        return []
+    values = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    return [value for value in values if isinstance(value, str) and re.match(name, value)]
+
+
+def test_no_program_is_started_by_a_name_that_only_a_checkout_has():
+    """In a user's folder such a name is missing, or is the user's own module."""
+    assert bare_modules('run(["-m", f"scripts.{name}"])') == ["scripts."]
+    assert bare_modules('run("-m", "stacks.program")') == ["stacks.program"]
+    paths = [path for room in PRODUCT for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
+    assert len(paths) > 400
+    found = {path.relative_to(ROOT).as_posix(): bare_modules(path.read_text()) for path in paths}
+    assert {name: names for name, names in found.items() if names} == {}
+    scripts = [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / ".github").rglob("*.yml"), *(ROOT / "docs").rglob("*.md")]
+    scripts += [path for path in (ROOT / "docs" / "clients").rglob("*") if path.is_file()]
+    started = re.compile(r"-m[ ,\"']+(scripts|components|stacks)\.")
+    assert [path.relative_to(ROOT).as_posix() for path in scripts if started.search(path.read_text())] == []
 
 
 def test_a_bare_import_is_seen():

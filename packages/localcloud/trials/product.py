@@ -1,6 +1,7 @@
 """The product's part of an evening: `gemma` and `pulumi` as child processes in the current folder, and the stacks of the trials."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,10 +30,8 @@ class Product:
     def run(self, words: Sequence[str]) -> ApiReply:
         """Run a command, and return its output with status 200 if it succeeded, otherwise with status 0. An interruption waits for it."""
         program, *rest = words
-        if program == "gemma":
-            command = [sys.executable, "-m", "gemma_serving.scripts.gemma", *rest]
-        else:
-            command = [shutil.which(program, path=self.environment.get("PATH")) or program, *rest]
+        path = [str(Path(sys.executable).parent), self.environment.get("PATH", "")]
+        command = [shutil.which(program, path=os.pathsep.join(path)) or program, *rest]
         self.report(" ".join(words))
         try:
             child = subprocess.Popen(

@@ -65,6 +65,13 @@ def keep(agent, stack=STACK):
     return plan_id
 
 
+def called(argv):
+    """Return the words of a program; of the product's as `gemma NAME OPTIONS`."""
+    words, room = [str(part) for part in argv], "gemma_serving.scripts."
+    start = next((at for at, word in enumerate(words) if word.startswith(room)), None)
+    return words if start is None else ["gemma", words[start].removeprefix(room), *words[start + 1 :]]
+
+
 class Commands:
     """Stands in for the processes: keeps what was run."""
 
@@ -74,15 +81,15 @@ class Commands:
         self.hold, self.preview, self.up_code, self.up_said = None, PREVIEW, None, "said"
 
         async def run_program(argv, *, watch=None, secrets=(), folder=None, **_):
-            self.run.append([str(part) for part in argv])
+            argv = called(argv)
+            self.run.append(argv)
             self.folders.append(folder)
             if watch is not None:
                 await watch(["working"])
             if self.hold is not None:
                 self.hold.set()
                 await anyio.sleep_forever()
-            name = str(argv[2]).removeprefix("scripts.") if len(argv) > 2 else ""
-            document = self.preview if argv[1] == "preview" else self.documents.get(name, {"ok": True})
+            document = self.preview if argv[1] == "preview" else self.documents.get(argv[1], {"ok": True})
             changes = argv[1] == "up" and self.up_code is not None
             return ProgramResult(
                 exit_code=self.up_code if changes else self.code,

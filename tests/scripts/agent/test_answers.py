@@ -18,7 +18,7 @@ from gemma_serving.scripts.agent.presenting import MOST_CHARACTERS, compact_json
 from gemma_serving.scripts.agent.programs import ProgramResult
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.cli import command as cli
-from tests.scripts.agent.conftest import CANARY, STACK, typing
+from tests.scripts.agent.conftest import CANARY, STACK, called, typing
 
 MODEL = "google/gemma-4-12B-it"
 LOADS = "in=700,out=300,users=4"
@@ -175,7 +175,7 @@ class RealCommands:
     async def run_program(self, argv, *, secrets=(), **_options):
         if argv[1] in {"preview", "up"}:
             return self.result(0, json.dumps(PREVIEWED) if argv[1] == "preview" else "", ["said"] * 40, secrets)
-        name, arguments = str(argv[2]).removeprefix("scripts."), [str(part) for part in argv[3:]]
+        _, name, *arguments = called(argv)
         command = importlib.import_module(
             f"gemma_serving.scripts.{name}.__main__"
             if importlib.util.find_spec(f"gemma_serving.scripts.{name}").submodule_search_locations

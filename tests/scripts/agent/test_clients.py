@@ -29,9 +29,9 @@ def test_each_example_is_read_and_starts_this_server(subtests):
         with subtests.test(name):
             ((server, found),) = servers(name).items()
             assert (server, set(found)) == ("gemma-serving", keys)
-            project = found["env"]["PYTHONPATH"]
-            assert found["command"] == f"{project}/.venv/bin/python"
-            assert found["args"] == ["-m", "scripts.agent"]
+            project = found["command"].removesuffix("/.venv/bin/gemma")
+            assert project in PAGE
+            assert found["args"] == ["agent"]
             assert found.get("cwd", project) == project
             assert f"](clients/{name})" in PAGE
 

@@ -17,7 +17,7 @@ LIMIT_S = 120
 SERVER = """
 import sys
 import gemma_serving.scripts.agent.context as workbench
-workbench.script = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
+workbench.product_program = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
 from gemma_serving.scripts.agent.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
 sys.exit(run_command(COMMAND, sys.argv[3:]))

@@ -126,14 +126,7 @@ def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, code
     person = typing(codes)
     found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     assert not found.is_error
-    assert commands.run[0][2:] == [
-        "scripts.teardown",
-        "--stack",
-        STACK,
-        "--yes",
-        "--keep-bucket",
-        "--json",
-    ]
+    assert commands.run[0][1:] == ["teardown", "--stack", STACK, "--yes", "--keep-bucket", "--json"]
     again = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
     assert "the code does not belong to this deletion" in again.content[0].text
     assert len(commands.run) == 1
@@ -282,7 +275,7 @@ def test_a_limit_in_hours_is_enforced_from_before_the_engine_starts_and_only_if_
 ):
     """The guard may have gone since the preview, and then nobody approved a deletion."""
     agent, kept = bench_of("up"), []
-    monkeypatch.setattr(Keepers, "keep", lambda _self, stack, hours: kept.append((stack, hours, len(commands.run))))
+    monkeypatch.setattr(Keepers, "keep", lambda _self, *about, **plan: kept.append((*about, plan, len(commands.run))))
     plan_id = previewed(agent, audit)["plan_id"]
     own = Bound(text="This server deletes it.", is_own=True)
     monkeypatch.setattr(update_tools, "require_bound", lambda *_, **__: own)
@@ -293,7 +286,8 @@ def test_a_limit_in_hours_is_enforced_from_before_the_engine_starts_and_only_if_
     assert seen["budget"].startswith("This server deletes it. ")
     previews = len(commands.run)
     assert not anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": seen["plan_id"]})).is_error
-    assert kept == [(STACK, agent.own_hours, previews + 1)]
+    plan = {"plan_id": seen["plan_id"], "project": "my-project"}
+    assert kept == [(STACK, agent.own_hours, plan, previews + 1)]
     assert [argv[1] for argv in commands.run[previews:]] == ["preview", "up"]
 
 

@@ -66,7 +66,7 @@ def test_log_lines_reach_the_model_fenced_and_its_answer_is_marked_and_does_noth
     assert CANARY not in prompt
     assert "\u202e" not in prompt
     assert found["answer"] == {"source": "model gemma", "note": NOTE, "text": f"{EVIL} [masked]", "cut": False}
-    assert [argv[2] for argv in commands.run] == ["scripts.logs"]
+    assert [argv[1] for argv in commands.run] == ["logs"]
 
 
 def fence_of(prompt):
@@ -132,7 +132,7 @@ def test_metrics_start_no_instance_without_the_permission_to_ask(  # noqa: PLR09
 
 def test_the_weights_of_a_bucket_are_listed_without_a_permission(bench_of, audit, commands):
     assert asked(build(bench_of(), audit), "list_weights").structured_content["ok"]
-    assert commands.run[0][2:] == ["scripts.stage_model", "--stack", STACK, "--list", "--json"]
+    assert commands.run[0][1:] == ["stage_model", "--stack", STACK, "--list", "--json"]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def stage(agent, audit, **arguments):
 
 def test_the_command_creates_a_missing_bucket_and_writes_the_hash(bench_of, audit, world):
     found = stage(bench_of("stage"), audit).structured_content
-    assert world.run[0][3:] == ["--stack", STACK, "--json"]
+    assert world.run[0][2:] == ["--stack", STACK, "--json"]
     assert found["document"]["setting"] == {"bucket.manifest": SETTING}
 
 
@@ -43,7 +43,7 @@ def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world):
         assert f"source is '{source}', which the user who started this server did not allow" in found.content[0].text
     assert world.run == []
     assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["ok"]
-    assert world.run[0][5:7] == ["--from", NAMED]
+    assert world.run[0][4:6] == ["--from", NAMED]
 
 
 PINNED = "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
@@ -65,7 +65,7 @@ def test_what_anyone_can_propose_at_the_hub_is_not_a_revision(bench_of, audit, w
 def test_the_default_branch_and_the_users_commit_are(bench_of, audit, world, monkeypatch, revision):
     monkeypatch.setattr(staging, "stack_settings", lambda _: SimpleNamespace(model_revision=PINNED))
     assert stage(bench_of("stage"), audit, revision=revision).structured_content["ok"]
-    assert world.run[0][5:7] == ["--revision", revision]
+    assert world.run[0][4:6] == ["--revision", revision]
 
 
 @pytest.mark.parametrize("given", ["/home/me", "gs://", "gs://b/../c", "hf://x/y"])
