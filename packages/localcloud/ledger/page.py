@@ -118,7 +118,7 @@ def page(ledger: Ledger) -> str:
         _NOT_MODELLED.format(count=len(ledger.not_modelled)),
         _READ,
     ]
-    tried = [(f"`{entry.id}`", _cell(entry.tried)) for entry in entries if entry.tried]
+    tried = [(f"`{entry.id}`", f"`{_cell(entry.tried)}`") for entry in entries if entry.tried]
     return "".join(parts) + (_TRIED + _rows(tried) if tried else "")
 
 

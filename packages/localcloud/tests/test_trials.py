@@ -525,7 +525,6 @@ def ledger_copy(tmp_path, monkeypatch):
     folder = tmp_path / "clone" / "packages" / "ledger"
     shutil.copytree(answers.LEDGER, folder)
     monkeypatch.setattr(answers, "LEDGER", folder)
-    monkeypatch.setattr(answers, "is_checkout", lambda: True)
     return folder
 
 
@@ -558,6 +557,8 @@ def test_a_reported_file_becomes_the_ledgers_state_by_one_command_and_the_pages_
         {"rest-not-json": "2026-11-27, a real project: unknown: 400"},
         {"rest-not-json": "2026-11-27, a real project: as assumed: 400\nid = 'x'"},
         {"rest-not-json": "2026-11-27, a real project: as assumed: a@example.com"},
+        {"rest-not-json": "2026-11-27, a real project: as assumed: 400 \x7f"},
+        {"rest-not-json": "2026-11-27, a real project: as assumed: ` <script>"},
         {"no-entry": "2026-11-27, a real project: as assumed: 400"},
         {"rest-not-json": 1},
         {},

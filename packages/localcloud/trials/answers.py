@@ -155,14 +155,20 @@ def _in_file(name: str) -> Iterator[tuple[str, str]]:
 
 
 def tried(day: str, judgement: Judgement, redaction: Redaction, where: str) -> str:
-    """Return the text of `tried`."""
-    return f"{day}, {where}: {judgement.verdict}: {redaction.text(judgement.answered)}"
+    """Return the text of `tried`, which a page shows as code."""
+    answered = redaction.text(judgement.answered)
+    return f"{day}, {where}: {judgement.verdict}: {''.join(char if _is_code(char) else ' ' for char in answered)}"
 
 
 def is_recordable(text: object) -> bool:
     """Return whether a text has the form of `tried`, of a real project, and nothing in it identifies or grants access."""
     is_of_form = isinstance(text, str) and _RECORDED.fullmatch(text) is not None
-    return is_of_form and Redaction(()).text(str(text)) == text
+    return is_of_form and all(map(_is_code, str(text))) and Redaction(()).text(str(text)) == text
+
+
+def _is_code(char: str) -> bool:
+    """Return whether a character can be part of a code span in one line of Markdown."""
+    return char.isprintable() and char != "`"
 
 
 def form(written: Mapping[str, str], entries: Sequence[Assumption], usd: float) -> str:
@@ -180,7 +186,7 @@ def form(written: Mapping[str, str], entries: Sequence[Assumption], usd: float) 
 
 def is_checkout() -> bool:
     """Return whether the ledger's files belong to a checkout of the project."""
-    return (LEDGER.parents[1] / ".git").exists()
+    return (Path(__file__).resolve().parents[3] / "Pulumi.yaml").is_file()
 
 
 def write_to_ledger(folder: Path, entry: Assumption, text: str) -> bool:
