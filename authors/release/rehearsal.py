@@ -168,35 +168,109 @@ def provider(at: Workplace, cloud: Path) -> None:
         raise FailedError(f"the stack's outputs are {outputs}; the state ACTIVE is expected")
 
 
-_STACK_LIFE: Final = """set -e
-gemma plan first
+_FOREIGN: Final = ("components", "scripts", "stacks")
+"""Folders of a user with names that a checkout of the product has, too."""
+INSTALLED: Final = """set -e
+for name in $(gemma help | sed -n 's/^  \\([a-z_]*\\)  .*/\\1/p'); do gemma $name --help > /dev/null; done
+gemma new second --like l4-12b-qat
+gemma plan second
+python assistant.py
+gemma stage_model second --list
+gemma teardown second --yes
+localcloud try --list
+code=0; localcloud try --record second.json || code=$?; test $code = 2
+"""
+"""What an installation does otherwise than a checkout: start its own programs. The ledger that `try --record` changes is in a clone only."""
+LIFE: Final = """
+gemma doctor first
+gemma capacity first || test $? = 1
 gemma up first --yes
 pulumi preview --stack first --expect-no-changes --non-interactive
+gemma status first
+gemma alerts first || test $? = 1
+gemma logs first --lines 5
+gemma connect first -- true
 gemma chat first "Say hello."
 gemma smoke first
 gemma bench first --concurrency 1,2 --requests 8 --input-tokens 64 --output-tokens 16 --allow-invalid --out results
+gemma restart first --yes
+gemma recover first --yes
+gemma preview plans --out plans.json
+echo hf_rehearsalrehearsalrehearsal | gemma save_token hfToken --stack first
 gemma teardown first --yes
 """
+"""Every other command."""
+_ASSISTANT: Final = """import os, pathlib, sys, time
+import anyio
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+def server(*options):
+    return Client(stdio_client(StdioServerParameters(command="gemma", args=["agent", *options], env=dict(os.environ))))
+
+async def answer(client, tool, **arguments):
+    found = await client.call_tool(tool, arguments)
+    while (found.structured_content or {}).get("running"):
+        found = await client.call_tool("wait", {"run": found.structured_content["run"], "seconds": 600})
+    print(tool, str(found.structured_content or found.content)[:200], flush=True)
+    assert not found.is_error, found
+    return found.structured_content
+
+async def use():
+    async with server() as client:
+        await answer(client, "plan", stack="second")
+        await answer(client, "gke_objects", stack="second")
+        await answer(client, "status")
+    async with server("--allow", "up,stage", "--max-hours", "2") as client:
+        await answer(client, "stage_weights", stack="second")
+        planned = await answer(client, "preview", stack="second")
+        assert (await answer(client, "up", plan_id=planned["plan_id"]))["ok"]
+        assert limit.exists()
+
+limit = pathlib.Path(".work/agent-limits/second")
+anyio.run(use)
+end_s = time.monotonic() + 600
+while limit.exists() and time.monotonic() < end_s:  # the server's end is the end of the limit
+    time.sleep(0.5)
+log = pathlib.Path(".work/agent-limits.log").read_text()
+assert not limit.exists() and "deleting the stack: the last update of stack second is the approved plan-" in log, log
+print("the limit ended the server")
+"""
+"""The official client of the protocol calls a tool that computes, one that asks, and those that deploy a service within a limit in hours."""
 
 
 def project(at: Workplace) -> None:
-    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and run a stack in it.
-
-    The release is not at fault for a point of the load test that a busy machine makes invalid.
-    """
+    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and use it."""
     command = at.environment("command", at.one("gemma_serving-*.whl"))
     folder = at.folder / "project"
     folder.mkdir()
     at.run(command / "gemma", "init", "first", "--like", "tpu-v6e1", cwd=folder)
     at.run(sys.executable, "-m", "venv", ".venv", cwd=folder)
-    packages = (".venv/bin/pip", "install", "--quiet", "--find-links", at.artefacts, "-r", "requirements.txt")
+    packages = (".venv/bin/pip", "install", "--quiet", "--find-links", at.artefacts, "-r", "requirements.txt", "mcp")
     at.run(*packages, cwd=folder)
-    shown = at.run(".venv/bin/localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", _STACK_LIFE, cwd=folder)
-    for words in ("first deployed in", "smoke passed", "No leaked resources"):
+    shown = use(at, folder, INSTALLED + LIFE)
+    for words in ("first deployed in", "smoke passed"):
         if words not in shown:
             raise FailedError(f"the stack's output lacks {words!r}:\n{shown}")
     if not (folder / "results" / "report.html").is_file():
         raise FailedError(f"the load test wrote no report.html:\n{shown}")
+
+
+def use(at: Workplace, folder: Path, script: str) -> str:
+    """Run a script on the local cloud, with the programs of a user's `.venv`, and return its output.
+
+    The release is not at fault for a point of the load test that a busy machine makes invalid.
+    """
+    for name in _FOREIGN:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise SystemExit('a module of the user')\n", encoding="utf-8")
+    (folder / "assistant.py").write_text(_ASSISTANT, encoding="utf-8")
+    run = 'PATH="$PWD/.venv/bin:$PATH"\nlocalcloud run --scenario prepared -- sh -c "$0"'
+    shown = at.run("sh", "-c", run, script, cwd=folder)
+    for words in ("the limit ended the server", "No leaked resources"):
+        if words not in shown:
+            raise FailedError(f"the stack's output lacks {words!r}:\n{shown}")
+    return shown
 
 
 def main(arguments: Sequence[str]) -> int:
