@@ -17,7 +17,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.state import read
-from gemma_serving.scripts.stack.unfinished_teardown import LIMITS, limit_file
+from gemma_serving.scripts.stack.unfinished_teardown import limit_file
 
 _MOST_UPDATES: Final = 100
 """Updates of a stack's history that are read, newest first."""
@@ -106,8 +106,10 @@ def read_record(stack: str) -> LimitRecord:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) != OWNER_ONLY:
                 raise _unproven(stack, "other users can read or write it")
             return from_json(LimitRecord, as_mapping(json.load(file)))
-    except (OSError, ValueError, ContractError) as error:
-        raise _unproven(stack, getattr(error, "strerror", None) or str(error)) from None
+    except OSError as error:
+        raise _unproven(stack, str(error.strerror)) from None
+    except (ValueError, ContractError):
+        raise _unproven(stack, "its content is not a record") from None
 
 
 def _require_own_folder(stack: str, folder: Path) -> None:
@@ -132,7 +134,7 @@ def _require_own_folder(stack: str, folder: Path) -> None:
 def _unproven(stack: str, why: str) -> CommandRefusedError:
     return CommandRefusedError(
         f"{limit_file(stack)} does not prove that an assistant deployed stack {stack}: {why}. To delete the stack, run "
-        f"`gemma teardown {stack} --keep-bucket`; to end its limit, delete {LIMITS}."
+        f"`gemma teardown {stack} --keep-bucket`; to end its limit, delete this file."
     )
 
 
