@@ -19,8 +19,8 @@ from gemma_serving.engine.children import ended
 from gemma_serving.engine.state import read
 from gemma_serving.scripts.stack.unfinished_teardown import limit_file
 
-_MOST_UPDATES: Final = 100
-"""Updates of a stack's history that are read, newest first."""
+_MOST_UPDATES: Final = "100"
+"""Entries of a stack's history that are read, newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,6 @@ def prove(stack: str) -> Proof | None:
     if record.before and record.before not in names:
         raise _unproven(stack, f"the history of the stack lacks the update of {record.before}, so it is another stack")
     since = updates[: names.index(record.before)] if record.before else updates
-    if len(since) == _MOST_UPDATES:
-        raise _unproven(stack, f"the stack had {_MOST_UPDATES} updates since then or more")
     if any(update.get("message") not in record.plans for update in since):
         return None
     state = read(stack)
@@ -90,7 +88,7 @@ def prove(stack: str) -> Proof | None:
     if not state.resources and not state.pending:
         return None
     if record.project not in state.projects:
-        raise _unproven(stack, f"the stack is deployed in {state.projects}, and the record is of {record.project}")
+        raise _unproven(stack, f"the stack is deployed in {', '.join(state.projects)}, not in {record.project}")
     if not since and datetime.fromisoformat(state.written) < datetime.fromisoformat(record.since):
         raise _unproven(stack, "none of the approved plans has changed the stack")
     made = f"is the approved {since[0].get('message')}" if since else "is an approved plan that was interrupted"
@@ -140,8 +138,8 @@ def _unproven(stack: str, why: str) -> CommandRefusedError:
 
 def _updates(stack: str) -> Sequence[Mapping[str, object]]:
     """Return the stack's updates, newest first. Raises ScriptError, and CommandRefusedError without the stack."""
-    size = str(_MOST_UPDATES)
-    listed = runner.query(["stack", "history", "--json", "--page-size", size, "--page", "1", "--stack", stack])
+    page = ["--page-size", _MOST_UPDATES, "--page", "1"]
+    listed = runner.query(["stack", "history", "--json", *page, "--stack", stack])
     rows = [as_mapping(row) for row in as_sequence(json.loads(listed))]
     return [row for row in rows if row.get("kind") == "update"]
 
