@@ -16,10 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gcp_tpu_provider.tpu_api import TpuApi
+from gcp_tpu_provider.tpu_api import OwnResource, TpuApi
 from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.grants import PolicyHolder
 from gemma_serving.cloud.kinds import KINDS, LOCATIONS
+from gemma_serving.contracts.proof import Proof
 from localcloud.rest.discovery import document_for
 
 ORACLE = Path(__file__).parents[1] / "packages" / "localcloud" / "tests" / "fixtures" / "oracle"
@@ -95,7 +96,7 @@ def _of_the_provider() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     async def all_calls():
         await api.create_queued_resource(queued, {}, "id")
         await api.find_queued_resource(queued)
-        await api.delete_queued_resource(queued, force=True, request_id="id")
+        await api.delete_queued_resource(OwnResource(queued), force=True, request_id="id")
         await api.find_node(node)
         await api.patch_node(node, {}, "labels")
         await api.find_guest_report(node, "space")
@@ -129,7 +130,7 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     session = _Session()
     for holder in HOLDERS:
         holder.read(GoogleApi(session, ()))
-        holder.write(GoogleApi(session, ()), {})
+        holder.write(GoogleApi(session, ()), {}, Proof(claim="a test's", source="none"))
     # The provider writes these policies for a stack's own resources.
     place = "projects/x/locations/x"
     for api, name in (

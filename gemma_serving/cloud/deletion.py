@@ -21,6 +21,7 @@ from gemma_serving.cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.search_results import FoundResource
 
 Outcome = Literal["deleted", "already deleted", "not owned", "failed"]
@@ -130,15 +131,17 @@ class _Deleting:
         fresh = _get(self.api, self.kind.api, self.kind.address(self.item.name))
         if fresh is None:
             return "already deleted"
-        if self.kind.owner(fresh) != self.item.owner:
+        owner, address = self.kind.owner(fresh), self.kind.address(self.item.name)
+        if owner is None or owner != self.item.owner:
             return "not owned"
+        proof = Proof(claim=f"the labels of {self.item.name} name stack {owner.stack}", source=f"GET {address}")
         operation: Item = {}
         if not self._is_ending(fresh):
             try:
                 if self.kind.kind == BUCKET:
-                    self._empty()
+                    self._empty(proof)
                 path = self._address(fresh)
-                operation = self.api.change("DELETE", self.kind.api, path, parameters=self.kind.deletion(fresh))
+                operation = self.api.delete(self.kind.api, path, proof, parameters=self.kind.deletion(fresh))
             except GoogleListError as error:
                 if error.status == _MISSING:
                     return "deleted"
@@ -191,17 +194,17 @@ class _Deleting:
             return {}
         return _get(self.api, self.kind.api, self.kind.prefix + name) or {}
 
-    def _empty(self) -> None:
-        """Delete all objects of the bucket, including their older versions."""
+    def _empty(self, proof: Proof) -> None:
+        """Delete all objects of the bucket that the proof names, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
-            each([partial(self._delete_object, bucket, item) for item in objects], workers=AT_ONCE)
+            each([partial(self._delete_object, bucket, item, proof) for item in objects], workers=AT_ONCE)
 
-    def _delete_object(self, bucket: str, item: Item) -> None:
+    def _delete_object(self, bucket: str, item: Item, proof: Proof) -> None:
         path = f"{bucket}/o/{quote(str(item.get('name')), safe='')}"
         try:
-            self.api.change("DELETE", "storage", path, parameters={"generation": str(item.get("generation"))})
+            self.api.delete("storage", path, proof, parameters={"generation": str(item.get("generation"))})
         except GoogleListError as error:
             if error.status != _MISSING:
                 raise
@@ -218,11 +221,11 @@ def _raise_for(operation: Item) -> None:
 def _without_grants(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource]) -> Outcome:
     """Remove grants from one policy: read it, and write it back with its etag."""
     try:
-        policy, removed = without(holder.read(api), grants, accounts_of(grants))
-        if removed:
-            holder.write(api, policy)
+        policy, proof = without(holder.read(api), holder, grants, accounts_of(grants))
+        if proof is not None:
+            holder.write(api, policy, proof)
     except GoogleListError as error:
         if error.status == _MISSING:
             return "already deleted"
         raise
-    return "deleted" if removed else "already deleted"
+    return "already deleted" if proof is None else "deleted"

@@ -23,6 +23,7 @@ from gemma_serving.cloud.google_session import (
 )
 from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.proof import Proof
 
 CALL_LIMIT_S = 60.0
 NO_CREDENTIALS = "No Google credentials found"
@@ -64,15 +65,19 @@ class GoogleApi:
 
     def change(
         self,
-        verb: Literal["PUT", "PATCH", "DELETE"],
+        verb: Literal["PUT", "PATCH"],
         api: str,
         path: str,
         *,
         body: Mapping[str, object] | None = None,
         parameters: Mapping[str, str] | None = None,
     ) -> Mapping[str, object]:
-        """Replace, change or delete a resource and return the response."""
+        """Replace or change a resource and return the response."""
         return self._ask(verb, endpoint(api) + path, parameters or {}, body)
+
+    def delete(self, api: str, path: str, _proof: Proof, *, parameters: Mapping[str, str]) -> Mapping[str, object]:
+        """Delete the resource that the proof names, and return the response."""
+        return self._ask("DELETE", endpoint(api) + path, parameters)
 
     def _ask(
         self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from gemma_serving.cloud.google_session import (
     GoogleCallError,
@@ -33,7 +33,7 @@ async def call(api: str, path: str, *, project: str, limit_s: float, body: Json 
 
 
 def call_now(
-    api: str, path: str, *, project: str, limit_s: float, body: Json | None = None, verb: str | None = None
+    api: str, path: str, *, project: str, limit_s: float, body: Json | None = None, verb: Literal["PATCH"] | None = None
 ) -> Json:
     """Return the result of `call`, or of a request with another verb, while the program waits before it declares anything.
 

@@ -9,6 +9,7 @@ from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership, owner_of
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.search_results import FoundResource
 
 _DELETED: Final = "deleted:"
@@ -48,8 +49,11 @@ class PolicyHolder:
         parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
         return api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
 
-    def write(self, api: GoogleApi, policy: Item) -> None:
-        """Replace the policy that was read; its etag rejects one that changed. Raises GoogleListError and ScriptError."""
+    def write(self, api: GoogleApi, policy: Item, _proof: Proof) -> None:
+        """Replace the policy that was read, without the grants that the proof names.
+
+        Its etag rejects a policy that changed. Raises GoogleListError and ScriptError.
+        """
         body = {**policy, "version": _POLICY_VERSION}
         if self.kind == "bucket":
             api.change("PUT", self.api, self.path, body=body)
@@ -120,13 +124,15 @@ def accounts_of(grants: Sequence[FoundResource]) -> Mapping[str, Ownership]:
     return {email: owner for email, owner in members if email}
 
 
-def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str, Ownership]) -> tuple[Item, int]:
-    """Return the policy without these grants, and how many of them it had.
+def without(
+    policy: Item, holder: PolicyHolder, grants: Sequence[FoundResource], accounts: Mapping[str, Ownership]
+) -> tuple[Item, Proof | None]:
+    """Return a holder's policy without these grants, and the proof that each belongs to its stack; None if it has none of them.
 
     A grant that changed owner since the search stays, unless the stack's state has it (`stated`).
     """
     wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
-    removed = 0
+    removed: list[str] = []
     bindings: list[Item] = []
     for binding in bindings_of(policy):
         kept: list[str] = []
@@ -134,12 +140,14 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str
             grant = wanted.get(_key(binding, member))
             owner = owner_of_grant(member, as_mapping(binding.get("condition")), accounts)
             if grant is not None and (owner == grant.owner or grant.document.get("stated")):
-                removed += 1
+                removed.append(f"{grant.name} of stack {grant.owner.stack}")
             else:
                 kept.append(member)
         if kept:
             bindings.append({**binding, "members": kept})
-    return {**policy, "bindings": bindings}, removed
+    claim = f"condition, account or state name the stack of each grant: {', '.join(removed)}"
+    proof = Proof(claim=claim, source=holder.path) if removed else None
+    return {**policy, "bindings": bindings}, proof
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:

@@ -33,6 +33,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.data.prices import Price
@@ -101,9 +102,10 @@ class StackSpending:
         return [f"{limit} {use}" for limit, use, is_over in self._uses if is_over]
 
     @property
-    def is_only_idle(self) -> bool:
-        """True if it exceeds no limit but its idle time."""
-        return all(text.startswith(_IDLE) for text in self.exceeded)
+    def proof(self) -> Proof | None:
+        """The proof that its figures exceed a limit in its labels; otherwise None. An unknown figure exceeds none."""
+        claim = f"stack {self.owner.stack} exceeds {' and '.join(self.exceeded)}"
+        return Proof(claim=claim, source="; ".join(self.read)) if self.exceeded else None
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:

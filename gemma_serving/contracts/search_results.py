@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.proof import Proof
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +70,9 @@ class Inventory:
         if items:
             return Present(items)
         return Unknown(" ".join(self.unknown)) if self.unknown else Absent()
+
+    def proof_of_absence(self, items: Sequence[FoundResource]) -> Proof | None:
+        """Return the proof that none of these `found` resources exists; None unless everything could be read."""
+        if not isinstance(self.answer_about(items), Absent):
+            return None
+        return Proof(claim="no resource to delete exists in Google Cloud", source=f"{len(self.calls)} lists, all read")

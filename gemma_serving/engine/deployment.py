@@ -14,6 +14,7 @@ from typing import Final
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.resource_types import BUCKET_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import write_private
@@ -177,12 +178,6 @@ def deployment_of(stack: str, document: Mapping[str, object]) -> StackDeployment
     return StackDeployment(document=document, resources=resources, pending=pending)
 
 
-def empty() -> StackDeployment:
-    """Return a deployment without resources."""
-    manifest = {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}
-    return StackDeployment(document={"version": 3, "deployment": {"manifest": manifest}}, resources=(), pending=())
-
-
 def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeployment:
     """Return the deployment without protection, on request with retained buckets."""
     return deployment.changed(resources=[_unprotected(item, keep_bucket=keep_bucket) for item in deployment.resources])
@@ -218,6 +213,12 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
         path = Path(folder) / f"{stack}.json"
         path.write_text(deployment.text(), encoding="utf-8")
         runner.query(["stack", "import", "--stack", stack, "--file", str(path)], limit_s=IMPORT_LIMIT_S)
+
+
+def write_empty(stack: str, _proof: Proof) -> None:
+    """Replace the stack's state with one without resources, as the proof allows. Raises ScriptError if the engine rejects it."""
+    document = {"version": 3, "deployment": {"manifest": {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}}}
+    write_deployment(stack, StackDeployment(document=document, resources=(), pending=()))
 
 
 def is_passphrase_error(text: str) -> bool:

@@ -12,8 +12,10 @@ from typing import Final, Literal
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import ContractError, as_mapping, as_sequence, from_json
 from gemma_serving.contracts.labels import PRODUCT, owner_of
+from gemma_serving.contracts.naming import allowed_name
 from gemma_serving.contracts.outputs import DETAILS_TYPE, StackOutputs
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVER_TYPES
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import file_text, state_folder
@@ -55,6 +57,21 @@ class StackState:
     """Google Cloud projects in the state, the outputs' first."""
     raw: Item = field(default_factory=dict[str, object])
     """Output of `pulumi stack export`, or the file of a local backend in that form."""
+
+    @property
+    def proof(self) -> Proof | None:
+        """The proof that the state names its `resources`, for their deletion; None if it was not read, or for a name that no stack of this product has."""
+        if self.status != "read" or allowed_name(self.stack) != self.stack:
+            return None
+        claim = f"the state of stack {self.stack} names {len(self.resources)} resources"
+        return Proof(claim=claim, source=f"the state, written {self.written}")
+
+    @property
+    def proof_of_loss(self) -> Proof | None:
+        """The proof that the stack has no state that an empty one would replace: it is missing or cut off; otherwise None."""
+        is_lost = self.status == "missing" or self.is_cut_off
+        claim = f"the state of stack {self.stack} is missing or cut off"
+        return Proof(claim=claim, source=self.detail) if is_lost else None
 
     @property
     def by_urn(self) -> Mapping[str, Item]:
@@ -161,9 +178,12 @@ def stored(stack: str) -> StackState:
 
 def remove_empty(state: StackState) -> bool:
     """Remove a stack from the backend if its state, just read, has no resources. Return whether it did."""
-    if state.status != "read" or state.resources or state.pending:
-        return False
-    return runner.run("stack", "rm", state.stack, "--yes", "--preserve-config").returncode == 0
+    proof = state.proof
+    return proof is not None and not (state.resources or state.pending) and _removed(state.stack, proof)
+
+
+def _removed(stack: str, _proof: Proof) -> bool:
+    return runner.run("stack", "rm", stack, "--yes", "--preserve-config").returncode == 0
 
 
 def all_states() -> Sequence[StackState]:

@@ -153,6 +153,9 @@ class Archive:
                 path.replace(target)  # one by one: a running container keeps its folder
 
     def _delete(self, name: str) -> None:
+        """Delete an archive if this stack signed its name. The bucket may have other writers' objects."""
+        if self.signed(name) is None:
+            return
         with suppress(ServingError):  # it is gone, or the next save tries again
             google(self.metadata, self._url(name), verb="DELETE")
 

@@ -20,6 +20,7 @@ from typing import Final
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.installation import product_program
 from gemma_serving.contracts.naming import NamingError, check_stack_name
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import open_private
 from gemma_serving.scripts.agent.limits import add_plan, new_record, prove, read_record, write_record
@@ -174,6 +175,11 @@ def _end(stack: str, teardown: Sequence[str]) -> bool:
     if proof is None:
         _log(stack, "a user deployed the stack, or nothing of it is left, so nothing is deleted")
         return True
+    return _deleted(stack, teardown, proof)
+
+
+def _deleted(stack: str, teardown: Sequence[str], proof: Proof) -> bool:
+    """Delete the stack that a proof names. Return whether that succeeded."""
     _log(stack, f"deleting the stack: {proof.claim} ({proof.source})")
     return _run(teardown) == 0
 

@@ -9,7 +9,7 @@ fi
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 code=0
-.venv/bin/gemma preview run --stack "$STACK" >"$text" || code=$?
+.venv/bin/gemma preview run --stack="$STACK" >"$text" || code=$?
 cat "$text"
 cat "$text" >>"${GITHUB_STEP_SUMMARY:-/dev/null}"
 exit "$code"

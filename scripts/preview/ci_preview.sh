@@ -11,7 +11,7 @@ text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 code=0
 if [ -n "${GOOGLE_APPLICATION_CREDENTIALS:-}${GOOGLE_OAUTH_ACCESS_TOKEN:-}" ] && [ -n "${PULUMI_BACKEND_URL:-}" ]; then
-    .venv/bin/gemma preview run --without-secrets ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$out" >"$text" || code=$?
+    .venv/bin/gemma preview run --without-secrets ${BASE_COMMIT:+--base="$BASE_COMMIT"} --out="$out" >"$text" || code=$?
 else
     # A new project cannot be previewed before its first API is enabled, so the local project is prepared.
     # Stacks are created in a scratch copy, because creation writes the encryption salt to the settings file.
@@ -25,7 +25,7 @@ else
     export GIT_DIR
     unset PULUMI_BACKEND_URL PULUMI_CONFIG_PASSPHRASE GOOGLE_CLOUD_PROJECT || true
     (cd "$copy" && .venv/bin/python -m localcloud run --scenario prepared -- .venv/bin/gemma preview run --without-secrets \
-        ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$target") >"$text" || code=$?
+        ${BASE_COMMIT:+--base="$BASE_COMMIT"} --out="$target") >"$text" || code=$?
 fi
 cat "$text"
 cat "$text" >>"$summary"

@@ -19,9 +19,9 @@ from gemma_serving.engine.deployment import (
     ResourceState,
     StackDeployment,
     back_up,
-    empty,
     read_deployment,
     write_deployment,
+    write_empty,
 )
 from gemma_serving.engine.locks import end_dead_locks, past_dead_locks
 from gemma_serving.engine.previewed import declared, scratch_backend
@@ -212,12 +212,12 @@ def _state_is(state: StackState) -> str:
 
 def _readable(state: StackState, report: Report, confirm: Confirm) -> str:
     """Ensure a readable state, and return how it was: whole, missing or unreadable."""
-    stack, was = state.stack, _state_is(state)
-    if was == "whole":
+    stack, was, proof = state.stack, _state_is(state), state.proof_of_loss
+    if proof is None:
         return was
     confirm(())
     report(f"the state of stack {stack} is {was}, starting from an empty one")
     if was == "missing":
         create_state(stack)
-    past_dead_locks(stack, lambda: write_deployment(stack, empty()), report=report)
+    past_dead_locks(stack, partial(write_empty, stack, proof), report=report)
     return was

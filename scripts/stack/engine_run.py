@@ -5,12 +5,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.events import VARIABLES, EventLog
@@ -32,17 +34,29 @@ class EngineRunError(runner.PulumiFailedError):
         self.first = first
 
 
-def change(stack: str, *arguments: str, name: str, steps: int = 0, after_failure: str) -> None:
-    """Run the engine with these arguments for a command of this project. Raises PulumiFailedError, ending in `after_failure`.
+def change(
+    stack: str, verb: Literal["up", "refresh"], *options: str, name: str, steps: int = 0, after_failure: str
+) -> None:
+    """Run the engine with this verb for a command of this project. Raises PulumiFailedError, ending in `after_failure`.
 
     `steps`: resources that the engine will change, 0 if unknown.
     """
+    with _ending_in(after_failure, stack, verb, partial(runner.recover_hint, stack)):
+        run_engine(stack, verb, *options, name=name, steps=steps)
+
+
+def destroy(stack: str, _proof: Proof, *options: str, name: str, steps: int, after_failure: str) -> None:
+    """Destroy the resources that the proof's state names. Raises PulumiFailedError as `change` does."""
+    with _ending_in(after_failure, stack, "destroy", lambda _: ""):  # a teardown searches for lost resources itself
+        run_engine(stack, "destroy", *options, name=name, steps=steps)
+
+
+@contextlib.contextmanager
+def _ending_in(after_failure: str, stack: str, verb: str, hint: Callable[[str], str]) -> Generator[None]:
     try:
-        run_engine(stack, *arguments, name=name, steps=steps)
+        yield
     except EngineRunError as error:
-        # A teardown searches for lost resources itself.
-        hint = "" if arguments[0] == "destroy" else runner.recover_hint(stack, error.output)
-        failed = f"{hint}`pulumi {arguments[0]} --stack {stack}` failed: {error.first}. {after_failure}"
+        failed = f"{hint(error.output)}`pulumi {verb} --stack {stack}` failed: {error.first}. {after_failure}"
         raise runner.PulumiFailedError(failed, error.output) from None
 
 

@@ -21,6 +21,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
 from gemma_serving.engine import state as states
@@ -99,23 +100,23 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
     readers = _readers(bucket, stack, settings)
     folders = [readers.of(folder, sizes, complete=complete) for folder, sizes, complete in listed]
-    shown = folders if name is None else [_removable(bucket, folders, readers, name.strip("/"))]
+    chosen = None if name is None else _removable(bucket, folders, readers, name.strip("/"))
     if not as_json:
-        _print(bucket, shown, readers.unknown, is_shared=is_shared)
+        _print(bucket, folders if chosen is None else [chosen[0]], readers.unknown, is_shared=is_shared)
     report: dict[str, object] = {"stack": stack, "bucket": bucket}
-    if name is None:
+    if chosen is None:
         report["folders"] = folders
     else:
-        report["removed"], report["objects"] = shown[0], _removed(target, shown[0], yes=yes)
+        report["removed"], report["objects"] = chosen[0], _removed(target, *chosen, yes=yes)
     if as_json:
         print(json.dumps(report))
-    elif name is not None:
-        print(f"stage_model: deleted {report['objects']} objects, gs://{bucket}/{shown[0]['name']}")
+    elif chosen is not None:
+        print(f"stage_model: deleted {report['objects']} objects, gs://{bucket}/{chosen[0]['name']}")
     return ExitCode.DONE
 
 
-def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name: str) -> _Folder:
-    """Return a folder that nothing serves. Raises CommandRefusedError."""
+def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name: str) -> tuple[_Folder, Proof]:
+    """Return a folder, and the proof that nothing serves it. Raises CommandRefusedError."""
     uri = f"gs://{bucket}/{name}"
     folder = next((one for one in folders if one["name"] == name), None)
     if folder is None:
@@ -131,10 +132,11 @@ def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name:
             f"Cannot check what serves {uri}: {'; '.join(readers.unknown)}. Nothing was deleted. "
             "Fix this, then run the command again."
         )
-    return folder
+    source = f"{len(readers.states)} states, {len(readers.texts)} revisions and {len(readers.settings)} settings files"
+    return folder, Proof(claim=f"nothing serves {uri}", source=source)
 
 
-def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
+def _removed(target: WeightsBucket, folder: _Folder, proof: Proof, *, yes: bool) -> int:
     """Delete a folder, its manifest first, and return the number of objects. Raises CommandRefusedError if not confirmed."""
     uri = f"gs://{target.name}/{folder['name']}"
     if not yes:
@@ -148,8 +150,8 @@ def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
     found = {**target.objects(f"{name}/"), **target.objects(f"{PARTS}/{name}/")}
     manifest = found.pop(f"{name}/{MANIFEST}", None)
     if manifest is not None:
-        target.delete(manifest)
-    each([partial(target.delete, item) for item in found.values()], workers=16)
+        target.delete(manifest, proof)
+    each([partial(target.delete, item, proof) for item in found.values()], workers=16)
     return len(found) + (manifest is not None)
 
 

@@ -22,7 +22,9 @@ from gemma_serving.contracts.answers import Absent, Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import INSTALL_PULUMI
-from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
+from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL, Ownership
+from gemma_serving.contracts.naming import NamingError, check_stack_name
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
@@ -31,9 +33,9 @@ from gemma_serving.engine.deployment import (
     StackDeployment,
     back_up,
     deployment_of,
-    empty,
     unprotected,
     write_deployment,
+    write_empty,
 )
 from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from gemma_serving.engine.state import StackState
@@ -82,7 +84,8 @@ class Teardown:
         """Search, confirm, destroy, delete the remaining resources, and search again. Raises ScriptError."""
         renamed = [state.rename for state in self.known.states if state.rename]
         self.warnings += [*self.known.read_errors, *renamed]
-        self.search()
+        if not self.searches:
+            self.search()
         self._require_known_stack()
         self._require_no_guests()
         if any(map(has_price, self.leaked)):
@@ -103,7 +106,7 @@ class Teardown:
             self._clear()
             for state in self.known.states:
                 self._update_state(state)
-                if self._is_proven():
+                if self._absence():
                     self._with_file(lambda ended: unfinished_teardown.forget(ended.stack), state)
         self.done = True
 
@@ -128,9 +131,9 @@ class Teardown:
         """Return the resources that the last search found for deletion."""
         return self.searches[-1].answer_about(self.leaked)
 
-    def _is_proven(self) -> bool:
-        """Return whether the last search read every list and found no resource to delete."""
-        return isinstance(self.remaining(), Absent)
+    def _absence(self) -> Proof | None:
+        """Return the proof that no resource to delete is left; None unless the last search read every list."""
+        return self.searches[-1].proof_of_absence(self.leaked)
 
     def receipt(self) -> Receipt:
         """Return the results since the first search."""
@@ -161,7 +164,7 @@ class Teardown:
         """Reject a name without state, settings and resources. Raises CommandRefusedError."""
         stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = self._is_proven() and not self.retained
+        searched = self._absence() is not None and not self.retained
         if stack is not None and stack not in self.known.settings and nothing and searched:
             raise CommandRefusedError(
                 f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all."
@@ -213,20 +216,22 @@ class Teardown:
 
     def _destroy(self, state: StackState) -> None:
         """Run `pulumi destroy`. A failure becomes a warning; the search shows its effect."""
-        if state.status != "read" or not state.resources:
+        proof = state.proof
+        if proof is None or not state.resources:
             return
         deployment = deployment_of(state.stack, state.raw)
         changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
-        self._engine(state, "destroy")
+        self._engine(state, proof)
         after = states.read(state.stack)
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
-    def _engine(self, state: StackState, *arguments: str) -> None:
-        """Run the engine with its progress on stderr. It also deletes the stack itself, a step more."""
-        change = partial(engine_run.change, state.stack, *arguments, name="teardown", steps=len(state.resources) + 1)
-        self._past_locks(state.stack, partial(change, after_failure="Continuing with the search."))
+    def _engine(self, state: StackState, proof: Proof, *options: str) -> None:
+        """Run `pulumi destroy` with its progress on stderr. It also deletes the stack itself, a step more."""
+        destroy = partial(engine_run.destroy, state.stack, proof, *options, name="teardown")
+        steps = len(state.resources) + 1
+        self._past_locks(state.stack, partial(destroy, steps=steps, after_failure="Continuing with the search."))
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
         """Replace the state without a change in the cloud. Return whether it succeeded."""
@@ -283,20 +288,19 @@ class Teardown:
 
     def _update_state(self, state: StackState) -> None:
         """Remove deleted resources from the state. Report an unreadable state."""
-        after = states.read(state.stack)
-        answer = self.remaining()
-        if isinstance(answer, Absent):
-            after = self._emptied(after)
-        elif isinstance(answer, Unknown) and after.resources:
+        after, proof = states.read(state.stack), self._absence()
+        if proof is not None:
+            after = self._emptied(after, proof)
+        elif isinstance(self.remaining(), Unknown) and after.resources:
             self.warnings.append(
                 f"The state of stack {state.stack} was not changed because some lists could not be read. "
                 "Fix the failed checks, then run the same command again."
             )
         if after.status == "read":
             self.state_left += tuple(after.resources)
-        elif after.is_cut_off and self._is_proven():
+        elif after.is_cut_off and proof is not None:
             warning = f"The state of stack {state.stack} was truncated. It is now empty."
-            self._write_empty(state.stack, file_text(state.stack), warning)
+            self._write_empty(state.stack, proof, file_text(state.stack), warning)
         elif after.status == "unreadable":
             self.warnings.append(after.detail)
         elif after.resources:
@@ -305,11 +309,11 @@ class Teardown:
                 f"Run `{INSTALL_PULUMI}`, then `gemma teardown {state.stack}`."
             )
 
-    def _emptied(self, after: StackState) -> StackState:
+    def _emptied(self, after: StackState, absence: Proof) -> StackState:
         """Return the state without deleted resources, by the engine or else empty."""
-        stack = after.stack
-        if after.status == "read" and after.resources:
-            self._engine(after, "destroy", "--refresh")
+        stack, named = after.stack, after.proof
+        if named is not None and after.resources:
+            self._engine(after, named, "--refresh")
             after = states.read(stack)
         if after.status == "read" and after.pending:
             self._import(stack, deployment_of(stack, after.raw).changed(pending=()))
@@ -317,6 +321,7 @@ class Teardown:
         if after.status == "read" and after.resources:
             self._write_empty(
                 stack,
+                absence,
                 json.dumps(after.raw),
                 f"The engine could not remove {len(after.resources)} resources from the state of stack {stack}, although the search read "
                 "every list and found no resource. The state is now empty.",
@@ -324,7 +329,7 @@ class Teardown:
             after = states.read(stack)
         return after
 
-    def _write_empty(self, stack: str, before: str, warning: str) -> None:
+    def _write_empty(self, stack: str, proof: Proof, before: str, warning: str) -> None:
         """Replace a state with an empty one and keep a copy."""
         try:
             copied = f" A copy is in {back_up(stack, before)}." if before else ""
@@ -333,12 +338,17 @@ class Teardown:
                 f"{not_written(error)} The state of stack {stack} stays, because it could not be copied."
             )
             return
-        if self._import(stack, empty()):
+        if self._past_locks(stack, partial(write_empty, stack, proof)):
             self.warnings.append(f"{warning}{copied}")
 
 
 def read_inputs(options: TeardownOptions) -> SearchedStacks:
-    """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
+    """Read states, settings and environment. Raises CommandRefusedError for a name that no stack has, or if no project is known."""
+    if options.stack is not None:
+        try:
+            check_stack_name(options.stack)
+        except NamingError as error:
+            raise CommandRefusedError(f"{error} Nothing was deleted.") from None
     found = [states.read(options.stack)] if options.stack else states.all_states()
     # A gateway's network goes after the TPU VMs in it.
     known = searched_stacks(options.stack, sorted(found, key=lambda state: state.is_gateway))
@@ -377,7 +387,7 @@ def guard(options: TeardownOptions) -> ExitCode:
     for sentence in seen.unknown:
         progress(sentence)
     over = [item for item in stacks if item.exceeded]
-    receipts = [_torn_down(options, item, api) for item in over if not _works_again(item, seen.found, api)]
+    receipts = [receipt for item in over if (receipt := _enforced(options, item.owner, api)) is not None]
     answer = seen.answer_about(seen.found)
     if isinstance(answer, Absent):
         progress("no stack of this product has resources in the project")
@@ -420,28 +430,29 @@ def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, 
     }
 
 
-def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi) -> bool:
-    """Return whether an idle stack has had a request since: earlier teardowns may have taken hours."""
-    if not item.is_only_idle:
-        return False
-    same_stack = [
-        one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)
-    ]
-    if spending(api, same_stack, GOOGLE_CLOCK.now())[0].exceeded:
-        return False
-    progress(f"stack {item.owner.stack} is not idle anymore and is kept")
-    return True
-
-
-def _torn_down(options: TeardownOptions, item: StackSpending, api: GoogleApi) -> tuple[Receipt, Path | None]:
-    chosen = replace(options, stack=item.owner.stack)
+def _enforced(options: TeardownOptions, owner: Ownership, api: GoogleApi) -> tuple[Receipt, Path | None] | None:
+    """Search a stack again and tear it down if it still exceeds a limit: earlier teardowns may have taken hours."""
+    chosen = replace(options, stack=owner.stack)
     teardown = Teardown(options=chosen, known=read_inputs(chosen), api=api)
+    teardown.search()
+    now = next(
+        (one for one in spending(api, teardown.leaked, GOOGLE_CLOCK.now()) if one.owner.identity == owner.identity),
+        None,
+    )
+    proof = None if now is None else now.proof
+    if now is None or proof is None:
+        progress(f"stack {owner.stack} exceeds no limit any more and is kept")
+        return None
+    return _torn_down(teardown, now.exceeded, proof)
+
+
+def _torn_down(teardown: Teardown, exceeded: Sequence[str], _proof: Proof) -> tuple[Receipt, Path | None]:
     teardown.run()
-    receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
+    receipt = replace(teardown.receipt(), reasons=tuple(exceeded))
     try:
         return receipt, receipt.write(None)
     except ReceiptError as error:
-        if error.is_lost and not options.as_json:
+        if error.is_lost and not teardown.options.as_json:
             print(json.dumps(receipt.to_json()))
         progress(str(error))
         return receipt, None

@@ -6,6 +6,7 @@ import pulumi
 
 from gemma_serving.cloud.google_calls import GoogleCallError, call
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.resource_types import SERVER_TYPES
 from gemma_serving.planning.settings.secrets import KINDS
 from gemma_serving.stacks.base import Context
@@ -26,7 +27,7 @@ def destroy_old_versions(context: Context) -> None:
             f"projects/{project}/secrets/{base}-{kind.name}" for kind in KINDS if kind.key in context.secrets
         ]:
             try:
-                await _destroy(project, secret)
+                await _destroy_old(project, secret)
             except GoogleCallError as error:
                 pulumi.log.warn(
                     f"Old versions of {secret} could not be destroyed ({error}). The next change tries again."
@@ -36,9 +37,14 @@ def destroy_old_versions(context: Context) -> None:
     bind_types(SERVER_TYPES, pulumi.ResourceHookBinding(after_update=[hook]))
 
 
-async def _destroy(project: str, secret: str) -> None:
+async def _destroy_old(project: str, secret: str) -> None:
     page = await call(_API, f"v1/{secret}/versions?pageSize=100", project=project, limit_s=_LIMIT_S)
     versions = [as_mapping(version) for version in as_sequence(page.get("versions"))]
     names = [str(version["name"]) for version in versions if version.get("state") != "DESTROYED"]
     for name in sorted(names, key=lambda name: int(name.rpartition("/")[2]))[:-_KEPT]:
-        await call(_API, f"v1/{name}:destroy", project=project, limit_s=_LIMIT_S, body={})
+        proof = Proof(claim=f"{secret} has {_KEPT} newer versions than {name}", source=f"GET v1/{secret}/versions")
+        await _destroy(project, name, proof)
+
+
+async def _destroy(project: str, name: str, _proof: Proof) -> None:
+    await call(_API, f"v1/{name}:destroy", project=project, limit_s=_LIMIT_S, body={})

@@ -115,8 +115,8 @@ class Slow:
         body = {"name": self.name, "tpu": {"nodeSpec": [{"node": {"labels": LABELS}}]}, "state": {"state": "ACTIVE"}}
         return google_answer("GET", f"{api}/{path}", body)
 
-    def change(self, verb, api, path, *, parameters):
-        assert (verb, parameters) == ("DELETE", {"force": "true"})
+    def delete(self, api, path, proof, *, parameters):
+        assert (parameters, "name stack x" in proof.claim, self.name in proof.source) == ({"force": "true"}, True, True)
         self.deleted = True
         return google_answer(
             "DELETE", f"{api}/{path}", {"name": f"projects/{PROJECT}/locations/us-east5-a/operations/o"}

@@ -228,7 +228,7 @@ def test_an_answer_of_another_form_proves_nothing(kind, page):
 
 def test_a_policy_of_another_form_is_never_written_back():
     with pytest.raises(ScriptError, match="bindings is not a list"):
-        without({"bindings": {}, "etag": "e"}, [], OURS)
+        without({"bindings": {}, "etag": "e"}, PROJECT_HOLDER, [], OURS)
 
 
 def test_a_region_without_results_is_no_warning():
@@ -314,8 +314,8 @@ def test_a_removal_takes_our_members_out_and_leaves_everything_else():
         binding("roles/viewer", "user:bob@b.com"),
     )
     for current in (before, renamed):
-        after, removed = without(current, grants, OURS)
-        assert removed == 1
+        after, proof = without(current, PROJECT_HOLDER, grants, OURS)
+        assert "grant: projects/p roles/logging.logWriter" in proof.claim, proof
         assert after["bindings"] == [binding("roles/logging.logWriter", "user:bob@b.com"), before["bindings"][1]]
         assert after["etag"] == "BwX="
 
@@ -326,8 +326,9 @@ def test_a_removal_leaves_what_is_another_stacks_by_now_and_the_same_grant_under
     now_and_then = [binding("roles/viewer", member, title=title, expression="true") for title in ("now", "then")]
     before = policy(*now_and_then)
     grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
-    assert without(before, grants, {ACCOUNT: owner("y")}) == (before, 0)
-    assert without(before, grants[:1], OURS) == ({**before, "bindings": now_and_then[1:]}, 1)
+    assert without(before, PROJECT_HOLDER, grants, {ACCOUNT: owner("y")}) == (before, None)
+    after, proof = without(before, PROJECT_HOLDER, grants[:1], OURS)
+    assert (after, proof is None) == ({**before, "bindings": now_and_then[1:]}, False)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -38,6 +40,10 @@ PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
 WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown-by-hand"}
 RELEASE = "release.yml"
 """Its page is docs/authors/releasing.md; tests/authors/release/test_workflow.py compares them."""
+PROGRAM = re.compile(r"(^|[/(])(gemma|pulumi)$|^(scripts|authors|judges|tools|localcloud|gemma_serving)(\.|$)")
+"""A word that names a program or module of the product."""
+OWN_OPTION = re.compile(r"\$\{\w+:\+--[\w-]+=")
+"""The start of an option that is passed only with a value, in one word."""
 UPSTREAM = ("nightly.yml", RELEASE)
 """Workflows that a copy of this repository does not run; docs/authors/releasing.md sets their variables."""
 GOOGLE = set(re.findall(r"vars\.(GCP_\w+)", str(WORKFLOWS)))
@@ -168,8 +174,8 @@ def test_a_deployment_waits_for_an_approval_and_is_checked():
     jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
     preview, deploy = jobs_of["preview"], jobs_of["deploy"]
     assert (preview["environment"], deploy["environment"], deploy["needs"]) == ("plan", "deploy", "preview")
-    assert step_script("deploy.yml", "Deploy") == 'exec .venv/bin/gemma up "$STACK" --yes\n'
-    assert step_script("deploy.yml", "Smoke") == 'exec .venv/bin/gemma smoke "$STACK"'
+    assert step_script("deploy.yml", "Deploy") == 'exec .venv/bin/gemma up --stack="$STACK" --yes\n'
+    assert step_script("deploy.yml", "Smoke") == 'exec .venv/bin/gemma smoke --stack="$STACK"'
     assert [step["name"] for step in deploy["steps"][-3:-1]] == ["Deploy", "Smoke"]
     last = deploy["steps"][-1]
     assert (last["if"], "gemma teardown $STACK" in last["run"]) == ("failure()", True)
@@ -198,9 +204,9 @@ def test_a_deployment_stores_no_artifact():
 PULUMI = r"""#!/bin/sh
 case "$*" in
     "stack ls"*) test -z "$BROKEN" && echo '[{"name": "organization/gemma-serving/a"}, {"name": "b"}, {"name": "of-a-person"}]' ;;
-    *"--stack $DIFFERS") echo "error: no changes were expected for refresh but changes were proposed"; exit 255 ;;
-    *"--stack $UNREADABLE") echo "error: no access"; exit 255 ;;
-    "refresh --preview-only --expect-no-changes --non-interactive --stack "*) echo ok ;;
+    *"--stack=$DIFFERS") echo "error: no changes were expected for refresh but changes were proposed"; exit 255 ;;
+    *"--stack=$UNREADABLE") echo "error: no access"; exit 255 ;;
+    "refresh --preview-only --expect-no-changes --non-interactive --stack="*) echo ok ;;
     *) exit 1 ;;
 esac
 """
@@ -334,21 +340,62 @@ def test_every_step_runs_a_command_that_exists():
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), (name, target)
 
 
-def test_a_teardown_needs_the_name_twice(tmp_path):
-    def run(**environment):
-        done = subprocess.run(
-            ["sh", "scripts/teardown/ci_teardown.sh", str(tmp_path / "x")],
-            cwd=ROOT,
-            env={"PATH": os.environ["PATH"], **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        return done.returncode, done.stderr
+def product_words(script):
+    """Yield the words after each program of the product in a shell script, up to the end of its command."""
+    found = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
+    found.whitespace, found.whitespace_split = " \t\r", True
+    command: list[str] = []
+    for word in [*found, "\n"]:
+        if word.strip("();|&\n"):
+            command.append(word)
+            continue
+        at = next((at for at, one in enumerate(command) if PROGRAM.search(one)), None)
+        if at is not None:
+            yield command[at + 1 :]
+        command = []
 
-    refused = (2, "teardown: STACK and CONFIRM are not the same name; nothing was deleted.\n")
-    assert run(STACK="a", CONFIRM="b") == run(STACK="a") == run(CONFIRM="a") == run() == refused
+
+def read_as_options(script):
+    """Return the words of the product's commands that an input can turn into an option."""
+    pairs = [pair for command in product_words(script) for pair in pairwise(["", *command])]
+    words = [word for before, word in pairs if not before.startswith((">", "<"))]
+    return [word for word in words if word.startswith("$") and word != "$@" and not OWN_OPTION.match(word)]
+
+
+def test_no_script_passes_an_input_as_a_word_that_may_be_an_option():
+    """`--stack="$STACK"` is one word. `"$STACK"` and `--stack "$STACK"` are an option when the name is `--all`."""
+    listed = subprocess.run(["git", "ls-files", "*.sh"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    scripts = [(name, (ROOT / name).read_text()) for name in listed.split()]
+    scripts += [(name, step["run"]) for name, step in steps() if "run" in step]
+    assert sum(1 for _, script in scripts for _ in product_words(script)) > 20
+    assert [(name, found) for name, script in scripts if (found := read_as_options(script))] == []
+    for planted in (
+        'gemma teardown "$STACK"',
+        'x=$(.venv/bin/pulumi up -s "$A")',
+        "python -m scripts.plan \\\n --stack $S",
+    ):
+        assert read_as_options(planted), planted
+
+
+def test_a_teardown_by_hand_runs_for_a_stack_name_given_twice_and_for_nothing_else(tmp_path):
+    script, gemma = tmp_path / "scripts" / "teardown" / "ci_teardown.sh", tmp_path / ".venv" / "bin" / "gemma"
+    for path, text in (
+        (script, (ROOT / "scripts" / "teardown" / "ci_teardown.sh").read_text()),
+        (gemma, '#!/bin/sh\necho "$@"\n'),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(**environment):
+        words, environment = ["sh", str(script), "out/x"], {"PATH": os.environ["PATH"], **environment}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout, "nothing was deleted" in done.stderr
+
+    assert run(STACK="l4-qat", CONFIRM="l4-qat") == (0, "teardown --stack=l4-qat --yes --receipt=out/x\n", False)
+    hostile = ("--all", "-x", "--over-limit", "../x", "a;id", "", "\n", "a\n--all", "a b", "$(id)", "A", "1")
+    given = [(name, name) for name in hostile] + [("a", "b"), ("a", ""), ("", "a")]
+    assert {(2, "", True)} == {run(STACK=stack, CONFIRM=confirm) for stack, confirm in given} | {run()}
     assert set(triggers(WORKFLOWS["teardown.yml"])) == {"workflow_dispatch"}
 
 

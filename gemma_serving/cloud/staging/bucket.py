@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_session import NoConnectionError, RejectedLoginError, open_session
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.proof import Proof
 
 MOST_SOURCES: Final = 32
 """Maximum objects per compose (Cloud Storage, Composite objects)."""
@@ -148,8 +149,8 @@ class WeightsBucket:
         with storage_errors(f"{source_bucket} or gs://{self.name}"):
             return self._written(name, write, source.size_bytes, source.crc32c, sha256)
 
-    def delete(self, item: BucketObject) -> None:
-        """Delete an object unless it no longer exists or has changed."""
+    def delete(self, item: BucketObject, _proof: Proof) -> None:
+        """Delete an object unless it no longer exists or has another generation than the one that was read."""
         from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
 
         with storage_errors(self.name):

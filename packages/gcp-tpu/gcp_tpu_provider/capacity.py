@@ -29,6 +29,7 @@ from gcp_tpu_provider.tpu_api import (
     IN_QUEUE,
     TRIED_WITHOUT_FORCE,
     LongRunningOperation,
+    OwnResource,
     QueuedResourceInfo,
 )
 
@@ -506,7 +507,8 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
     problem = refused_in = ""
     while True:
         found = await operation.api.find_queued_resource(record.name)
-        if found is None or not operation.is_ours(found, record):
+        own = None if found is None else operation.own(found, record)
+        if found is None or own is None:
             operation.record = None
             return True
         record.observe(found)
@@ -522,17 +524,17 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
         elif found.state != DELETING:
             force = found.state not in TRIED_WITHOUT_FORCE or found.state == refused_in
             refused_in = found.state
-            long_running, problem = await _request_deletion(operation, found, force=force)
+            long_running, problem = await _request_deletion(operation, own, force=force)
         await operation.report_progress(f"{readable(timer.seconds())} {record.zone} deleting, {_short(found.state)}")
         await timer.pause()
 
 
 async def _request_deletion(
-    operation: ResourceOperation, found: QueuedResourceInfo, *, force: bool
+    operation: ResourceOperation, own: OwnResource, *, force: bool
 ) -> tuple[LongRunningOperation | None, str]:
     """Return the deletion, or None and Google's message if the deletion does not fit the state."""
     try:
-        return await operation.api.delete_queued_resource(found.name, force=force, request_id=str(uuid4())), ""
+        return await operation.api.delete_queued_resource(own, force=force, request_id=str(uuid4())), ""
     except GoogleError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None, ""

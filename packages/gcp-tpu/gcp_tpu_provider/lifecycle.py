@@ -155,7 +155,7 @@ async def read(
         found = await renewal.inherit(operation, state, found)
         record = operation.owned_record()
         record.observed |= operation.renewal_outputs()
-    if found is None or (record is not None and not operation.is_ours(found, record)):
+    if found is None or (record is not None and operation.own(found, record) is None):
         return None
     fresh = record or ResourceRecord(zone=found.zone, name=found.name)
     if found.zone != fresh.zone:  # the resource in the state is gone, and ours is in another zone

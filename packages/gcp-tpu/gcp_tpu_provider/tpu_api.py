@@ -140,6 +140,13 @@ class QueuedResourceInfo:
         return tuple(f"{parent}/nodes/{node.node_id}" for node in self.nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnResource:
+    """Full name of a queued resource or instance that was read as this Pulumi resource's. Each deletion takes one; only `ResourceOperation.own` makes it."""
+
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
     """A TPU VM as reported by Google. `deadline` is the time of its deletion (RFC 3339), empty without a run limit."""
@@ -246,10 +253,10 @@ class TpuApi:
         raw = await find(self.transport, f"v2alpha1/{name}")
         return None if raw is None else _queued_resource(raw, name)
 
-    async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:
+    async def delete_queued_resource(self, own: OwnResource, *, force: bool, request_id: str) -> LongRunningOperation:
         """Request the deletion. `force` deletes the nodes too."""
         query = {"requestId": request_id, **({"force": "true"} if force else {})}
-        return _operation(await self.transport.call("DELETE", f"v2alpha1/{name}", query=query))
+        return _operation(await self.transport.call("DELETE", f"v2alpha1/{own.name}", query=query))
 
     async def find_node(self, name: str) -> NodeInfo | None:
         """Return the node, or None if none has this name."""

@@ -449,8 +449,25 @@ def test_an_interruption_deletes_what_was_created(run, own_client, monkeypatch):
     assert names(own_client) == before
 
 
-def test_a_clean_up_deletes_what_has_name_and_mark_and_nothing_else(run, own_client):
+def test_a_clean_up_deletes_what_has_name_and_mark_of_its_own_runs_and_nothing_else(
+    run, own_client, tmp_path, monkeypatch
+):
+    """At the same time, a colleague's evening may use the project and the folder."""
+    (tmp_path / "tried.journal").write_text(json.dumps({"project": PROJECT, "runs": ["0a0a0a"]}))
+    (tmp_path / "Pulumi.try-l4.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(tmp_path)
+    commands = []
+    monkeypatch.setattr(
+        "localcloud.trials.product.Product.tear_down", lambda _self, stack: commands.append(stack) or ""
+    )
     own_client.ok("POST", SECRETS, SECRET_OF_A_RUN, secretId="localcloud-try-0a0a0a1")
+    of_others = {
+        "localcloud-try-0b0b0b1": {"localcloud-try": "0b0b0b"},
+        "localcloud-try-0a0a0a2": {"localcloud-try": "0b0b0b"},
+        "localcloud-try-0b0b0b2": {"localcloud-try": "0a0a0a"},
+    }
+    for name, labels in of_others.items():
+        own_client.ok("POST", SECRETS, {**SECRET_OF_A_RUN, "labels": labels}, secretId=name)
     for name in ("localcloud-try-of-a-person", "weights"):
         own_client.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId=name)
     own_client.ok("POST", SECRETS, SECRET_OF_A_RUN, secretId="marked-only")
@@ -458,7 +475,11 @@ def test_a_clean_up_deletes_what_has_name_and_mark_and_nothing_else(run, own_cli
     assert code == 0
     assert "could not check" in text
     assert "localcloud-try-of-a-person" in text
-    assert names(own_client) >= {"localcloud-try-of-a-person", "weights", "marked-only"}
+    assert names(own_client) >= {"localcloud-try-of-a-person", "weights", "marked-only", *of_others}
+    assert all(
+        f'gcloud auth print-access-token)" {API.replace("PROJECT", PROJECT)}/{name}`' in text for name in of_others
+    )
+    assert commands == []
     assert "localcloud-try-0a0a0a1" not in names(own_client)
 
 

@@ -269,6 +269,7 @@ class _TrialRun:
         interrupted = False
         try:
             self._journal.is_open = True
+            self._journal.runs.append(runner.run)
             self._journal.write()
             for number, (each, judgement) in enumerate(self._judgements(runner, plan), start=1):
                 self._found.append((each, judgement))

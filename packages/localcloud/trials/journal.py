@@ -24,6 +24,8 @@ class Journal:
     """Trial or stack -> its maximum cost, once for each start."""
     later: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """Entry -> the words of its requests, for the second run."""
+    runs: list[str] = field(default_factory=list[str])
+    """Ids of the runs of this evening. Only what carries one of them is deleted."""
     stacks: list[str] = field(default_factory=list[str])
     """Stacks that may be deployed."""
     apis_off: list[str] = field(default_factory=list[str])

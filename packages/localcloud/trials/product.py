@@ -60,6 +60,10 @@ class Product:
     def deploy(self, stack: str) -> ApiReply:
         """Write the stack's settings file, and deploy it. Return the first failed command's reply, or the deployment's."""
         row = part(STACKS, stack)
+        found = self.run(("gemma", "teardown", stack, "--dry-run"))
+        if not (found.is_accepted or "not found" in found.message):
+            why = f"stack {stack} may be another evening's, and was not changed: {found.message}"
+            return ApiReply(status=0, message=why, body=found.body)
         self.journal.spend(stack, float(row["usd"]))
         self.journal.set("stacks", stack, exists=True)
         reply = self.run(("gemma", "new", stack, "--like", str(row["like"]), "--force"))
@@ -91,8 +95,8 @@ def settings_file(stack: str) -> Path:
 
 
 def left_stacks(journal: Journal) -> list[str]:
-    """Return the stacks that an earlier run may have left."""
-    return [stack for stack in STACKS if stack in journal.stacks or settings_file(stack).exists()]
+    """Return the stacks that a run of this journal may have left."""
+    return [stack for stack in STACKS if stack in journal.stacks]
 
 
 def _last_object(output: str) -> Mapping[str, object]:

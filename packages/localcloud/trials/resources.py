@@ -5,7 +5,8 @@ without the marker is not owned and is left alone. If the server chooses the id,
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -38,6 +39,7 @@ KINDS: Final = {name: Kind(**row) for name, row in part(_TABLES, "kinds").items(
 FIRST_TO_GO: Final = tuple(reversed(("networks", "subnetworks", *(name for name in KINDS if "network" not in name))))
 """The deletion order: users of a network before the network."""
 _FIXTURES: Final = part(_TABLES, "fixtures")
+_LOGIN: Final = '"Authorization: Bearer $(gcloud auth print-access-token)"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ class TrialResource:
         return not self.kind.has_server_id or bool(self.id)
 
     @property
+    def delete_url(self) -> str:
+        """Return the URL of its deletion."""
+        return self.url + (f"?{self.kind.delete_query}" if self.kind.delete_query else "")
+
+    @property
     def url(self) -> str:
         """Return its own URL, or its collection's with its display name if its id is unknown."""
         if not self.is_identified:
@@ -67,6 +74,13 @@ class TrialResource:
             project = self.collection.split("/projects/")[1].split("/")[0]
             name = f"{name}@{project}.iam.gserviceaccount.com"
         return f"{self.collection}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnResource:
+    """A resource that a run of this journal created, by its own request, or by the run's id in name and mark. Each deletion takes one."""
+
+    resource: TrialResource
 
 
 def created_by(method: str, url: str, body: str | None, answer: object = None) -> TrialResource | None:
@@ -139,30 +153,35 @@ def fixture_collections(project: str) -> frozenset[str]:
     return frozenset(str(row["url"]).replace("PROJECT", project) for row in _FIXTURES.values())
 
 
-def own_items(url: str, answer: object) -> tuple[list[TrialResource], list[str]]:
-    """Return the resources of a listing that trials created, and the names that only look like theirs."""
+def own_items(url: str, answer: object, runs: Collection[str]) -> tuple[list[OwnResource], list[str]]:
+    """Return the resources of a listing that these runs created, and a sentence about each that only looks like theirs."""
     collection = collection_of(url)
     kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
-    own: list[TrialResource] = []
+    own: list[OwnResource] = []
     foreign: list[str] = []
     for item in map(as_object, as_list(as_object(answer).get(kind.items))):
         chosen = _last(item)
         name = str(item.get(kind.name_at) or "") if kind.has_server_id else chosen
         if not name.startswith(PREFIX):
             continue
-        if kind.mark_at and not _has_mark(kind, item):
-            foreign.append(f"{collection}/{chosen}")
+        found = TrialResource(collection=collection, kind=kind, name=name, id=chosen if kind.has_server_id else "")
+        is_named = any(name.startswith(PREFIX + run) for run in runs)
+        if is_named and (not kind.mark_at or _mark(kind, item) in runs):
+            own.append(OwnResource(found))
         else:
-            own.append(
-                TrialResource(collection=collection, kind=kind, name=name, id=chosen if kind.has_server_id else "")
+            command = f"curl -X DELETE -H {_LOGIN} {shlex.quote(found.delete_url)}"
+            foreign.append(
+                f"{found.url}: no run of this journal has its name and label. If no run uses it, run `{command}`"
             )
     return own, foreign
 
 
-def _has_mark(kind: Kind, item: Mapping[str, object]) -> bool:
+def _mark(kind: Kind, item: Mapping[str, object]) -> str:
+    """Return the id of the run in a resource's label or description; empty without one."""
     if kind.mark_at[-1] in {"labels", "userLabels"}:
-        return MARK in as_object(item.get(kind.mark_at[-1]))
-    return str(item.get("description") or "").startswith(MARK + " ")
+        return str(as_object(item.get(kind.mark_at[-1])).get(MARK) or "")
+    word, _, run = str(item.get("description") or "").partition(" ")
+    return run if word == MARK else ""
 
 
 def parsed(body: str | None) -> object:

@@ -4,7 +4,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -25,7 +25,7 @@ from localcloud.trials.requests_of_entries import (
     Tomorrow,
     TrialPause,
 )
-from localcloud.trials.resources import TrialResource
+from localcloud.trials.resources import OwnResource, TrialResource
 from localcloud.trials.sending import ApiReply, Sender
 
 _GONE_LIMIT_S: Final = 600
@@ -158,7 +158,7 @@ class Runner:
             self.world.report(f"deleting {len(self._owned)} resources of this run")
         ordered = sorted(self._owned, key=lambda each: _turn(each.collection))
         for created in ordered:
-            self.delete(created)
+            self.delete(OwnResource(created))
         for stack in left_stacks(self.world.product.journal):
             self._tear_down(stack)
 
@@ -207,7 +207,7 @@ class Runner:
         finally:
             self.enable_again()
             for created in self._owned[before:]:
-                self.delete(created)
+                self.delete(OwnResource(created))
 
     def _steps(self, trial: LedgerTrial, steps: Sequence[Step], values: dict[str, str]) -> Judgement:
         expected = trial.expected
@@ -280,7 +280,7 @@ class Runner:
             return f"{api} was not disabled: the regions could not be listed ({regions.summary})"
         for name, kind in ((name, kind) for name in names for kind in ("services", "jobs")):
             listed = self.world.sender.send("GET", f"{root}/v2/{project}/locations/{name}/{kind}")
-            own, foreign = resources.own_items(f"{root}/{kind}", listed.body)
+            own, foreign = resources.own_items(f"{root}/{kind}", listed.body, self.runs)
             found = as_list(as_object(listed.body).get(kind))
             if (
                 not listed.is_accepted
@@ -358,16 +358,21 @@ class Runner:
             self._failed[word] = Judgement(verdict="unknown", answered="", why=f"the {word.lower()} did not appear")
         return name
 
-    def delete(self, created: TrialResource) -> None:
+    @property
+    def runs(self) -> Collection[str]:
+        """Return the ids of the evening's runs, with this one's."""
+        return {self.run, *self.world.product.journal.runs}
+
+    def delete(self, own: OwnResource) -> None:
         """Delete a resource and wait until it is gone."""
+        created = own.resource
         if not created.is_identified:
             self._delete_by_name(created)
             return
-        url = created.url + (f"?{created.kind.delete_query}" if created.kind.delete_query else "")
         for _ in self._looks(_GONE_LIMIT_S):
             if created.collection.endswith("/b"):
-                self._empty(created)
-            reply = self.world.sender.send("DELETE", url)
+                self._empty(own)
+            reply = self.world.sender.send("DELETE", created.delete_url)
             if reply.status == _MISSING or self._is_gone(created):
                 if created in self._owned:
                     self._owned.remove(created)
@@ -385,12 +390,13 @@ class Runner:
             self.left.append(created.url)
             self.world.report(f"NOT found, so not deleted: {created.url}")
             return
-        for each in resources.own_items(created.collection, reply.body)[0]:
-            if each.name == created.name:
-                self.delete(each)
+        for own in resources.own_items(created.collection, reply.body, self.runs)[0]:
+            if own.resource.name == created.name:
+                self.delete(own)
 
-    def _empty(self, bucket: TrialResource) -> None:
+    def _empty(self, own: OwnResource) -> None:
         """Delete the objects of a bucket that a trial created."""
+        bucket = own.resource
         listed = self.world.sender.send("GET", f"{bucket.url}/o")
         for item in map(as_object, as_list(as_object(listed.body).get("items"))):
             self.world.sender.send("DELETE", f"{bucket.url}/o/{quote(str(item.get('name')), safe='')}")
@@ -406,7 +412,10 @@ class Runner:
 
 
 def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> tuple[list[str], list[str]]:
-    """Search collections for resources that trials created, and optionally delete them. Return the URLs of leaked resources and the failed checks."""
+    """Search collections for resources that runs of the journal created, and optionally delete them.
+
+    Return the URLs of leaked resources, and the failed checks with the resources of other runs.
+    """
     runner = Runner(world=world)
     left: list[str] = []
     unknown: list[str] = []
@@ -416,16 +425,16 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
             if reply.status != _MISSING:
                 unknown.append(f"{resources.collection_of(url)}: {reply.summary}")
             continue
-        own, foreign = resources.own_items(url, reply.body)
-        unknown += [f"{each}: named like a trial's resource but without its label; check it" for each in foreign]
+        found, foreign = resources.own_items(url, reply.body, runner.runs)
+        unknown += foreign
         if as_object(reply.body).get("nextPageToken"):
             unknown.append(f"{resources.collection_of(url)}: only the first page was read")
-        for each in own:
+        for own in found:
             if delete:
-                world.report(f"deleting {each.url}")
-                runner.delete(each)
+                world.report(f"deleting {own.resource.url}")
+                runner.delete(own)
             else:
-                left.append(each.url)
+                left.append(own.resource.url)
     return left + runner.left, unknown
 
 

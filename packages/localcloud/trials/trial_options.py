@@ -30,7 +30,9 @@ def add_parser(commands: _Parsers) -> None:
         metavar="ID",
         help="run only this entry, even if already tried; repeatable",
     )
-    parser.add_argument("--clean-up", action="store_true", help="only delete resources that an earlier run leaked")
+    parser.add_argument(
+        "--clean-up", action="store_true", help="only delete resources that earlier runs of this journal leaked"
+    )
     parser.add_argument("--second-run", action="store_true", help="only run the parts that need another day")
     parser.add_argument(
         "--record",

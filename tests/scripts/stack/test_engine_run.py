@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.runner import PulumiFailedError
 from gemma_serving.scripts.stack import engine_run
@@ -44,7 +45,11 @@ def engine(monkeypatch, tmp_path):
 
 
 def destroyed(verb="destroy", steps=2):
-    engine_run.change("x", verb, name="teardown", steps=steps, after_failure="Then this.")
+    words = {"name": "teardown", "steps": steps, "after_failure": "Then this."}
+    if verb == "destroy":
+        engine_run.destroy("x", Proof(claim="a test's", source="none"), **words)
+    else:
+        engine_run.change("x", verb, **words)
 
 
 BEGIN, DONE = deletes("resourcePreEvent"), deletes("resOutputsEvent")

@@ -170,7 +170,7 @@ def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
     monkeypatch.setattr(removal, "spending", spending)
     code, report, said, _ = guarded(desk)
     assert (code, report["receipts"], len(answers)) == (ExitCode.DONE, [], 2)
-    assert "stack x is not idle anymore and is kept" in said
+    assert "stack x exceeds no limit any more and is kept" in said
 
 
 def test_an_instance_of_compute_engine_reports_it_too(desk):

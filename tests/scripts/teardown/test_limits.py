@@ -9,6 +9,7 @@ from gemma_serving.cloud.search import Scope, search
 from gemma_serving.cloud.spending import spending
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.scripts.teardown import removal
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
 from tests.polling import until
@@ -101,6 +102,17 @@ def test_the_guard_takes_down_what_exceeds_its_limits_and_nothing_else(desk):
     assert not [name for name in left - theirs if "gemma-x" in name]
     assert {name for name in kept if "gemma-y" in name or "gemma-z" in name} <= left
     assert policy <= desk.world.policy()
+
+
+def test_a_stack_that_is_within_its_limits_when_its_turn_comes_is_kept(desk):
+    """Its server was replaced while the guard tore down other stacks, which may take hours."""
+    desk.machine(limits=StackLimits(max_age_s=3600))
+    before, known, hours = desk.world.resources(), removal.spending, [10, 0, 0]
+    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(hours[0]))
+    desk.monkeypatch.setattr(removal, "spending", lambda *given: (known(*given), hours.pop(0))[0])
+    code, report, said = desk.run("--over-limit", "--yes", stack=None)
+    assert (code, report["receipts"], desk.world.resources()) == (ExitCode.DONE, [], before)
+    assert "stack x exceeds no limit any more and is kept" in said
 
 
 def test_a_wrong_clock_of_this_machine_neither_takes_down_nor_spares_a_stack(desk):

@@ -399,7 +399,7 @@ class FakeEngine:
         self.resources = [{**network, "protect": True}] if protect else [network]
         desk.monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
         desk.monkeypatch.setattr(runner, "query", self.query)
-        desk.monkeypatch.setattr(engine_run, "change", self.change)
+        desk.monkeypatch.setattr(engine_run, "destroy", self.destroy)
 
     def query(self, arguments, **_):
         self.calls.append(" ".join(arguments[:2]))
@@ -407,8 +407,9 @@ class FakeEngine:
             self.resources = json.loads(Path(arguments[-1]).read_text())["deployment"]["resources"]
         return json.dumps({"version": 3, "deployment": {"resources": self.resources}})
 
-    def change(self, _stack, *arguments, after_failure, **_):
-        self.calls.append(" ".join(arguments))
+    def destroy(self, _stack, proof, *options, after_failure, **_):
+        assert f"the state of stack {STACK} names" in proof.claim
+        self.calls.append(" ".join(["destroy", *options]))
         if self.failures:
             raise runner.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
         assert not any(item.get("protect") for item in self.resources)

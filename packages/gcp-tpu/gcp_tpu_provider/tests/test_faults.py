@@ -1,9 +1,11 @@
 """Partial creations, lost answers, strangers, interruptions: whatever happens, the id is in the state or nothing of ours exists."""
 
 import asyncio
+import itertools
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +15,7 @@ from pulumi.runtime.proto import provider_pb2
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, Context, FakeEngine, wanted
 
@@ -489,3 +492,13 @@ def test_whatever_the_order_of_faults_the_id_is_in_the_state_or_nothing_exists(
     cloud.faults.clear()
     engine.destroy()
     assert cloud.queued == {}, "what the state names is all there is"
+
+
+def test_a_resource_without_label_and_creation_time_is_nobodys() -> None:
+    """Two missing creation times are no match."""
+    operation, times = cast("Any", SimpleNamespace(owns=lambda _: False)), ("", "2026-11-01T00:00:00Z")
+    for found, recorded in itertools.product(times, times):
+        resource = cast("Any", SimpleNamespace(name="projects/p/x", create_time=found))
+        record = cast("Any", SimpleNamespace(observed={"createTime": recorded}))
+        own = ResourceOperation.own(operation, resource, record)
+        assert (own is not None) == (found == recorded != ""), (found, recorded)
