@@ -12,10 +12,16 @@ EXAMPLES: Final = PACKAGE / "examples"
 """Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
 
 
-def read_regular(path: Path) -> str:
-    """Return the text of a file. Raises OSError, also for a pipe or a device, which may have no end, and UnicodeDecodeError."""
+MOST_BYTES: Final = 2**20
+"""Maximum size of a settings file. A parser of YAML takes about a second for it."""
+
+
+def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a file. Raises OSError, also for a pipe, a device or a larger file, and UnicodeDecodeError."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if (size := path.stat().st_size) > most_bytes:
+        raise OSError(errno.EINVAL, f"it has {size:,} bytes, at most {most_bytes:,} are allowed", str(path))
     return path.read_text(encoding="utf-8")
 
 
