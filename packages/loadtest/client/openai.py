@@ -7,12 +7,12 @@ Every call has a timeout. The benchmark's load generator has a separate reader (
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -35,6 +35,9 @@ from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import METRICS_PATHS, Scrape, merged, parse_metrics
 from loadtest.client.proxy import LOOPBACK
 from loadtest.client.urls import plain_url, socket_path
+
+BODY_LIMIT_BYTES: Final = 2**27
+"""Maximum size of a response, decompressed. A stream has about 250 bytes per token, so half a million tokens."""
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, which allows timely token renewal."""
@@ -127,7 +130,7 @@ def connector_of(socket: str | None) -> aiohttp.BaseConnector:
 def call_once(
     base_url: str, headers: Headers, method: str, path: str, *, body: object = None, limit_s: float
 ) -> ServerAnswer:
-    """Send one request from code without an event loop, and return the whole response. Raises UnreachableError."""
+    """Send one request from code without an event loop, and return the whole response. Raises ServerError."""
 
     async def call() -> ServerAnswer:
         async with OpenAIClient(base_url, headers) as client:
@@ -192,6 +195,18 @@ class OpenAIClient:
             allow_redirects=False,
         )
 
+    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """Yield the decompressed bytes of a body. Raises ServerError above BODY_LIMIT_BYTES."""
+        size = 0
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            if size > BODY_LIMIT_BYTES:
+                raise ServerError(
+                    f"{response.method} {self.base_url}{response.url.path} sent more than {BODY_LIMIT_BYTES // 2**20} MiB, which is no "
+                    "response of a model server. Check the address."
+                )
+            yield piece
+
     async def request(
         self,
         method: str,
@@ -204,13 +219,13 @@ class OpenAIClient:
     ) -> ServerAnswer:
         """Send one request, with `extra` headers, and read the whole response, regardless of its status.
 
-        Raises UnreachableError if no complete response arrived within `limit_s` seconds.
+        Raises UnreachableError if no complete response arrived within `limit_s` seconds, and ServerError if it is too large.
         """
         sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous, extra=extra)
         start_s = time.monotonic()
         try:
             async with sending as response:
-                raw = await response.read()
+                raw = b"".join([piece async for piece in self._pieces(response)])
                 return ServerAnswer(
                     status=response.status,
                     body=decoded(raw),
@@ -280,9 +295,9 @@ class OpenAIClient:
         try:
             async with sending as response:
                 if response.status != HTTPStatus.OK:
-                    raw = await response.read()
+                    raw = b"".join([piece async for piece in self._pieces(response)])
                     raise ServerError(f"the stream of {path} returned {response.status}: {error_message(decoded(raw))}")
-                async for data in response.content.iter_any():
+                async for data in self._pieces(response):
                     reader.feed(data)
                 return reader.finish(
                     content_type=response.headers.get("content-type", ""),
@@ -316,7 +331,11 @@ class _StreamReader:
 
     def feed(self, data: bytes) -> None:
         now_s = time.monotonic() - self._start_s
-        for payload in self._split.feed(data):
+        try:
+            payloads = self._split.feed(data)
+        except ValueError as error:
+            raise ServerError(f"{error}, which is no response of a model server. Check the address.") from None
+        for payload in payloads:
             if payload == DONE:
                 self._done = True
                 continue

@@ -349,6 +349,8 @@ class WireConnection(asyncio.BufferedProtocol):
         while data:
             line, found, data = data.partition(CRLF)
             if not found:
+                if len(line) > HEAD_LIMIT:
+                    raise _ProtocolError("a line of the trailer is too long")
                 self._rest = line
                 return
             if not line:
@@ -367,7 +369,10 @@ class WireConnection(asyncio.BufferedProtocol):
             return
         if current.error is not None and current.error in NOT_READ:
             return
-        payloads = self._split.feed(data)
+        try:
+            payloads = self._split.feed(data)
+        except ValueError as error:
+            raise _ProtocolError(str(error)) from None
         if current.payloads is not None:
             current.payloads += payloads
         for payload in payloads:
