@@ -142,10 +142,9 @@ def _body_of(response: "requests.Response") -> bytes:
     for piece in response.iter_content(2**16):
         body += piece
         if len(body) > _BODY_LIMIT_BYTES or time.monotonic() > end_s:
-            raise NotJsonError(
-                f"{response.url.partition('?')[0]} sent {len(body):,} bytes without an end. At most {_BODY_LIMIT_BYTES:,} bytes in "
-                f"{_BODY_LIMIT_S:.0f} s are read. Check what responds at {host_of(response.url)}, such as a proxy."
-            )
+            limits = f"At most {_BODY_LIMIT_BYTES // 2**20} MiB in {_BODY_LIMIT_S:.0f} s are read"
+            place = response.url.partition("?")[0]
+            raise NotJsonError(f"{place} sent {len(body):,} bytes without an end. {limits}. Check what responds there.")
     return bytes(body)
 
 

@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
-import requests
-from requests.adapters import BaseAdapter
 
 from gemma_serving.cloud import google_session
 from gemma_serving.cloud.google_session import NotJsonError, sent
@@ -52,33 +51,19 @@ def test_every_session_of_a_command_names_its_project():
     assert found == set(WITHOUT_A_PROJECT)
 
 
-class Endless(BaseAdapter):
-    """Transport whose responses have no end: a piece each `piece_s` seconds of the clock."""
+@pytest.mark.parametrize(("piece_s", "pieces"), [(0, 1025), (100, 4)])
+def test_a_response_without_an_end_is_one_sentence(monkeypatch, piece_s, pieces):
+    read = []
 
-    def __init__(self, clock, piece_s):
-        super().__init__()
-        self.clock, self.piece_s, self.read_bytes = clock, piece_s, 0
+    def endless(size):
+        while True:
+            read.append(size)
+            yield b" " * size
 
-    def send(self, request, **_):
-        answer = requests.Response()
-        answer.status_code, answer.url, answer.raw = 200, request.url, self
-        return answer
-
-    def read(self, size):
-        self.clock[0] += self.piece_s
-        self.read_bytes += size
-        return b" " * size
-
-    def close(self): ...
-
-
-@pytest.mark.parametrize(("piece_s", "most_bytes"), [(0, 2**26 + 2**16), (100, 2**18)])
-def test_a_response_without_an_end_is_one_sentence(monkeypatch, piece_s, most_bytes):
-    clock, session = [0.0], requests.Session()
-    monkeypatch.setattr(google_session, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    endless = Endless(clock, piece_s)
-    session.mount("https://", endless)
-    said = r"^https://run\.googleapis\.com/v2/x sent [\d,]+ bytes without an end\. At most 67,108,864 bytes in 300 s are read\. Check"
+    monkeypatch.setattr(google_session, "time", SimpleNamespace(monotonic=lambda: len(read) * piece_s))
+    answer = MagicMock(url="https://run.googleapis.com/v2/x?key=1", iter_content=endless)
+    answer.__enter__.return_value = answer
+    said = r"^https://run\.googleapis\.com/v2/x sent [\d,]+ bytes without an end\. At most 64 MiB in 300 s are read\. Check"
     with pytest.raises(NotJsonError, match=said):
-        sent(session, "GET", "https://run.googleapis.com/v2/x?key=1")
-    assert endless.read_bytes <= most_bytes
+        sent(Mock(**{"request.return_value": answer}), "GET", answer.url)
+    assert len(read) == pieces

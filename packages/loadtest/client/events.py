@@ -21,6 +21,17 @@ MESSAGE_LIMIT: Final = 300
 """Maximum characters of a server's message in reports."""
 
 
+class ServerError(Exception):
+    """The server's response is not usable. The message is one sentence about it."""
+
+
+def oversized(what: str, limit_bytes: int) -> ServerError:
+    """Return the error of a response that no model server sends."""
+    return ServerError(
+        f"{what} has more than {limit_bytes // 2**20} MiB. Check that a model server is at this address."
+    )
+
+
 def decode_rate(tokens: int | None, first_s: float | None, last_s: float | None) -> float | None:
     """Return the output tokens after the first, divided by their time; None with fewer than two, or if one is unknown."""
     if tokens is None or tokens <= 1 or first_s is None or last_s is None:
@@ -226,7 +237,7 @@ class EventSplitter:
         """Bytes of the event's lines."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads completed by `data`, in order. Raises ValueError for an event above EVENT_LIMIT_BYTES."""
+        """Return the payloads completed by `data`, in order. Raises ServerError for an event above EVENT_LIMIT_BYTES."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         found: list[bytes] = []
@@ -244,7 +255,7 @@ class EventSplitter:
             elif line.startswith(b"event:"):
                 self._is_error = line[6:].strip() == b"error"
         if self._size + len(self._rest) > EVENT_LIMIT_BYTES:
-            raise ValueError(f"an event of the stream has more than {EVENT_LIMIT_BYTES // 2**20} MiB")
+            raise oversized("An event of the stream", EVENT_LIMIT_BYTES)
         return found
 
     @property

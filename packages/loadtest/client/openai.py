@@ -23,11 +23,13 @@ from loadtest.client.events import (
     ChatMessage,
     Delta,
     EventSplitter,
+    ServerError,
     Usage,
     decode_rate,
     decoded,
     error_message,
     joined,
+    oversized,
     parse_event,
     parse_usage,
 )
@@ -41,10 +43,6 @@ BODY_LIMIT_BYTES: Final = 2**27
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, which allows timely token renewal."""
-
-
-class ServerError(Exception):
-    """The server's response is not usable. The message is one sentence about it."""
 
 
 class UnreachableError(ServerError):
@@ -201,10 +199,7 @@ class OpenAIClient:
         async for piece in response.content.iter_any():
             size += len(piece)
             if size > BODY_LIMIT_BYTES:
-                raise ServerError(
-                    f"{response.method} {self.base_url}{response.url.path} sent more than {BODY_LIMIT_BYTES // 2**20} MiB, which is no "
-                    "response of a model server. Check the address."
-                )
+                raise oversized(f"The response of {self.base_url}{response.url.path}", BODY_LIMIT_BYTES)
             yield piece
 
     async def request(
@@ -331,11 +326,7 @@ class _StreamReader:
 
     def feed(self, data: bytes) -> None:
         now_s = time.monotonic() - self._start_s
-        try:
-            payloads = self._split.feed(data)
-        except ValueError as error:
-            raise ServerError(f"{error}, which is no response of a model server. Check the address.") from None
-        for payload in payloads:
+        for payload in self._split.feed(data):
             if payload == DONE:
                 self._done = True
                 continue

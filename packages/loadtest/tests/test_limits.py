@@ -5,6 +5,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,18 +79,17 @@ def test_a_client_stops_at_its_limit(url: str, path: str, is_stream: bool, monke
     with pytest.raises(ServerError) as caught:
         asyncio.run(ask())
     assert not isinstance(caught.value, openai.UnreachableError), "another attempt ends the same way"
-    whole = f"{url}{path} sent more than {LIMIT // 2**20} MiB"
-    one = f"an event of the stream has more than {EVENT_LIMIT_BYTES // 2**20} MiB"
+    whole = f"The response of {url}{path} has more than {LIMIT // 2**20} MiB."
+    one = f"An event of the stream has more than {EVENT_LIMIT_BYTES // 2**20} MiB."
     is_event = is_stream and path != "/events"
-    assert (one if is_event else whole) in str(caught.value)
-    assert str(caught.value).endswith(", which is no response of a model server. Check the address.")
+    assert str(caught.value).startswith(one if is_event else whole)
     assert sum(read) <= (2 * EVENT_LIMIT_BYTES if is_event else LIMIT)
 
 
 def test_an_event_of_the_largest_size_is_read_and_a_larger_one_is_not():
     largest = b"data:" + b"x" * (EVENT_LIMIT_BYTES - 5)
     assert EventSplitter().feed(largest + b"\n\n" + largest + b"\n\n") == [largest[5:]] * 2
-    with pytest.raises(ValueError, match="an event of the stream has more than 1 MiB"):
+    with pytest.raises(ServerError, match="An event of the stream has more than 1 MiB"):
         EventSplitter().feed(largest + b"x")
 
 
@@ -97,15 +97,9 @@ def test_an_event_of_the_largest_size_is_read_and_a_larger_one_is_not():
 def test_the_load_generator_stops_as_well(body: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "EVENT_LIMIT_BYTES", PIECE)
 
-    class Transport(asyncio.Transport):
-        def write(self, data: object) -> None: ...
-        def abort(self) -> None: ...
-        def is_closing(self) -> bool:
-            return False
-
     async def exchange() -> str | None:
         connection = WireConnection()
-        connection.connection_made(Transport())
+        connection.connection_made(Mock(asyncio.Transport, is_closing=lambda: False))
         found, done = connection.exchange(b"POST")
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
         framing = b"transfer-encoding: chunked\r\n\r\n" if body.startswith(b"0") else b"\r\n"
