@@ -15,7 +15,6 @@ from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import owner_of
 from gemma_serving.contracts.naming import Names
-from gemma_serving.contracts.plain_text import for_terminal
 
 Verdict = Literal["fires", "silent", "unknown"]
 Item = Mapping[str, object]
@@ -166,11 +165,11 @@ def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert |
     content = str(as_mapping(policy.get("documentation")).get("content") or "")
     closed = str(incident.get("closeTime") or "") if incident.get("state") == "CLOSED" else ""
     return StackAlert(
-        title=for_terminal(title),
+        title=title,
         severity=row.severity if row else _SEVERITIES.get(str(policy.get("severity"))),
         opened=str(incident.get("openTime") or ""),
         closed=closed or None,
-        meaning=for_terminal(content.partition("\n")[0]) or (row.meaning if row else ""),
+        meaning=content.partition("\n")[0] or (row.meaning if row else ""),
         command=row.command.replace("$stack", stack) if row else f"gemma logs {stack}",
         runbook=f"{RUNBOOK}#{row.anchor}" if row else RUNBOOK,
         incident=str(incident.get("name") or ""),
@@ -197,7 +196,7 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
             f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "
             f"To create them again, run `gemma up {stack} --refresh`."
         )
-    disabled = [for_terminal(_title(policy)) for policy in policies if policy.get("enabled") is False]
+    disabled = [_title(policy) for policy in policies if policy.get("enabled") is False]
     if disabled:
         yield (
             f"Disabled, so they cannot fire: {', '.join(sorted(disabled))}. To enable them, run "

@@ -3,7 +3,9 @@
 Loading Google's libraries takes half a second, so they are imported when a session is opened.
 """
 
+import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -99,6 +101,9 @@ QUOTA_HEADER: Final = "x-goog-user-project"
 """Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 CONNECTIONS: Final = 64
+_BODY_LIMIT_BYTES: Final = 2**26
+_BODY_LIMIT_S: Final = 300.0
+"""Limits of one response, decompressed."""
 AT_ONCE: Final = 32
 """Lists of a search, and deletions, that run at the same time."""
 
@@ -120,26 +125,39 @@ def host_of(url: str) -> str:
 
 def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> Mapping[str, object]:  # noqa: ANN401 - of requests
     """Return the response. Raises GoogleListError, NotJsonError, GoogleAuthError and requests.RequestException."""
-    response = session.request(verb, url, **arguments)
-    GOOGLE_CLOCK.see(response.headers.get("Date"))
+    with session.request(verb, url, stream=True, **arguments) as response:
+        GOOGLE_CLOCK.see(response.headers.get("Date"))
+        body = _body_of(response)
     if not response.ok:
-        raise GoogleListError(response.status_code, *_refusal_in(response))
+        raise GoogleListError(response.status_code, *_refusal_in(body, response.status_code))
     try:
-        return cast("Mapping[str, object]", response.json() if response.content else {})
+        return cast("Mapping[str, object]", json.loads(body) if body else {})
     except ValueError:
         raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
 
 
-def _refusal_in(response: "requests.Response") -> tuple[str, str]:
+def _body_of(response: "requests.Response") -> bytes:
+    """Return a body, decompressed. Raises NotJsonError above the limits. The timeout of `requests` is one of each read."""
+    body, end_s = bytearray(), time.monotonic() + _BODY_LIMIT_S
+    for piece in response.iter_content(2**16):
+        body += piece
+        if len(body) > _BODY_LIMIT_BYTES or time.monotonic() > end_s:
+            limits = f"At most {_BODY_LIMIT_BYTES // 2**20} MiB in {_BODY_LIMIT_S:.0f} s are read"
+            place = response.url.partition("?")[0]
+            raise NotJsonError(f"{place} sent {len(body):,} bytes without an end. {limits}. Check what responds there.")
+    return bytes(body)
+
+
+def _refusal_in(body: bytes, status: int) -> tuple[str, str]:
     """Return the message and reason in an error response from Google; for another body, the status."""
     try:
-        error = as_mapping(as_mapping(response.json()).get("error"))
+        error = as_mapping(as_mapping(json.loads(body)).get("error"))
     except ValueError:
         error = as_mapping(None)
     # Cloud Storage and Compute Engine return `errors`, the other APIs `details`.
     details = map(as_mapping, (*as_sequence(error.get("details")), *as_sequence(error.get("errors"))))
     reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
-    return str(error.get("message") or f"HTTP {response.status_code}"), reason
+    return str(error.get("message") or f"HTTP {status}"), reason
 
 
 def credentials() -> "Credentials":

@@ -18,6 +18,8 @@ ADAPTER_CONFIG: Final = "adapter_config.json"
 """File of every LoRA adapter in PEFT's format."""
 INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model*.safetensors"
+_MOST_BYTES: Final = 2**26
+"""Maximum size of a JSON file. The index of a large model has 9 MiB."""
 _LENGTH_BYTES: Final = 8
 """The first bytes of a safetensors file: the length of its header, little-endian."""
 _LONGEST_HEADER_BYTES: Final = 100_000_000
@@ -47,7 +49,7 @@ def read_model(path: Path, *, name: str | None = None) -> ModelSpec:
 def read_object(path: Path) -> Mapping[str, object]:
     """Return the JSON object of a file. Raises PlanningError."""
     try:
-        value = read_json(read_regular(path))
+        value = read_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise PlanningError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:

@@ -1,6 +1,8 @@
 """Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder, and examples of them in a folder of their own."""
 
 import errno
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -8,21 +10,31 @@ from typing import Final
 from gemma_serving.contracts.installation import CHECKOUT, PACKAGE
 from gemma_serving.contracts.spelling import did_you_mean
 
+_OF_STACK: Final = re.compile(r"Pulumi\.\w[\w.-]*\.yaml", re.ASCII)
+"""Files of stacks. Printed commands have their names, so a name that no stack can have, such as `$(id)`, is left out."""
 EXAMPLES: Final = PACKAGE / "examples"
 """Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
 
 
-def read_regular(path: Path) -> str:
-    """Return the text of a file. Raises OSError, also for a pipe or a device, which may have no end, and UnicodeDecodeError."""
+MOST_BYTES: Final = 2**20
+"""Maximum size of a settings file. A parser of YAML takes about a second for it."""
+
+
+def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a file. Raises OSError, also for a pipe, a device or a larger file, and UnicodeDecodeError."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if (size := path.stat().st_size) > most_bytes:
+        raise OSError(errno.EINVAL, f"it has {size:,} bytes, at most {most_bytes:,} are allowed", str(path))
     return path.read_text(encoding="utf-8")
 
 
 def shipped_files(folder: Path) -> Sequence[Path]:
     """Return the settings files in a project's folder, of a checkout with the examples, sorted by file name."""
     places = (EXAMPLES, folder) if folder == CHECKOUT else (folder,)
-    found = {path.name: path for place in places for path in place.glob("Pulumi.*.yaml")}
+    found = {
+        path.name: path for place in places for path in place.glob("Pulumi.*.yaml") if _OF_STACK.fullmatch(path.name)
+    }
     return [found[name] for name in sorted(found)]
 
 
@@ -34,7 +46,7 @@ def settings_file(stack: str, folder: Path) -> Path:
 
 def stacks_in(folder: Path) -> Sequence[str]:
     """Return the stacks with a settings file in a folder, sorted."""
-    return sorted(stack_of_file(path.name) for path in folder.glob("Pulumi.*.yaml"))
+    return sorted(stack_of_file(one.name) for one in folder.glob("Pulumi.*.yaml") if _OF_STACK.fullmatch(one.name))
 
 
 def stack_of_file(word: str) -> str:
@@ -45,21 +57,21 @@ def stack_of_file(word: str) -> str:
 
 def refresh_command(stack: str) -> str:
     """Return the command that writes the deployed settings, secrets and salt into the settings file."""
-    return f"pulumi config refresh --stack {stack} --force"
+    return f"pulumi config refresh --stack {shlex.quote(stack)} --force"
 
 
 def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> str:
     """Return the error for a stack without a settings file, with the probable name. `is_deployed`: the backend has the stack."""
-    name = f"Pulumi.{stack}.yaml"
+    name, word = f"Pulumi.{stack}.yaml", shlex.quote(stack)
     if committed_text(name, folder) is not None:
-        return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
+        return f"{name} not found, but it is committed. Run `git checkout {shlex.quote(name)}` to restore it."
     if settings_file(stack, folder).is_file():
-        return f"{name} not found. {stack} is an example. Copy it with `gemma new NAME --like {stack}`."
+        return f"{name} not found. {stack} is an example. Copy it with `gemma new NAME --like {word}`."
     if is_deployed:
         return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
-    return f"{name} not found.{listed} To create it, run `gemma new {stack} --model ID`."
+    return f"{name} not found.{listed} To create it, run `gemma new {word} --model ID`."
 
 
 def committed_text(name: str, folder: Path) -> str | None:

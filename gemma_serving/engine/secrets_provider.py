@@ -10,6 +10,7 @@ import yaml
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.settings_files import read_regular
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE
@@ -39,7 +40,7 @@ def provider_of(stack: str) -> str:
     """Return the secrets provider in the stack's settings file; empty for a passphrase."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(read_regular(path))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):  # reported when the settings are read
         return ""
     return str(as_mapping(found).get("secretsprovider") or "")

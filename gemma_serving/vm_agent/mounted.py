@@ -52,14 +52,6 @@ def made_folder(opened: ExitStack, parent: int, *names: str) -> int:
     return parent
 
 
-def set_link(folder: int, name: str, to: str) -> None:
-    """Set a link in an opened folder. Raises OSError."""
-    with suppress(FileNotFoundError):
-        os.unlink(_NEW, dir_fd=folder)
-    os.symlink(to, _NEW, dir_fd=folder)
-    os.replace(_NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-
 def set_file(folder: int, name: str, text: str) -> None:
     """Write a small file in an opened folder. Raises OSError."""
     with suppress(FileNotFoundError):

@@ -30,14 +30,13 @@ from gemma_serving.vm_agent.base import (
     log,
 )
 from gemma_serving.vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, attempts, is_passing
-from gemma_serving.vm_agent.containers import DISK_ADVICE, DISK_FULL
+from gemma_serving.vm_agent.containers import DISK_ADVICE
 from gemma_serving.vm_agent.mounted import (
     made_folder,
     names_in,
     open_mounted,
     opened_folder,
     set_file,
-    set_link,
     tree_bytes,
 )
 from gemma_serving.vm_agent.weights import SAFE_NAME, StoredObject, WeightsCopy, size_of
@@ -283,7 +282,7 @@ class HubFetch:
         """Fetch the models that are not known to be there. Return False if they do not fit on the disk next to the old ones.
 
         Without a trial, the server downloads the rest after an error that is not final.
-        Raises ServingError, OSError if the disk is full, and SupersededError if it was cancelled.
+        Raises ServingError, OSError if the disk is full or the cache is not a tree of folders, and SupersededError if it was cancelled.
         """
         models = [model for model in fetched_models(self.document) if model not in known]
         with suppress(OSError):
@@ -291,9 +290,8 @@ class HubFetch:
                 shutil.rmtree(folder, ignore_errors=True)
         try:
             return all(self._fetch(model) for model in models)
-        except (HubCopyError, OSError) as error:
-            is_final_failure = isinstance(error, HubCopyError) and not error.retry
-            if self.is_trial or is_final_failure or DISK_FULL in str(error).lower():
+        except HubCopyError as error:
+            if self.is_trial or not error.retry:
                 raise
             log(f"The server downloads its model itself: {error}")
             return True
@@ -326,21 +324,31 @@ class HubFetch:
         return True
 
     def _place(self, copy: HubCopy, name: str) -> None:
-        """Move the files into the cache, then link the snapshot to them, then the revision to the snapshot. Raises OSError."""
+        """Move the files into the cache, replace the snapshot by links to them, and name the revision. Raises OSError.
+
+        What else the container wrote there leaves the cache: other files of the snapshot, and `.no_exist`, the hub library's memory of
+        files that do not exist. After a crash, the next start finds the old snapshot, none, or the new one.
+        """
         self.cache.mkdir(parents=True, exist_ok=True)
+        fresh, taken = (Path(copy.weights.path, folder) for folder in ("snapshot", "taken"))
+        for left in (fresh, taken):
+            shutil.rmtree(left, ignore_errors=True)
+        taken.mkdir(parents=True)
+        fresh.mkdir()
+        for path, blob in copy.files.items():
+            (fresh / path).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / path).symlink_to(f"{'../' * (path.count('/') + 2)}blobs/{blob}")
         with opened_folder(self.cache) as cache, ExitStack() as opened:
             folder = made_folder(opened, cache, "hub", name)
-            blobs, snapshot = (
-                made_folder(opened, folder, "blobs"),
-                made_folder(opened, folder, "snapshots", copy.commit),
-            )
+            blobs, snapshots = made_folder(opened, folder, "blobs"), made_folder(opened, folder, "snapshots")
             for blob in set(copy.files.values()):
                 with suppress(FileNotFoundError):  # the cache had it
                     os.rename(f"{copy.weights.path}/{blob}", blob, dst_dir_fd=blobs)
-            for path, blob in copy.files.items():
-                *parents, last = path.split("/")
-                with ExitStack() as below:
-                    set_link(made_folder(below, snapshot, *parents), last, f"{'../' * (len(parents) + 2)}blobs/{blob}")
+            for other in set(names_in(folder)) - {"blobs", "snapshots", "refs"}:
+                os.rename(other, taken / other, src_dir_fd=folder)
+            with suppress(FileNotFoundError):
+                os.rename(copy.commit, taken / "snapshots", src_dir_fd=snapshots)
+            os.rename(fresh, copy.commit, dst_dir_fd=snapshots)
             if copy.revision != copy.commit:
                 *parents, last = (copy.revision or DEFAULT_REVISION).split("/")
                 set_file(made_folder(opened, folder, "refs", *parents), last, copy.commit)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from loadtest.client.plain_text import for_terminal
+from loadtest.client.plain_text import print_text
 from loadtest.traffic.points import Point
 
 LINE_PERIOD_S: Final = 10.0
@@ -29,11 +29,11 @@ def say(name: str, text: str, command: str = "") -> None:
 
     Server text in it cannot control the terminal.
     """
-    shown = f"{name}: {for_terminal(text)}"
+    shown = f"{name}: {text}"
     if sys.stderr.isatty():
         columns = shutil.get_terminal_size().columns
         shown = textwrap.fill(shown, columns, break_long_words=False, break_on_hyphens=False)
-    print(f"{shown} {command}" if command else shown, file=sys.stderr, flush=True)
+    print_text(f"{shown} {command}" if command else shown, sys.stderr)
 
 
 class Reporter:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from loadtest.client.plain_text import print_text
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
@@ -57,7 +58,7 @@ def measure(options: LoadTestOptions) -> int:
     outcome = run_sweep(settings, sweep_of(options, settings), endpoint, Reporter(OWN.name))
     files = conclude(settings, outcome, OWN)
     if options.report.as_json:
-        print(json.dumps(as_json(settings, outcome, files)))
+        print_text(json.dumps(as_json(settings, outcome, files)))
     return exit_code(outcome, allow_invalid=options.report.allow_invalid)
 
 
@@ -75,7 +76,7 @@ def compare(options: CompareOptions) -> int:
     text = comparison_markdown(comparison)
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
-    print(json.dumps(comparison_json(comparison)) if options.as_json else text)
+    print_text(json.dumps(comparison_json(comparison)) if options.as_json else text)
     if options.gate:
         return GATE_CODES[comparison.verdict]
     return FAILED if comparison.worse or comparison.compared_nothing else DONE
@@ -84,7 +85,7 @@ def compare(options: CompareOptions) -> int:
 def report(options: ReportFolder) -> int:
     """Regenerate the report, the charts and summary.csv of a folder from its results.jsonl."""
     files = [str(path) for path in write_reports(options.folder)]
-    print(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
+    print_text(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
     return DONE
 
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
 
 from loadtest.client.json_values import as_mapping
-from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
+from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.client.proxy import HttpProxy, proxy_of
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
@@ -210,7 +210,7 @@ async def _sweep(
     ):
         try:
             info = await inspect_server(client, settings.model, chat=settings.chat)
-        except UnreachableError as error:
+        except ServerError as error:
             unreached = endpoint.not_reached(error)
             if unreached:
                 raise NotReachedError(unreached) from None

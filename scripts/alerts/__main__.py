@@ -13,7 +13,7 @@ from datetime import UTC
 from typing import Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 
 
@@ -49,7 +49,7 @@ def _alerts(options: AlertsOptions) -> ExitCode:
     )
     if options.as_json:
         found = {"schema_version": 2, "simulated": is_simulated(), "verdict": report.verdict}
-        print(json.dumps({**found, **asdict(report)}))
+        print_text(json.dumps({**found, **asdict(report)}))
     else:
         from gemma_serving.cloud.clock import GOOGLE_CLOCK
         from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts

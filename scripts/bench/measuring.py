@@ -17,7 +17,7 @@ from gemma_serving.engine.state import read
 from gemma_serving.scripts.bench.bench_options import BenchOptions
 from gemma_serving.scripts.bench.catalog import roofline_of
 from gemma_serving.scripts.bench.forecast import PlanForecast
-from gemma_serving.scripts.cli.command import last_command, print_progress
+from gemma_serving.scripts.cli.command import last_command, print_progress, print_text
 from gemma_serving.scripts.stack.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from gemma_serving.scripts.stack.connection_errors import endpoint_of
 from gemma_serving.scripts.stack.costs import recorded_costs
@@ -48,7 +48,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
         outcome = run_sweep(ready, sweep, endpoint, Reporter(NAME), run=run_async)
     files = conclude(settings, outcome, CallingProgram(name=NAME, words=last_command()))
     if options.report.as_json:
-        print(json.dumps(as_json(settings, outcome, files)))
+        print_text(json.dumps(as_json(settings, outcome, files)))
     return ExitCode(exit_code(outcome, allow_invalid=options.report.allow_invalid))
 
 

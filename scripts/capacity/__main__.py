@@ -17,7 +17,7 @@ from typing import Annotated, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.spelling import UnknownWordError
-from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
 
 
@@ -97,7 +97,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
             "locations": [to_json(place, now) for place in places],
             "problems": list(problems),
         }
-        print(json.dumps(report, allow_nan=False))
+        print_text(json.dumps(report, allow_nan=False))
     else:
         show(places, problems, now)
     return ExitCode.FAILED if problems else ExitCode.DONE

@@ -162,15 +162,22 @@ def without_tokens(text: str) -> str:
     return shown if shown == text else f"{shown}{advice}"
 
 
+def print_text(text: str, stream: TextIO | None = None, *, end: str = "\n", dim: bool = False) -> None:
+    """Print a text on stdout or a stream, as `for_terminal`. What a command prints passes here, or through `tables.console`."""
+    target = stream or sys.stdout
+    before, after = ("\033[2m", "\033[0m") if dim and target.isatty() else ("", "")
+    # One write, because threads report too.
+    print(f"{before}{for_terminal(text + end)}{after}", end="", file=target, flush=True)
+
+
 def print_progress(name: str, text: str) -> None:
-    """Print one line of progress, or the last sentence, on stderr, without control characters."""
-    line = for_stream(f"{name}: {for_terminal(text)}", sys.stderr)
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because threads report too
+    """Print one line of progress, or the last sentence, on stderr."""
+    print_text(for_stream(f"{name}: {text}", sys.stderr), sys.stderr)
 
 
 def print_result(text: str) -> None:
     """Print sentences of the result on stdout, on a terminal wrapped between words."""
-    print(for_stream(for_terminal(text), sys.stdout))
+    print_text(for_stream(text, sys.stdout))
 
 
 def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Command[Any], Any]:

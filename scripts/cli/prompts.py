@@ -6,6 +6,7 @@ import termios
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.lines import for_stream
 
 _YES: Final = frozenset({"y", "yes"})
@@ -23,7 +24,7 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
     for _ in range(_TIMES_ASKED):
         with contextlib.suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        print(for_stream(f"{question} (yes/no)", sys.stderr), end=" ", file=sys.stderr, flush=True)
+        print_text(for_stream(f"{question} (yes/no)", sys.stderr), sys.stderr, end=" ")
         answer = sys.stdin.readline()
         if answer.strip().lower() in _YES:
             return
@@ -36,5 +37,5 @@ def answered(question: str, default: str, *, without_terminal: str) -> str:
     """Prompt on stderr and return the answer, or the default for an empty one. Raises CommandRefusedError if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
-    print(for_stream(f"{question} [{default}]:", sys.stderr), end=" ", file=sys.stderr, flush=True)
+    print_text(for_stream(f"{question} [{default}]:", sys.stderr), sys.stderr, end=" ")
     return sys.stdin.readline().strip() or default

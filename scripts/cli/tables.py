@@ -9,9 +9,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
+from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.scripts.cli.lines import keep_units_together, piped_columns, wrapped
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ def console(stream: TextIO) -> Console:
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the parts of what is printed, their text as `for_terminal`."""
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=for_terminal(part.text))
+
     def on_broken_pipe(self) -> None:
         """Exit as a command whose reader has gone."""
         raise BrokenPipeError
@@ -71,7 +78,7 @@ class FittedTable:
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row; strings are plain text, not markup."""
-        self._rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
+        self._rows.append(([Text(for_terminal(cell)) if isinstance(cell, str) else cell for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the columns that fit, and the names of the others; or a block for each row."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final, Self
 
+from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.planning.units import GIB, duration
 
 PERIOD_S: Final = 5.0
@@ -16,7 +17,7 @@ _MIB: Final = 1024**2
 
 def overwrite_line(text: str) -> None:
     """Replace the last line of the terminal on stderr; an empty text clears it."""
-    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.write(f"\r\x1b[K{for_terminal(text)}")
     sys.stderr.flush()
 
 

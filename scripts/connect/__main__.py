@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ def _print(endpoint: "LocalEndpoint", *, as_json: bool) -> None:
 
     if as_json:
         fields = {"base_url": endpoint.base_url, "api_key": endpoint.key, "model": endpoint.model}
-        print(json.dumps(fields | {"snippets": dict(snippets(endpoint))}), flush=True)
+        print_text(json.dumps(fields | {"snippets": dict(snippets(endpoint))}))
     else:
-        print("\n".join(f"# {title}\n{text}\n" for title, text in snippets(endpoint)), flush=True)
+        print_text("\n".join(f"# {title}\n{text}\n" for title, text in snippets(endpoint)))
     _say(f"{endpoint.model} is available at {endpoint.base_url}. Press Ctrl-C to disconnect.")
 
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TextIO
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
-from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine.children import run_async
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.connect.proxy import MAX_BODY_BYTES
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from loadtest.client.events import Delta
@@ -105,7 +105,7 @@ class Chat:
             raise
         finally:
             if said:
-                print(file=self.out, flush=True)
+                print_text("", self.out)
         if not found.done:
             del self.messages[before:]
             raise ChatError("The response was incomplete. Send the prompt again.")
@@ -129,7 +129,7 @@ class Chat:
                 is_thinking = False
             if delta.text:
                 said.append(delta.text)
-                print(for_terminal(delta.text), end="", file=self.out, flush=True)
+                print_text(delta.text, self.out, end="")
 
         headers = {"Authorization": f"Bearer {self.endpoint.key}"}
         async with OpenAIClient(self.endpoint.base_url, lambda: headers) as client:
@@ -158,15 +158,14 @@ class Chat:
         return ", ".join(parts) + (f"; truncated at {limit}" if found.finish_reason == "length" else "")
 
     def _note(self, text: str, end: str = "\n") -> None:
-        dim = ("\033[2m", "\033[0m") if self.notes.isatty() else ("", "")
-        print(f"{dim[0]}{for_terminal(text)}{dim[1]}", end=end, file=self.notes, flush=True)
+        print_text(text, self.notes, end=end, dim=True)
 
 
 def run_chat(
     chat: Chat, read: Callable[[], str | None], files: Sequence[Attachment] = (), *, most_request_bytes: int
 ) -> None:
     """Read prompts and print responses until the input ends. `files` go with the first prompt."""
-    print(_HELP, file=sys.stderr)
+    print_text(_HELP, sys.stderr)
     waiting = list(files)
     while (line := read()) is not None:
         words = line.strip()
@@ -177,16 +176,16 @@ def run_chat(
                 return
             if kind is not None:
                 waiting.append(read_attachment(Path(rest.strip()).expanduser(), kind, most_request_bytes))
-                print(f"attached: {waiting[-1].shown}", file=sys.stderr)
+                print_text(f"attached: {waiting[-1].shown}", sys.stderr)
             elif words.startswith("/"):
                 _change(chat, words)
             elif words:
                 sending, waiting = waiting, list[Attachment]()
                 chat.ask(words, sending)
         except (ChatError, CommandRefusedError) as error:
-            print(f"chat: {error}", file=sys.stderr)
+            print_text(f"chat: {error}", sys.stderr)
         except KeyboardInterrupt:
-            print("\n(stopped)", file=sys.stderr)
+            print_text("\n(stopped)", sys.stderr)
 
 
 def _change(chat: Chat, words: str) -> None:
@@ -199,4 +198,4 @@ def _change(chat: Chat, words: str) -> None:
         case ["/thinking", "on" | "off" as wanted]:
             chat.thinks = wanted == "on"
         case _:
-            print(f"{words.split(maxsplit=1)[0]} is not a command. {_HELP}", file=sys.stderr)
+            print_text(f"{words.split(maxsplit=1)[0]} is not a command. {_HELP}", sys.stderr)

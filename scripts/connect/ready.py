@@ -10,7 +10,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
 from gemma_serving.scripts.stack.connection_errors import DENIED, explain_denial
 from loadtest.client.events import served_models
-from loadtest.client.openai import UnreachableError, call_once
+from loadtest.client.openai import ServerError, UnreachableError, call_once
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0
@@ -71,6 +71,8 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequenc
         answer = call_once(base_url, lambda: headers, "GET", "/models", limit_s=_ANSWER_LIMIT_S)
     except UnreachableError as error:
         return (), str(error)
+    except ServerError as error:
+        raise NotReadyError(str(error)) from None
     message = f"{answer.message.rstrip('.') or 'no reason given'}."
     if answer.status in DENIED:
         raise NotReadyError(explain_denial(answer.status, message))

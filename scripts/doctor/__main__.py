@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     if options.as_json:
         checks = [_line_json(line) for line in lines]
         found_json = {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
-        print(json.dumps(found_json))
+        print_text(json.dumps(found_json))
     else:
         where = " (local cloud, simulated)" if is_simulated() else ""
         title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
-        print(report(title, lines, width=width_of(sys.stdout)))
+        print_text(report(title, lines, width=width_of(sys.stdout)))
         if ready and not is_simulated():
-            print("\nTo test an L4 and a queued resource for five cents: docs/one-evening.md")
+            print_text("\nTo test an L4 and a queued resource for five cents: docs/one-evening.md")
     return ExitCode.DONE if ready else ExitCode.FAILED
 
 

@@ -25,7 +25,13 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import did_you_mean, meant
-from gemma_serving.scripts.cli.command import print_progress, report_failed_writes, run_command, without_tokens
+from gemma_serving.scripts.cli.command import (
+    print_progress,
+    print_text,
+    report_failed_writes,
+    run_command,
+    without_tokens,
+)
 from gemma_serving.scripts.cli.lines import for_stream
 from gemma_serving.scripts.gemma.arguments import call_of, has_settings, stacks_meant, with_stack
 from gemma_serving.scripts.gemma.catalog import (
@@ -81,7 +87,7 @@ def _run(words: Sequence[str]) -> int:
     without_command = {"": _first, "--version": _version, **dict.fromkeys(_HELP, overview)}
     without_command |= {"completion": lambda: _completion(rest), COMPLETE: lambda: _candidates(rest)}
     if word in without_command:
-        print(without_command[word](), end="")
+        print_text(without_command[word](), end="")
         return int(ExitCode.DONE)
     entry = entry_of(word)
     if entry is None:

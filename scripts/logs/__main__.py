@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.planning.units import parse_duration_s
-from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import Option, StackName
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def _logs(options: LogsOptions) -> ExitCode:
         known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
         place = {"stack": log.stack, "project": log.project, "target": log.target}
         lines = [line.to_json() for line in found]
-        print(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known}))
+        print_text(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known}))
     else:
         print_lines(options, found)
     if not found:
@@ -135,10 +134,10 @@ def print_lines(options: LogsOptions, lines: "Sequence[PrintedLine]") -> None:
     """Print lines on stdout, with --json one object each."""
     for line in lines:
         if options.as_json:
-            print(json.dumps(line.to_json()), flush=True)
+            print_text(json.dumps(line.to_json()))
         else:
             moment = line.moment.astimezone(UTC if options.utc else None).strftime("%m-%d %H:%M:%S")
-            print(f"{moment} {line.source:<6} {for_terminal(line.text)}", flush=options.follow)
+            print_text(f"{moment} {line.source:<6} {line.text}")
 
 
 def _say(text: str) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
             "profile": options.profile,
             "profile_unmet": list(unmet),
         }
-        print(json.dumps(report, allow_nan=False))
+        print_text(json.dumps(report, allow_nan=False))
     else:
         wording = StackWording(deployment, options.name)
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
@@ -165,7 +165,7 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
         about = filter(None, (_converted(options, settings), image and f"Image: {image_words(image)}."))
         for text in (f"Wrote {path.name}.", headline(planned), *about, price, *warnings):
             print_result(text)
-        print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
+        print_text("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:
         print_progress("new", sentence)
     return ExitCode.DONE

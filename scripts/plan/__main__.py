@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
 from gemma_serving.scripts.plan.plan_options import (
     ComparisonOptions,
@@ -128,7 +128,7 @@ def _answered(options: PlanOptions) -> ExitCode:
         question = planned.options.question
         return show_gke(question, options.gke, planned.subject, planned.wording, as_json=options.as_json)
     if options.as_json:
-        print(json.dumps(plan_object(planned), indent=2, allow_nan=False))
+        print_text(json.dumps(plan_object(planned), indent=2, allow_nan=False))
     else:
         show_plan(planned)
     return verdict_of(planned)
@@ -182,7 +182,7 @@ def show_plan(planned: PlannedQuestion) -> None:
 
         notes = [f"{one.id}: {message_of(one, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
         for title, lines in (*explain(planned.subject), ("Notes", notes)):
-            print(title)
+            print_text(title)
             print_result("".join(f"  {line}\n" for line in lines))
     elif options.costs:
         from gemma_serving.scripts.plan.costs import show_costs  # rich takes longer to load than the plan

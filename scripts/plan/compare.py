@@ -16,6 +16,7 @@ from gemma_serving.planning.rules.alternatives import version_of
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question
 from gemma_serving.scripts.plan.question import CommandWording, deployment_from
 
@@ -42,7 +43,7 @@ def compare(question: Question, limits: ComparisonOptions, *, as_json: bool) -> 
             {**plan_json(one, wording), "image": image, "enough": _is_enough(one, limits)} for one, image in rows
         ]
         document = {"model": rows[0][0].model, "cheapest": chosen and chosen.accelerator, "rows": documents}
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_text(json.dumps(document, indent=2, allow_nan=False))
     else:
         _table(rows, chosen, limits)
     return ExitCode.DONE if chosen else ExitCode.REFUSED

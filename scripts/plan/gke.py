@@ -1,7 +1,6 @@
 """The server of a planned stack as Kubernetes objects for GKE: YAML alone on stdout, or one JSON object; findings on stderr."""
 
 import json
-import sys
 
 import yaml
 
@@ -10,7 +9,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.gke.server import GkeOptions
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.solve.wording import Wording, finding_json
-from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import GkeChoices, Question
 from gemma_serving.scripts.plan.question import settings_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT
@@ -35,9 +34,9 @@ def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording:
     _, objects, found = judged_server(settings, subject, options, wording)
     if as_json:
         shown = [finding_json(one, wording) for one in found]
-        print(json.dumps({"stack": stack, "objects": objects, "findings": shown}, indent=2))
+        print_text(json.dumps({"stack": stack, "objects": objects, "findings": shown}, indent=2))
         return ExitCode.DONE
     for one in found:
         print_progress("plan", finding_text(one, wording))
-    sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
+    print_text(yaml.safe_dump_all(objects, sort_keys=False), end="")
     return ExitCode.DONE

@@ -21,7 +21,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
-from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.cli.tables import console, paragraph
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.loading import project_from_environment
@@ -193,7 +193,7 @@ def _print_json(found: CatalogPrices, changes: Sequence[Mapping[str, Any]], toda
         "unclear": [{"key": key, "region": region, "skus": each} for (key, region), each in found.unclear.items()],
         "missing": found.missing,
     }
-    print(json.dumps(report, allow_nan=False))
+    print_text(json.dumps(report, allow_nan=False))
 
 
 def _show(found: CatalogPrices, changes: Sequence[Mapping[str, Any]], today: str, *, dry_run: bool) -> None:

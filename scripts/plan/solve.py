@@ -15,7 +15,7 @@ from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_o
 from gemma_serving.planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import format_duration
-from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question, Solving
 from gemma_serving.scripts.plan.question import prices_of
 
@@ -72,7 +72,7 @@ def solve_question(
         print_progress("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
     if as_json:
         written = path.name if path and chosen else None
-        print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
+        print_text(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
     if chosen is None:
         print_progress("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED

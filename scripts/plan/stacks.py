@@ -12,6 +12,7 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.question import ROOT
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
@@ -50,7 +51,7 @@ def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
     found = [stack_of_file(file.name) for file in files]
     rows = [_planned(name) for name in (found if names else sorted(found))]
     if as_json:
-        print(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
+        print_text(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
     else:
         _table(rows)
     is_good = all(row.plan is not None and row.plan.fits for row in rows)

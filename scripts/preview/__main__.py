@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import Option
 
 _COMMENT: Final = "comment.md"
@@ -103,7 +103,7 @@ def _run(options: RunOptions) -> ExitCode:
         (options.out / _COMMENT).write_text(text, encoding="utf-8")
     # A stack that is named, without a folder for the comment, is previewed for a person.
     for_person = bool(options.stack) and not options.base and options.out is None and not options.plans_only
-    print(as_text(previews, head) if for_person else text, end="")
+    print_text(as_text(previews, head) if for_person else text, end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 
 
@@ -131,7 +131,7 @@ def _comment(options: CommentOptions) -> ExitCode:
         raise CommandRefusedError(f"{path} not found. Run `gemma preview run --out {options.source}` first.")
     repository = repository_from_environment(options.repository)
     action = repository.upsert_comment(options.pull_request, MARKER, path.read_text(encoding="utf-8"))
-    print(f"preview: comment {action} on {options.repository}#{options.pull_request}")
+    print_text(f"preview: comment {action} on {options.repository}#{options.pull_request}")
     return ExitCode.DONE
 
 

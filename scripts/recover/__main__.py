@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id, require_same_dry_run
@@ -54,14 +54,14 @@ def _recover(options: RecoverOptions) -> ExitCode:
         if options.dry_run:
             document = {"stack": stack, "dry_run": True, **shown, "plan": plan}
             lines = [*filter(None, [rounds.deletion_of(stack)]), *rounds.as_lines(findings), f"Plan: {plan}"]
-            print(json.dumps(document) if options.as_json else "\n".join(lines))
+            print_text(json.dumps(document) if options.as_json else "\n".join(lines))
             return ExitCode.DONE
 
     def confirm_findings(findings: "Sequence[Examined]") -> None:
         if options.yes:
             return
         for finding in findings:
-            print(f"  {finding.text}", file=sys.stderr)
+            print_text(f"  {finding.text}", sys.stderr)
         question = f"Import these {len(findings)} resources into the" if findings else "Create a new"
         confirm(
             f"{question} state of stack {stack}?",
@@ -72,7 +72,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
     recovery = rounds.recover(stack, api, report=lambda text: print_progress("recover", text), confirm=confirm_findings)
     if options.as_json:
         elapsed_s = round(time.monotonic() - started_s, 1)
-        print(json.dumps({**recovery.to_json(), "simulated": is_simulated(), "elapsed_s": elapsed_s}))
+        print_text(json.dumps({**recovery.to_json(), "simulated": is_simulated(), "elapsed_s": elapsed_s}))
         return ExitCode.FAILED if recovery.not_owned else ExitCode.DONE
     for finding in recovery.not_owned:
         print_result(

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.plain_text import for_terminal
-from gemma_serving.scripts.cli.command import Command, print_progress, print_result, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id, require_same_dry_run
@@ -38,11 +37,11 @@ def _restart(options: RestartOptions) -> ExitCode:
     stack = options.stack
     found = machine_of(stack)
     look = {"stack": stack, "target": "tpu", "server": found.machine.name, "requests_fail_s": found.pause_s}
-    plan, effect = dry_run_id(look), for_terminal(found.effect)
+    plan, effect = dry_run_id(look), found.effect
     require_same_dry_run(options.plan, plan, command=f"gemma restart {stack}")
     if options.dry_run:
         shown = {"schema_version": 2, "dry_run": True, **look, "sentences": [effect], "plan": plan}
-        print(json.dumps(shown) if options.as_json else f"{effect}\nPlan: {plan}")
+        print_text(json.dumps(shown) if options.as_json else f"{effect}\nPlan: {plan}")
         return ExitCode.DONE
     print_progress("restart", effect)
     if not options.yes:
@@ -53,7 +52,9 @@ def _restart(options: RestartOptions) -> ExitCode:
         )
     reason = restart(found)
     if options.as_json:
-        print(json.dumps({"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": reason}))
+        print_text(
+            json.dumps({"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": reason})
+        )
     else:
         print_result(f"{stack}: restarted. {reason}")
     return ExitCode.DONE

@@ -22,7 +22,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.spelling import UnknownWordError, meant
 from gemma_serving.engine import runner
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
-from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.stack.settings import stack_settings
 
@@ -84,7 +84,7 @@ def _save(options: SaveOptions) -> ExitCode:
         _configure(stack, "set", "--plaintext", kind.reference_key, place)
         _configure(stack, "rm", kind.key)
     if options.as_json:
-        print(
+        print_text(
             json.dumps(
                 {"stack": stack, "key": kind.key, "place": place, "by": "reference" if options.secret else "value"}
             )

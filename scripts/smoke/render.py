@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gemma_serving.scripts.cli.check_result import State
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 from gemma_serving.scripts.smoke.results import SCHEMA_VERSION, SmokeReport
 
@@ -48,7 +49,7 @@ def summary(report: SmokeReport) -> str:
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
     """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
     if as_json:
-        print(json.dumps(to_json(report)))
+        print_text(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
     if junit is not None:
         junit.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,6 @@ from gemma_serving.contracts.guest_attributes import (
 )
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.naming import Names, NamingError
-from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.resource_types import (
     BUCKET_TYPE,
     CAPACITY_COMPONENT,
@@ -286,11 +285,11 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
         idle_since=idle.value.isoformat() if isinstance(idle, Present) else None,
         idle_unknown=idle.why if isinstance(idle, Unknown) else "",
         phase=published.get(PHASE_KEY) or "booting",
-        phase_detail=for_terminal(published.get(DETAIL_KEY) or "") or None,
+        phase_detail=published.get(DETAIL_KEY) or None,
         reported=published.get(DOCUMENT_HASH_KEY) or None,
         running=published.get(SERVING_HASH_KEY) or None,
         former=published.get(FORMER_HASH_KEY) or None,
-        container=for_terminal(published.get(CONTAINER_KEY) or "") or None,
+        container=published.get(CONTAINER_KEY) or None,
     )
 
 
@@ -310,7 +309,7 @@ def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
         state_since=str(condition.get("lastTransitionTime") or "") or None,
         place=str(document.get("name")).split("/")[3],
         phase=str(reason) if reason and state != "READY" else None,
-        phase_detail=for_terminal(message) or None,
+        phase_detail=message or None,
         declared=declared,
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),

@@ -11,12 +11,11 @@ from typing import Final, Literal
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.contracts.masking import masked
-from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.events import VARIABLES, EventLog
-from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.cli.transfer import PERIOD_S
 
@@ -88,7 +87,7 @@ def run_engine(
                 is_printed = one.is_lasting and not sys.stderr.isatty()
                 detail = "" if is_printed or one.text == step else one.text
                 if is_printed:
-                    print(one.text, file=sys.stderr, flush=True)
+                    print_text(one.text, sys.stderr)
             show(step, (describe(step) if describe is not None else "") or detail)
 
         options = ("--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack)
@@ -122,7 +121,7 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
         line = detail or step
         if not is_terminal and line != said and time.monotonic() - said_s >= PERIOD_S:
             said, said_s = line, time.monotonic()
-            print(line, file=sys.stderr, flush=True)
+            print_text(line, sys.stderr)
 
     with progress:
         yield show
@@ -144,7 +143,7 @@ def _shown_reason(name: str, errors: Sequence[str], first: str) -> str:
 
 def _plain(text: str) -> str:
     """Return a message as one line that cannot steer the terminal."""
-    return for_terminal(text)[:_LONGEST_LINE]
+    return text[:_LONGEST_LINE]
 
 
 def _one_line(text: str) -> str:

@@ -28,6 +28,7 @@ from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
@@ -109,9 +110,9 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     else:
         report["removed"], report["objects"] = chosen[0], _removed(target, *chosen, yes=yes)
     if as_json:
-        print(json.dumps(report))
+        print_text(json.dumps(report))
     elif chosen is not None:
-        print(f"stage_model: deleted {report['objects']} objects, gs://{bucket}/{chosen[0]['name']}")
+        print_text(f"stage_model: deleted {report['objects']} objects, gs://{bucket}/{chosen[0]['name']}")
     return ExitCode.DONE
 
 
@@ -156,7 +157,7 @@ def _removed(target: WeightsBucket, folder: _Folder, proof: Proof, *, yes: bool)
 
 
 def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
-    print(f"Weights in gs://{bucket}:" if folders else f"gs://{bucket} has no weights.")
+    print_text(f"Weights in gs://{bucket}:" if folders else f"gs://{bucket} has no weights.")
     for folder in folders:
         parts = [
             *folder["served_by"],
@@ -166,12 +167,12 @@ def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, i
             *([] if folder["complete"] else ["staging incomplete"]),
         ]
         # The name has its own line so it can be pasted after --remove.
-        print(f"  {folder['name']}")
-        print(f"    {folder['files']} files, {folder['gib']:.2f} GiB; read by {', '.join(parts) or 'nothing'}")
+        print_text(f"  {folder['name']}")
+        print_text(f"    {folder['files']} files, {folder['gib']:.2f} GiB; read by {', '.join(parts) or 'nothing'}")
     for why in unknown:
-        print(f"Unknown: {why}.")
+        print_text(f"Unknown: {why}.")
     if is_shared:
-        print("Readers in other projects, backends and programs are unknown.")
+        print_text("Readers in other projects, backends and programs are unknown.")
 
 
 def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:

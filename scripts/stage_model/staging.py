@@ -26,6 +26,7 @@ from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.settings_file import SettingsFile
@@ -202,12 +203,12 @@ def _show(options: StageOptions, staged: Mapping[str, StagingOutcome], bucket: s
             "simulated": any(one.is_simulated for one in staged.values()),
             "parts": [{"name": name, **_document(one)} for name, one in parts],
         }
-        print(json.dumps(report))
+        print_text(json.dumps(report))
         return
     for one in staged.values():
         simulated = " (simulated)" if one.is_simulated else ""
         counts = f"copied {one.copied} files, kept {one.kept}{simulated}"
-        print(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
+        print_text(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
 
 
 def _record(stack: str, settings: Settings, staged: Mapping[str, object]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _status(options: StatusOptions) -> ExitCode:
 
 def _show(report: "StatusReport", options: StatusOptions) -> None:
     if options.as_json:
-        print(json.dumps(report.to_json()), flush=True)
+        print_text(json.dumps(report.to_json()))
         return
     from gemma_serving.scripts.cli.tables import console
 

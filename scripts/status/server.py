@@ -15,7 +15,7 @@ ANSWER_LIMIT_S: Final = 15.0
 def server_facts(outputs: StackOutputs) -> ServerFacts:
     """Return the health and load of a server, or of all servers of a gateway together. Raises ScriptError if it is unreachable."""
     from gemma_serving.scripts.stack.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
-    from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
+    from loadtest.client.openai import ServerError, call_once  # noqa: PLC0415 - as above
 
     with open_stack_access(outputs) as access:
         try:
@@ -24,7 +24,7 @@ def server_facts(outputs: StackOutputs) -> ServerFacts:
             if health.status != HTTPStatus.OK:
                 return ServerFacts(health=f"HTTP {health.status}")
             answers = [call(path) for path in access.metrics_paths]
-        except UnreachableError as error:
+        except ServerError as error:
             raise ScriptError(f"The server does not respond: {error}") from None
     if any(answer.status != HTTPStatus.OK for answer in answers):
         return ServerFacts(health=HEALTHY)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_result, run_command
+from gemma_serving.scripts.cli.command import Command, print_result, print_text, run_command
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         path = receipt.write(options.receipt)
     except ReceiptError as error:
         if error.is_lost or options.as_json:
-            print(json.dumps(receipt.to_json()))
+            print_text(json.dumps(receipt.to_json()))
         raise
-    print(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
+    print_text(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
     return ExitCode.DONE if receipt.clean else ExitCode.FAILED
 
 
@@ -63,7 +63,7 @@ def _write_partial(receipt: "Receipt", options: TeardownOptions) -> None:
         progress(f"partial receipt: {receipt.write(options.receipt)}")
     except ReceiptError as error:
         if error.is_lost:
-            print(json.dumps(receipt.to_json()))
+            print_text(json.dumps(receipt.to_json()))
         progress(str(error))
 
 

@@ -40,7 +40,7 @@ from gemma_serving.engine.deployment import (
 from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
-from gemma_serving.scripts.cli.command import not_written
+from gemma_serving.scripts.cli.command import not_written, print_text
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack import engine_run, unfinished_teardown
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
@@ -397,10 +397,10 @@ def guard(options: TeardownOptions) -> ExitCode:
     clean = all_read and all(receipt.clean and path for receipt, path in receipts)
     if options.as_json:
         rest = {"unknown": list(seen.unknown), "clean": clean, "simulated": is_simulated()}
-        print(json.dumps({**_to_json(stacks, receipts), **rest}))
+        print_text(json.dumps({**_to_json(stacks, receipts), **rest}))
     else:
         for receipt, path in receipts:
-            print(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
+            print_text(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
     return ExitCode.DONE if clean else ExitCode.FAILED
 
 
@@ -453,6 +453,6 @@ def _torn_down(teardown: Teardown, exceeded: Sequence[str], _proof: Proof) -> tu
         return receipt, receipt.write(None)
     except ReceiptError as error:
         if error.is_lost and not teardown.options.as_json:
-            print(json.dumps(receipt.to_json()))
+            print_text(json.dumps(receipt.to_json()))
         progress(str(error))
         return receipt, None

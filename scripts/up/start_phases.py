@@ -11,7 +11,6 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import READY
 from gemma_serving.contracts.log_phases import phase_in
 from gemma_serving.contracts.masking import LineMask
-from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.server_errors import LOGGER
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.planning.settings.stack import Settings
@@ -66,7 +65,7 @@ class StartPhases:
                     self._newest = READY
                 elif found := phase_in(line.text, phase):
                     phase = found
-                    self._newest = for_terminal(f"{phase}: {LOGGER.sub('', line.text)}")
+                    self._newest = f"{phase}: {LOGGER.sub('', line.text)}"
         except ScriptError as error:
             self._problem = str(error)
 

@@ -18,6 +18,7 @@ import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.settings_files import no_settings_file, refresh_command, shipped_files, stacks_in
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.gemma import arguments
 from gemma_serving.scripts.gemma.__main__ import main
@@ -204,3 +205,12 @@ def test_a_printed_command_of_the_engine_has_its_options():
             wrong[words] = lacking
     assert len(shown) > 8
     assert wrong == {}
+
+
+def test_the_name_of_a_file_is_not_run_by_a_pasted_command(tmp_path):
+    for name in ("$(id)", "a;id", "-rf", "a b", "a\nb", "tpu-v6e1", "a.b_C-1"):
+        (tmp_path / f"Pulumi.{name}.yaml").touch()
+    assert stacks_in(tmp_path) == ["a.b_C-1", "tpu-v6e1"]
+    assert [path.name for path in shipped_files(tmp_path)] == ["Pulumi.a.b_C-1.yaml", "Pulumi.tpu-v6e1.yaml"]
+    assert "`gemma new '$(touch x)' --model ID`" in no_settings_file("$(touch x)", tmp_path)
+    assert refresh_command("$(id)") == "pulumi config refresh --stack '$(id)' --force"

@@ -2,6 +2,13 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from gemma_serving.cloud import google_session
+from gemma_serving.cloud.google_session import NotJsonError, sent
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
@@ -42,3 +49,21 @@ def test_every_session_of_a_command_names_its_project():
                 if not first or "=" in first or first.startswith("*(["):
                     found.add(path)
     assert found == set(WITHOUT_A_PROJECT)
+
+
+@pytest.mark.parametrize(("piece_s", "pieces"), [(0, 1025), (100, 4)])
+def test_a_response_without_an_end_is_one_sentence(monkeypatch, piece_s, pieces):
+    read = []
+
+    def endless(size):
+        while True:
+            read.append(size)
+            yield b" " * size
+
+    monkeypatch.setattr(google_session, "time", SimpleNamespace(monotonic=lambda: len(read) * piece_s))
+    answer = MagicMock(url="https://run.googleapis.com/v2/x?key=1", iter_content=endless)
+    answer.__enter__.return_value = answer
+    said = r"^https://run\.googleapis\.com/v2/x sent [\d,]+ bytes without an end\. At most 64 MiB in 300 s are read\. Check"
+    with pytest.raises(NotJsonError, match=said):
+        sent(Mock(**{"request.return_value": answer}), "GET", answer.url)
+    assert len(read) == pieces

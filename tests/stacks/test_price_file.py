@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from gemma_serving.cloud.model_files import read_object
+from gemma_serving.contracts.settings_files import MOST_BYTES
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
+from gemma_serving.stacks import loading
 from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.planning.test_incidents import ROOT, TODAY
@@ -58,6 +60,20 @@ def test_a_pipe_or_a_device_is_refused_at_once(tmp_path, reader):
             continue
         with pytest.raises((PlanningError, SettingsError), match=r"cannot be read: not a regular file\."):
             reader(path)
+
+
+def test_a_settings_file_of_the_largest_size_is_read_and_a_larger_one_is_refused_before_it_is_parsed(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "Pulumi.s.yaml"
+    path.write_text("a: 1\n#".ljust(MOST_BYTES, "x"), encoding="utf-8")
+    with pytest.raises(SettingsError, match="has no settings of this project"):
+        from_file(path)
+    path.write_text("a: 1\n#".ljust(MOST_BYTES + 1, "x"), encoding="utf-8")
+    monkeypatch.setattr(loading, "read_yaml", lambda text: pytest.fail("the text was parsed"))
+    said = r"^Pulumi\.s\.yaml cannot be read: it has 1,048,577 bytes, at most 1,048,576 are allowed\.$"
+    with pytest.raises(SettingsError, match=said):
+        from_file(path)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ FILES = {
     "same-as-one.json": b"{}",
 }
 FOLDER = "models--org--model"
+RENAME = os.rename
 
 
 @pytest.fixture(autouse=True)
@@ -345,6 +346,44 @@ class TestAContentThatTheContainerChanged:
         os.utime(machine.root / "huggingface/hub" / FOLDER / "blobs" / stored_name("empty", b""), (0, 0))
         fetch(machine, told=told).run()
         assert [line for line in told if "checking" in line] == [f"{MODEL} checking empty"]
+
+    @pytest.mark.parametrize("at", [f"snapshots/{COMMIT}", f"snapshots/{COMMIT}/assets", f".no_exist/{COMMIT}"])
+    @pytest.mark.parametrize(
+        "name", ["chat_template.jinja", "model-00003-of-00002.safetensors", "generation_config.json"]
+    )
+    def test_or_that_the_hub_does_not_list_is_gone(self, machine: Machine, at: str, name: str):
+        fetch(machine).run()
+        folder = machine.root / "huggingface/hub" / FOLDER
+        (folder / at).mkdir(parents=True, exist_ok=True)
+        (folder / at / name).write_text("{{ evil }}")
+        fetch(machine, is_trial=False).run()
+        assert in_cache(machine) == FILES
+        assert {path.name for path in folder.iterdir()} == {"blobs", "snapshots", "refs"}
+        assert not (machine.root / "huggingface-fetched" / FOLDER).exists()
+
+    @pytest.mark.parametrize("last", range(5))
+    def test_does_not_survive_a_crash_while_it_is_replaced(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch, last: int
+    ):
+        fetch(machine).run()
+        extra = machine.root / "huggingface/hub" / FOLDER / "snapshots" / COMMIT / "chat_template.jinja"
+        extra.write_text("{{ evil }}")
+        self.evil(machine, "config.json")
+        renamed = list[object]()
+
+        def rename(*names: object, **folders: int) -> None:
+            if len(renamed) == last:
+                raise KeyboardInterrupt
+            renamed.append(names)
+            RENAME(*names, **folders)
+
+        monkeypatch.setattr(os, "rename", rename)
+        try:
+            fetch(machine).run()
+        except KeyboardInterrupt:
+            monkeypatch.setattr(os, "rename", RENAME)
+            fetch(machine, is_trial=False).run()
+        assert in_cache(machine) == FILES
 
     def test_ends_with_its_document(self, machine: Machine):
         fetch(machine).run()

@@ -15,8 +15,21 @@ DONE: Final = b"[DONE]"
 FAILED_FINISHES: Final = {"abort": "abort", "error": "finish_error", "content_filter": "content_filter"}
 """Finish reasons of responses that differ from the request, with the kind of failure. vLLM aborts requests, for example at shutdown."""
 SIMULATED_HEADER: Final = "x-simulated"
+EVENT_LIMIT_BYTES: Final = 2**20
+"""Maximum size of one event of a stream. An event of vLLM has less than a kilobyte, or the arguments of one tool call."""
 MESSAGE_LIMIT: Final = 300
 """Maximum characters of a server's message in reports."""
+
+
+class ServerError(Exception):
+    """The server's response is not usable. The message is one sentence about it."""
+
+
+def oversized(what: str, limit_bytes: int) -> ServerError:
+    """Return the error of a response that no model server sends."""
+    return ServerError(
+        f"{what} has more than {limit_bytes // 2**20} MiB. Check that a model server is at this address."
+    )
 
 
 def decode_rate(tokens: int | None, first_s: float | None, last_s: float | None) -> float | None:
@@ -214,15 +227,17 @@ class EventSplitter:
     cut anywhere.
     """
 
-    __slots__ = ("_is_error", "_lines", "_rest")
+    __slots__ = ("_is_error", "_lines", "_rest", "_size")
 
     def __init__(self) -> None:
         self._rest = b""
         self._lines: list[bytes] = []
         self._is_error = False
+        self._size = 0
+        """Bytes of the event's lines."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads completed by `data`, in order."""
+        """Return the payloads completed by `data`, in order. Raises ServerError for an event above EVENT_LIMIT_BYTES."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         found: list[bytes] = []
@@ -230,14 +245,17 @@ class EventSplitter:
             line = raw.removesuffix(b"\r")
             if line.startswith(b"data:"):
                 self._lines.append(line[6:] if line.startswith(b"data: ") else line[5:])
+                self._size += len(line)
             elif not line:
                 if self._lines:
                     payload = b"\n".join(self._lines)
                     found.append(_as_error(payload) if self._is_error else payload)
-                    self._lines = []
+                    self._lines, self._size = [], 0
                 self._is_error = False
             elif line.startswith(b"event:"):
                 self._is_error = line[6:].strip() == b"error"
+        if self._size + len(self._rest) > EVENT_LIMIT_BYTES:
+            raise oversized("An event of the stream", EVENT_LIMIT_BYTES)
         return found
 
     @property

@@ -7,12 +7,12 @@ Every call has a timeout. The benchmark's load generator has a separate reader (
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,11 +23,13 @@ from loadtest.client.events import (
     ChatMessage,
     Delta,
     EventSplitter,
+    ServerError,
     Usage,
     decode_rate,
     decoded,
     error_message,
     joined,
+    oversized,
     parse_event,
     parse_usage,
 )
@@ -36,12 +38,11 @@ from loadtest.client.metrics import METRICS_PATHS, Scrape, merged, parse_metrics
 from loadtest.client.proxy import LOOPBACK
 from loadtest.client.urls import plain_url, socket_path
 
+BODY_LIMIT_BYTES: Final = 2**27
+"""Maximum size of a response, decompressed. A stream has about 250 bytes per token, so half a million tokens."""
+
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Returns the headers of the next request, which allows timely token renewal."""
-
-
-class ServerError(Exception):
-    """The server's response is not usable. The message is one sentence about it."""
 
 
 class UnreachableError(ServerError):
@@ -127,7 +128,7 @@ def connector_of(socket: str | None) -> aiohttp.BaseConnector:
 def call_once(
     base_url: str, headers: Headers, method: str, path: str, *, body: object = None, limit_s: float
 ) -> ServerAnswer:
-    """Send one request from code without an event loop, and return the whole response. Raises UnreachableError."""
+    """Send one request from code without an event loop, and return the whole response. Raises ServerError."""
 
     async def call() -> ServerAnswer:
         async with OpenAIClient(base_url, headers) as client:
@@ -192,6 +193,15 @@ class OpenAIClient:
             allow_redirects=False,
         )
 
+    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """Yield the decompressed bytes of a body. Raises ServerError above BODY_LIMIT_BYTES."""
+        size = 0
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            if size > BODY_LIMIT_BYTES:
+                raise oversized(f"The response of {self.base_url}{response.url.path}", BODY_LIMIT_BYTES)
+            yield piece
+
     async def request(
         self,
         method: str,
@@ -204,13 +214,13 @@ class OpenAIClient:
     ) -> ServerAnswer:
         """Send one request, with `extra` headers, and read the whole response, regardless of its status.
 
-        Raises UnreachableError if no complete response arrived within `limit_s` seconds.
+        Raises UnreachableError if no complete response arrived within `limit_s` seconds, and ServerError if it is too large.
         """
         sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous, extra=extra)
         start_s = time.monotonic()
         try:
             async with sending as response:
-                raw = await response.read()
+                raw = b"".join([piece async for piece in self._pieces(response)])
                 return ServerAnswer(
                     status=response.status,
                     body=decoded(raw),
@@ -280,9 +290,9 @@ class OpenAIClient:
         try:
             async with sending as response:
                 if response.status != HTTPStatus.OK:
-                    raw = await response.read()
+                    raw = b"".join([piece async for piece in self._pieces(response)])
                     raise ServerError(f"the stream of {path} returned {response.status}: {error_message(decoded(raw))}")
-                async for data in response.content.iter_any():
+                async for data in self._pieces(response):
                     reader.feed(data)
                 return reader.finish(
                     content_type=response.headers.get("content-type", ""),

@@ -19,7 +19,16 @@ from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from loadtest.client.events import DONE, FAILED_FINISHES, EventSplitter, Usage, decoded, error_message, parse_event
+from loadtest.client.events import (
+    DONE,
+    FAILED_FINISHES,
+    EventSplitter,
+    ServerError,
+    Usage,
+    decoded,
+    error_message,
+    parse_event,
+)
 from loadtest.client.proxy import HttpProxy
 from loadtest.client.urls import plain_url, socket_path
 
@@ -244,7 +253,7 @@ class WireConnection(asyncio.BufferedProtocol):
             data, self._rest = self._rest + data, b""
         try:
             self._state(current, data, at_s)
-        except _ProtocolError as error:
+        except ServerError as error:
             self._fail("malformed", str(error))
 
     def _fail(self, kind: str, detail: str) -> None:
@@ -272,14 +281,14 @@ class WireConnection(asyncio.BufferedProtocol):
         end = data.find(b"\r\n\r\n")
         if end < 0:
             if len(data) > HEAD_LIMIT:
-                raise _ProtocolError("the response head is too long")
+                raise ServerError("the response head is too long")
             self._rest = data
             return
         first, *lines = data[:end].split(CRLF)
         version, _, tail = first.partition(b" ")
         code = tail[:3]
         if not version.startswith(b"HTTP/1.") or not code.isdigit():
-            raise _ProtocolError(f"not an HTTP/1.1 response: {first[:60]!r}")
+            raise ServerError(f"not an HTTP/1.1 response: {first[:60]!r}")
         rest = data[end + 4 :]
         if int(code) < HTTPStatus.OK:  # 100 Continue and the like: the real head follows
             if rest:
@@ -299,7 +308,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._state = self._chunks
         elif length is not None:
             if not length.isdigit():
-                raise _ProtocolError(f"the response length is {length[:40]!r}")
+                raise ServerError(f"the response length is {length[:40]!r}")
             self._state, self._left = self._counted, int(length)
         else:
             self._state, self._keep = self._until_close, False
@@ -326,7 +335,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 line_end = data.find(CRLF, position)
                 if line_end < 0:
                     if length - position > HEAD_LIMIT:
-                        raise _ProtocolError("a chunk size is too long")
+                        raise ServerError("a chunk size is too long")
                     self._rest = data[position:]
                     return
                 size = _chunk_size(data[position:line_end])
@@ -349,6 +358,8 @@ class WireConnection(asyncio.BufferedProtocol):
         while data:
             line, found, data = data.partition(CRLF)
             if not found:
+                if len(line) > HEAD_LIMIT:
+                    raise ServerError("a line of the trailer is too long")
                 self._rest = line
                 return
             if not line:
@@ -400,10 +411,6 @@ def _not_a_stream(headers: Mapping[bytes, bytes]) -> tuple[str | None, str]:
             f"the response has content-type {content_type}, not text/event-stream, so the server did not stream",
         )
     return None, ""
-
-
-class _ProtocolError(Exception):
-    """The server's bytes are not HTTP/1.1."""
 
 
 class _TokenForm:
@@ -464,7 +471,7 @@ def _chunk_size(line: bytes) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise _ProtocolError(f"a chunk size is {digits[:40]!r}") from None
+        raise ServerError(f"a chunk size is {digits[:40]!r}") from None
 
 
 def _text_start(payload: bytes) -> int:
