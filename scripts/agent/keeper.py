@@ -24,11 +24,11 @@ from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import open_private
 from gemma_serving.scripts.agent.limits import add_plan, new_record, prove, read_record, write_record
-from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.stack.unfinished_teardown import LIMITS, forget, limit_file
 
 LOG: Final = LIMITS.with_suffix(".log")
-READY: Final = b"ready\n"
+READY: Final = "ready"
 """First line of the process, after it ran the command that deletes."""
 START_LIMIT_S: Final = 120.0
 POLL_S: Final = 1.0
@@ -100,7 +100,10 @@ class Keepers:
                 start_new_session=True,
             )
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        if not select.select([process.stdout], [], [], START_LIMIT_S)[0] or process.stdout.readline() != READY:
+        if (
+            not select.select([process.stdout], [], [], START_LIMIT_S)[0]
+            or process.stdout.readline().decode().strip() != READY
+        ):
             process.kill()
             process.wait()
             raise CommandRefusedError(
@@ -149,8 +152,7 @@ def main(stack: str, until_s: float) -> bool:
     teardown = product_program("gemma_serving.scripts.teardown", f"--stack={stack}", "--yes", "--keep-bucket")
     if _run([*teardown, "--help"]):
         return False
-    sys.stdout.buffer.write(READY)
-    sys.stdout.flush()
+    print_text(READY)
     while path.exists() and time.time() < until_s:
         if select.select([0], [], [], POLL_S)[0] and not os.read(0, 1):
             break
@@ -185,8 +187,7 @@ def _deleted(stack: str, teardown: Sequence[str], proof: Proof) -> bool:
 
 
 def _log(stack: str, text: str) -> None:
-    moment = datetime.now(UTC).isoformat(timespec="seconds")
-    print(f"{moment} limit of stack {stack}: {text}", file=sys.stderr, flush=True)
+    print_progress(datetime.now(UTC).isoformat(timespec="seconds"), f"limit of stack {stack}: {text}")
 
 
 def _run(words: Sequence[str]) -> int:

@@ -23,7 +23,6 @@ EXITS = {
     "scripts/cli/transfer.py": {"sys.stderr.write"},
     "packages/loadtest/client/plain_text.py": {"print"},
     "packages/loadtest/generator/worker.py": {"sys.stdout.buffer.write"},  # a worker's messages to its pool
-    "scripts/agent/keeper.py": {"print"},  # its stdout is a log file
 }
 PAST = re.compile(r"sys\.std(out|err)\.(buffer\.)?write(lines)?|os\.write|(rich\.console\.)?Console")
 
