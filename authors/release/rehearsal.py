@@ -180,7 +180,7 @@ gemma teardown first --yes
 
 
 def project(at: Workplace) -> None:
-    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and run a stack in it.
+    """Write a project's folder with the command of the wheel, install its lock, and run a stack in it.
 
     The release is not at fault for a point of the load test that a busy machine makes invalid.
     """
@@ -189,8 +189,7 @@ def project(at: Workplace) -> None:
     folder.mkdir()
     at.run(command / "gemma", "init", "first", "--like", "tpu-v6e1", cwd=folder)
     at.run(sys.executable, "-m", "venv", ".venv", cwd=folder)
-    packages = (".venv/bin/pip", "install", "--quiet", "--find-links", at.artefacts, "-r", "requirements.txt")
-    at.run(*packages, cwd=folder)
+    at.run(".venv/bin/pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt", cwd=folder)
     shown = at.run(".venv/bin/localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", _STACK_LIFE, cwd=folder)
     for words in ("first deployed in", "smoke passed", "No leaked resources"):
         if words not in shown:
