@@ -110,8 +110,8 @@ def validate_settings(
     """Return the settings of a server or of a gateway. Raises SettingsError, with every error."""
     if project is None:
         raise SettingsError(
-            f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
-            f"`pulumi config set gcp:project PROJECT_ID --stack {stack_of_file(origin)}`."
+            f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run `export GOOGLE_CLOUD_PROJECT=PROJECT_ID`, "
+            f"or set gcp:project in {origin}."
         )
     for key in NOT_IN_FILE:
         if key in values:

@@ -1,4 +1,4 @@
-# Create the federation, the accounts of the workflows and their roles. docs/ci.md explains each; read both before you run it.
+# Create the federation, the accounts of the workflows and their roles. Read it before you run it.
 : "${PROJECT:?}"
 : "${NUMBER:?}"
 : "${REPOSITORY_ID:?}"
@@ -68,7 +68,9 @@ for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin artifactre
 done
 gcloud storage buckets add-iam-policy-binding gs://$STATE --member=serviceAccount:ci-teardown@$PROJECT.iam.gserviceaccount.com --role=roles/storage.objectUser
 
-# ci-guard
-for ROLE in serviceusage.serviceUsageConsumer iam.serviceAccountAdmin artifactregistry.admin viewer iam.securityReviewer monitoring.viewer monitoring.editor logging.configWriter run.admin tpu.admin compute.networkAdmin compute.securityAdmin; do
+# ci-guard runs without an approval, so it deletes service accounts but cannot set who uses them.
+gcloud iam roles create gemmaGuard --project=$PROJECT --title=gemmaGuard --permissions=iam.serviceAccounts.delete
+gcloud projects add-iam-policy-binding $PROJECT --condition=None --member=serviceAccount:ci-guard@$PROJECT.iam.gserviceaccount.com --role=projects/$PROJECT/roles/gemmaGuard
+for ROLE in serviceusage.serviceUsageConsumer artifactregistry.admin viewer iam.securityReviewer monitoring.viewer monitoring.editor logging.configWriter run.admin tpu.admin compute.networkAdmin compute.securityAdmin; do
     gcloud projects add-iam-policy-binding $PROJECT --condition=None --member=serviceAccount:ci-guard@$PROJECT.iam.gserviceaccount.com --role=roles/$ROLE
 done

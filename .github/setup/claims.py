@@ -1,4 +1,4 @@
-"""Print the claims of a GitHub job's token for Google, but not the token. See docs/ci.md."""  # noqa: INP001
+"""Print the claims of a GitHub job's token for Google, but not the token."""  # noqa: INP001
 
 import base64
 import json

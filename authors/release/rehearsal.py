@@ -240,14 +240,14 @@ print("the limit ended the server")
 
 
 def project(at: Workplace) -> None:
-    """Write a project's folder with the command of the wheel, install its requirements from the artefacts, and use it."""
+    """Write a project's folder with the command of the wheel, install its lock and the assistant's packages, and use it."""
     command = at.environment("command", at.one("gemma_serving-*.whl"))
     folder = at.folder / "project"
     folder.mkdir()
     at.run(command / "gemma", "init", "first", "--like", "tpu-v6e1", cwd=folder)
     at.run(sys.executable, "-m", "venv", ".venv", cwd=folder)
-    packages = (".venv/bin/pip", "install", "--quiet", "--find-links", at.artefacts, "-r", "requirements.txt", "mcp")
-    at.run(*packages, cwd=folder)
+    at.run(".venv/bin/pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt", cwd=folder)
+    at.run(".venv/bin/pip", "install", "--quiet", "mcp", cwd=folder)
     shown = use(at, folder, INSTALLED + LIFE)
     for words in ("first deployed in", "smoke passed"):
         if words not in shown:

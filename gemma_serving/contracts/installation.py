@@ -1,11 +1,18 @@
 """Where the product is: a checkout, or a wheel that a project's folder uses."""
 
+import json
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from gemma_serving import VERSION
+from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import PRODUCT
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 """Folder of `gemma_serving`, with the examples and the images that a wheel has, too."""
@@ -17,6 +24,10 @@ _RUN: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_mo
 
 INSTALL_PULUMI: Final = "make setup" if CHECKOUT else "curl -fsSL https://get.pulumi.com | sh"
 """Command that installs the engine."""
+DISTRIBUTIONS: Final = ("gemma_serving", "gcp_tpu_provider", "loadtest_openai", "localcloud_google")
+"""Start of the wheels' file names. The names belong to nobody at an index, so each wheel is installed by its path."""
+NEW_FOLDER: Final = "mkdir serving && cd serving && gemma init NAME"
+"""Command that writes a project, in every folder."""
 
 
 def product_program(module: str, *arguments: str) -> Sequence[str]:
@@ -28,18 +39,67 @@ def product_program(module: str, *arguments: str) -> Sequence[str]:
 
 
 def project_root() -> Path | None:
-    """Return the folder with Pulumi.yaml: this one, otherwise the checkout; None without both."""
+    """Return the folder with Pulumi.yaml: this one, otherwise the checkout; None without both. Its program may be any program."""
     here = Path.cwd()
     return here if (here / "Pulumi.yaml").is_file() else CHECKOUT
+
+
+def own_project() -> Path | None:
+    """Return the project's folder if its program is this product's; None without a project, and for another program, which no command runs."""
+    root = project_root()
+    return root if root in {None, CHECKOUT} or _project_name() == PRODUCT else None
+
+
+def no_project() -> str:
+    """Return the error for a folder for which `own_project` returns None."""
+    if name := _project_name():
+        return (
+            f"This folder is the project {name}. Make a folder for gemma: `{NEW_FOLDER}`; "
+            "or import the components (docs/components.md)."
+        )
+    return "Pulumi.yaml not found. Run this command from the project folder, or `gemma init` to make one."
+
+
+def _project_name() -> str:
+    """Return the name in this folder's Pulumi.yaml: empty without the file, `?` without a name."""
+    path = Path.cwd() / "Pulumi.yaml"
+    if not path.is_file():
+        return ""
+    found = re.search(r"""^name:\s*["']?([\w.-]+)""", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return found[1] if found else "?"
+
+
+def own_wheels() -> Sequence[Path]:
+    """Return the wheels of this version, the product's first: next to the installed one, or in `dist` of a checkout.
+
+    Raises CommandRefusedError if one is missing, because an index may have another package with its name.
+    """
+    folder = CHECKOUT / "dist" if CHECKOUT else _installed_from()
+    wheels = [folder / f"{name}-{VERSION}-py3-none-any.whl" for name in DISTRIBUTIONS]
+    missing = ", ".join(wheel.name for wheel in wheels if not wheel.is_file())
+    if missing:
+        raise CommandRefusedError(
+            f"Not in {folder}: {missing}. In a clone, run `.venv/bin/python -m authors.release build --out dist`; "
+            f"then run `{sys.executable} -m pip install --force-reinstall --no-deps CLONE/dist/{wheels[0].name}`."
+        )
+    return wheels
+
+
+def _installed_from() -> Path:
+    """Return the folder of the file that the product was installed from (PEP 610), or `wheels` if it was not a file."""
+    from importlib.metadata import distribution  # noqa: PLC0415 - takes 15 ms to load
+
+    noted = as_mapping(json.loads(distribution(PRODUCT).read_text("direct_url.json") or "{}"))
+    url = urlsplit(str(noted.get("url")))
+    return Path(unquote(url.path)).parent if url.scheme == "file" else Path.cwd() / "wheels"
 
 
 def install_sentence(extra: str) -> str:
     """Return how to install what an extra of the wheel has."""
     if CHECKOUT:
         return "Run `make setup`."
-    return f"Run `{sys.executable} -m pip install '{with_extras(extra)}'`."
-
-
-def with_extras(*extras: str) -> str:
-    """Return the requirement of this version with extras."""
-    return f"gemma-serving[{','.join(extras)}]=={VERSION}"
+    try:
+        product, *others = own_wheels()
+    except CommandRefusedError as error:
+        return str(error)
+    return f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', f'{product}[{extra}]', *map(str, others)])}`."

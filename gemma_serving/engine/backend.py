@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.installation import project_root
+from gemma_serving.contracts.installation import own_project
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.engine import runner
 
@@ -50,7 +50,7 @@ def absolute_backend() -> Generator[None]:
 
 def state_folder() -> Path | None:
     """Return the folder `.pulumi` of a file backend, or None without a project, and for other or unknown backends."""
-    if project_root() is None:
+    if own_project() is None:
         return None
     folder = runner.project_folder()
     url = chosen_url(folder)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.installation import CHECKOUT, INSTALL_PULUMI, project_root
+from gemma_serving.contracts.installation import CHECKOUT, INSTALL_PULUMI, no_project, own_project
 from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.children import started
@@ -57,17 +57,15 @@ class PulumiFailedError(ScriptError):
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: this one or the checkout; in a local cloud the trial's. Raises CommandRefusedError."""
-    if (root := project_root()) is None:
-        raise CommandRefusedError(
-            "Pulumi.yaml not found. Run this command from the project folder, or `gemma init` to make one."
-        )
+    """Return the folder with Pulumi.yaml: this one or the checkout; in a local cloud the trial's. Raises CommandRefusedError, also for another program."""
+    if (root := own_project()) is None:
+        raise CommandRefusedError(no_project())
     return project_of(root)
 
 
 def settings_names() -> Sequence[str]:
     """Return the stacks with a settings file in the project's folder; none without a project."""
-    return stacks_in(project_folder()) if project_root() else ()
+    return stacks_in(project_folder()) if own_project() else ()
 
 
 def listed_stacks(*options: str) -> frozenset[str]:

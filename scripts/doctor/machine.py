@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.installation import INSTALL_PULUMI
+from gemma_serving.contracts.installation import INSTALL_PULUMI, NEW_FOLDER
 from gemma_serving.engine import backend, runner
 from gemma_serving.engine.children import ended
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
@@ -84,10 +84,13 @@ def _gcloud(checkup: Checkup, purpose: str) -> Iterator[Diagnosis]:
 
 
 def _pulumi(checkup: Checkup) -> Iterator[Diagnosis]:
+    fix = INSTALL_PULUMI
     try:
+        runner.pulumi()
+        fix = NEW_FOLDER
         answer = runner.run("whoami", "--verbose", "--json")
     except CommandRefusedError as error:
-        yield missing(str(error), INSTALL_PULUMI, check="Pulumi")
+        yield missing(str(error), fix, check="Pulumi")
         return
     if answer.returncode != 0:
         yield _no_backend(checkup, runner.error_of(answer))

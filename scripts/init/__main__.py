@@ -4,23 +4,26 @@ r"""Write a project's folder: settings, program and requirements of one stack.
   gemma init chat --model 12B --accelerator L4
   gemma init chat --like l4-12b-qat
   gemma init chat --like l4-12b-qat --ci
+  gemma init --upgrade
 
-Writes Pulumi.yaml, a program of three lines, requirements.txt with this version, .gitignore and `Pulumi.NAME.yaml` into this folder. The
-options are those of `gemma new`, which adds another stack later. Without --model and --like, it asks. Creates nothing in Google Cloud.
+Writes into this folder: Pulumi.yaml, a program of three lines, .gitignore, `Pulumi.NAME.yaml`, and the wheels of this version with a lock that
+names every package by its hash. The options are those of `gemma new`, which adds another stack later. Without --model and --like, it asks.
+Creates nothing in Google Cloud.
 """
 
+import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.installation import with_extras
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.contracts.installation import DISTRIBUTIONS, no_project, own_project, own_wheels
+from gemma_serving.scripts.cli.command import Command, print_result, run_command
 from gemma_serving.scripts.cli.options import Option
 from gemma_serving.scripts.cli.prompts import answered
 from gemma_serving.scripts.new.api import NewOptions, write_settings
@@ -29,7 +32,13 @@ _GITHUB: Final = Path(__file__).with_name("github")
 """Workflows with their scripts, most of them links to those of the repository."""
 _SCRIPTS: Final = re.compile(r"scripts/\w+/(?=ci_)")
 """Folders of the repository with what the workflows run."""
-_IGNORED: Final = (".venv/", ".localcloud/", ".work/", "__pycache__/", "results/", "gha-creds-*.json")
+_LOCKS: Final = Path(__file__).with_name("locks")
+"""Locks of the extras that a folder has, links to those of the repository."""
+_LOCKED: Final = re.compile(r"^([\w.-]+)==(?:.+\\\n)+.+\n", re.MULTILINE)
+"""A package of a lock with its hashes."""
+_WHEELS: Final = "wheels"
+_LOCK: Final = f"{_WHEELS}/requirements.txt"
+_IGNORED: Final = (".venv/", ".localcloud/", ".work/", "__pycache__/", "previews/", "results/", "gha-creds-*.json")
 _TEXTS: Final[Mapping[str, str]] = {
     "Pulumi.yaml": """\
 # The name is the namespace of the settings, so keep it.
@@ -51,13 +60,16 @@ from gemma_serving.stacks.program import main
 main()
 """,
     "requirements.txt": f"""\
-# To upgrade, change the version, then run `.venv/bin/pip install -r requirements.txt`.
-{with_extras("deploy", "localcloud")}
+# To upgrade, install the wheel of the new version, then run `gemma init --upgrade`.
+-r {_LOCK}
 """,
 }
 """Files of a project by name."""
 _NEW_ENVIRONMENT: Final = "python3 -m venv .venv"
-_INSTALL: Final = (".venv/bin/pip install --quiet -r requirements.txt", 'export PATH="$PWD/.venv/bin:$PATH"')
+_INSTALL: Final = (
+    ".venv/bin/pip install --quiet --require-hashes -r requirements.txt",
+    'export PATH="$PWD/.venv/bin:$PATH"',
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +80,19 @@ class InitOptions(NewOptions):
     ci: Annotated[
         bool, Option("Also write the workflows of GitHub: preview, deploy, drift, teardown and guard (docs/ci.md).")
     ] = False
+    upgrade: Annotated[
+        bool, Option("Only write wheels/ again, with the wheels and the lock of the installed version.")
+    ] = False
 
 
 def _init(options: InitOptions) -> ExitCode:
+    if options.upgrade:
+        return _upgraded()
     here = Path.cwd()
-    for name in (*_TEXTS, *([".github"] if options.ci else ())):
+    made = (*_TEXTS, _WHEELS, *([".github"] if options.ci else ()))
+    if own_project() is None and (here / "Pulumi.yaml").exists():
+        raise CommandRefusedError(no_project())
+    for name in made:
         if (here / name).exists():
             instead = (
                 "To add a stack, run `gemma new NAME --model ID`."
@@ -80,25 +100,68 @@ def _init(options: InitOptions) -> ExitCode:
                 else "Move it away, or use a new folder."
             )
             raise CommandRefusedError(f"{name} exists. {instead}")
+    packages = _packages()
     if not options.model and not options.like:
         options = _asked(options)
     try:
         for name, text in _TEXTS.items():
             (here / name).write_text(text, encoding="utf-8")
-        code = write_settings(options, first=_INSTALL if (here / ".venv").is_dir() else (_NEW_ENVIRONMENT, *_INSTALL))
+        _write(packages)
+        github = _workflows() if options.ci else ()
+        first = _INSTALL if (here / ".venv").is_dir() else (_NEW_ENVIRONMENT, *_INSTALL)
+        code = write_settings(options, first=first, also=(*_TEXTS, ".gitignore", *packages, *github))
     except BaseException:
         for name in _TEXTS:
             (here / name).unlink(missing_ok=True)
+        for folder in set(made).difference(_TEXTS):
+            shutil.rmtree(here / folder, ignore_errors=True)
         raise
     ignored = here / ".gitignore"
     text = ignored.read_text(encoding="utf-8") if ignored.is_file() else ""
     missing = [line for line in _IGNORED if line not in text.splitlines()]
     ignored.write_text("\n".join([*text.splitlines(), *missing, ""]), encoding="utf-8")
-    if options.ci:
-        shutil.copytree(_GITHUB, here / ".github")
-        for path in (here / ".github" / "workflows").iterdir():
-            path.write_text(_SCRIPTS.sub(".github/scripts/", path.read_text(encoding="utf-8")), encoding="utf-8")
     return code
+
+
+def _upgraded() -> ExitCode:
+    """Replace the wheels and the lock of this folder. Raises CommandRefusedError for a folder without them."""
+    if not Path(_LOCK).is_file():
+        raise CommandRefusedError(f"This folder has no {_LOCK}. Run `gemma init NAME` in a new folder.")
+    packages = _packages()
+    for path in Path(_WHEELS).glob("*.whl"):
+        if path.name.startswith(DISTRIBUTIONS):
+            path.unlink()
+    _write(packages)
+    print_result(f"Wrote {', '.join(packages)}.")
+    print(f"\nNext:\n  {_INSTALL[0]}")
+    return ExitCode.DONE
+
+
+def _packages() -> Mapping[str, bytes]:
+    """Return the wheels of this version, and the lock that names them by path and hash, and every other package by its hashes."""
+    files = {f"{_WHEELS}/{path.name}": path.read_bytes() for path in own_wheels()}
+    product, *others = (
+        f"./{name} --hash=sha256:{hashlib.sha256(wheel).hexdigest()}\n" for name, wheel in files.items()
+    )
+    lines = [product.replace(".whl ", ".whl[deploy,localcloud] "), *others]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(_LOCKS.iterdir())]
+    locked = {entry[1]: entry[0] for text in texts for entry in _LOCKED.finditer(text)}
+    return {**files, _LOCK: "".join([*lines, *(locked[name] for name in sorted(locked))]).encode()}
+
+
+def _workflows() -> Sequence[str]:
+    """Write the workflows with their scripts, and return the names of the files."""
+    github = Path(".github")
+    shutil.copytree(_GITHUB, github, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (github / "workflows").iterdir():
+        path.write_text(_SCRIPTS.sub(".github/scripts/", path.read_text(encoding="utf-8")), encoding="utf-8")
+    return [path.as_posix() for path in sorted(github.rglob("*")) if path.is_file()]
+
+
+def _write(packages: Mapping[str, bytes]) -> None:
+    Path(_WHEELS).mkdir(exist_ok=True)
+    for name, content in packages.items():
+        Path(name).write_bytes(content)
 
 
 def _asked(options: InitOptions) -> InitOptions:

@@ -113,8 +113,11 @@ class NewOptions:
     as_json: JsonSwitch = False
 
 
-def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCode:
-    """Write the settings file, and print its plan and the next commands, which begin with `first`. Raises PlanningError, ScriptError."""
+def write_settings(options: NewOptions, *, first: Sequence[str] = (), also: Sequence[str] = ()) -> ExitCode:
+    """Write the settings file, and print its plan and the next commands, which begin with `first`. Raises PlanningError, ScriptError.
+
+    `also` are files that the caller writes.
+    """
     from gemma_serving.planning.data.checkpoints import checkpoint_of
     from gemma_serving.planning.data.images import image_words
     from gemma_serving.planning.planner import plan
@@ -135,7 +138,7 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
     else:
         unmet, image = _solved_file(options, provider, path.parent)
     settings = from_file(path, project=NO_PROJECT)
-    _copy_image(settings.image.build_context, path.parent)
+    files = [path.name, *also, *_copy_image(settings.image.build_context, path.parent)]
     deployment = to_deployment(settings, path.parent)
     planned = plan(deployment)
     commands = [*first, *_next(options.name, settings, provider, path.parent)]
@@ -143,6 +146,7 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
     if options.as_json:
         report = {
             "file": path.name,
+            "files": files,
             "replaced": replaced,
             "model": settings.model,
             "model_revision": settings.model_revision,
@@ -163,7 +167,7 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = ()) -> ExitCod
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
         price = f"Price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
         about = filter(None, (_converted(options, settings), image and f"Image: {image_words(image)}."))
-        for text in (f"Wrote {path.name}.", headline(planned), *about, price, *warnings):
+        for text in (f"Wrote {', '.join(files)}.", headline(planned), *about, price, *warnings):
             print_result(text)
         print_text("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     for sentence in unmet:
@@ -185,14 +189,16 @@ def _copy(options: NewOptions, like: str, path: Path) -> None:
     write_copy(source, path)
 
 
-def _copy_image(context: str | None, root: Path) -> None:
-    """Copy the build context of one of this project's images, which only a checkout has."""
+def _copy_image(context: str | None, root: Path) -> Sequence[str]:
+    """Copy the build context of one of this project's images, which only a checkout has, and return its files."""
     import shutil
 
     from gemma_serving.contracts.installation import PACKAGE
 
-    if context and not (root / context).exists() and (PACKAGE / context).is_dir():
-        shutil.copytree(PACKAGE / context, root / context)
+    if not context or (root / context).exists() or not (PACKAGE / context).is_dir():
+        return ()
+    shutil.copytree(PACKAGE / context, root / context, ignore=shutil.ignore_patterns("__pycache__"))
+    return [path.relative_to(root).as_posix() for path in sorted((root / context).rglob("*")) if path.is_file()]
 
 
 def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], str | None]:

@@ -10,7 +10,7 @@ import yaml
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.installation import project_root
+from gemma_serving.contracts.installation import no_project, own_project
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.settings_files import stack_of_file
@@ -36,7 +36,7 @@ _BEST: Final[dict[Goal, str]] = {
 }
 _COMMENTS: Final = {
     "modelRevision": "Commit of the hub's main branch on the day this file was written.",
-    "maxAge": "A scheduled guard destroys the stack when it is older (docs/costs.md). Remove this line for a stack that stays.",
+    "maxAge": "Enforced only if `gemma teardown --over-limit` runs on a schedule. Remove this line for a stack that stays.",
     "prices": "Prices used by the search. The path is relative to this folder.",
     "workload": "Planned load per slice or instance.",
     "zones": "Cheapest zones known to have it, tried in this order.",
@@ -71,8 +71,8 @@ class StackFile:
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
     """Return the path of a new stack's settings file. Raises PlanningError for an invalid or existing name, and without a project."""
-    if project_root() is None:
-        raise PlanningError("This folder has no Pulumi.yaml. Run `gemma init` to write a project.")
+    if own_project() is None:
+        raise PlanningError(no_project())
     try:
         Names(project=NO_PROJECT, stack=name)
     except NamingError as error:

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 if [ "${GITHUB_ACTIONS:-}" = true ] && ! [ -f .github/CODEOWNERS ] && ! [ -f CODEOWNERS ] && ! [ -f docs/CODEOWNERS ]; then
-    echo "::warning title=No code owners::Any approval of a pull request counts. Add .github/CODEOWNERS (docs/ci.md, Protect the main branch)."
+    echo "::warning title=No code owners::Any approval of a pull request counts. Add .github/CODEOWNERS."
 fi
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.installation import own_project
 from gemma_serving.engine.atomic_file import write_private
-from gemma_serving.engine.runner import project_folder, project_root
+from gemma_serving.engine.runner import project_folder
 from gemma_serving.engine.state import StackState
 
 FOLDER: Final = Path(".work") / "teardown"
@@ -46,7 +47,7 @@ def is_unfinished(stack: str) -> bool:
 def forget(stack: str) -> None:
     """Record that no teardown of a stack is unfinished, and that no assistant's limit applies: the stack is gone, or a user deployed it."""
     _path(stack).unlink(missing_ok=True)
-    if project_root() is not None:
+    if own_project() is not None:
         limit_file(stack).unlink(missing_ok=True)
 
 

@@ -49,6 +49,7 @@ def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    runner.pulumi()  # before the project, which a command of Pulumi may have to set
     settings = None if gateway_settings(stack) else stack_settings(stack)
     state = _readable_state(stack)
     is_known = state.status != "missing"

@@ -8,16 +8,33 @@ CREATOR = f"projects/{PROJECT}/roles/gemmaCreator"
 OWN, OTHER = "local-project-gemma-x-models", "local-project-states"
 
 
-def test_ci_deploy_creates_what_a_stack_needs_and_reads_no_other_bucket_and_secret(own_client):
-    number = own_client.ok("GET", f"/cloudresourcemanager/v1/projects/{PROJECT}")["projectNumber"]
+def account_with(client, name, *only):
+    """Make an account of the workflows with the roles of the page, or some of them; return its calls."""
+    number = client.ok("GET", f"/cloudresourcemanager/v1/projects/{PROJECT}")["projectNumber"]
     for role_id, permissions in custom_roles().items():
         role = {"title": role_id, "includedPermissions": permissions}
-        own_client.ok("POST", f"/iam/v1/projects/{PROJECT}/roles", {"roleId": role_id, "role": role})
-    email = own_client.ok("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})["email"]
-    held = account_grants("ci-deploy", PROJECT, number)
-    for role in ("roles/storage.admin", "roles/secretmanager.admin", CREATOR):
-        grant(own_client, PROJECT_POLICY, role, held[role], member=f"serviceAccount:{email}")
-    deploy = own_client.as_caller(email)
+        client.ok("POST", f"/iam/v1/projects/{PROJECT}/roles", {"roleId": role_id, "role": role})
+    email = client.ok("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": name})["email"]
+    for role, condition in account_grants(name, PROJECT, number).items():
+        if not only or role in only:
+            grant(client, PROJECT_POLICY, role, condition, member=f"serviceAccount:{email}")
+    return client.as_caller(email)
+
+
+def test_ci_guard_deletes_an_account_and_cannot_let_anyone_use_one(own_client):
+    accounts = f"/iam/v1/projects/{PROJECT}/serviceAccounts"
+    guard = account_with(own_client, "ci-guard")
+    for name in ("ci-deploy", "gemma-x"):
+        own_client.ok("POST", accounts, {"accountId": name})
+    deploy, server = (f"{accounts}/{name}@{PROJECT}.iam.gserviceaccount.com" for name in ("ci-deploy", "gemma-x"))
+    me = {"role": "roles/iam.serviceAccountTokenCreator", "members": ["allUsers"]}
+    assert guard.call("POST", f"{deploy}:setIamPolicy", {"policy": {"bindings": [me]}})[0] == 403
+    assert guard.call("GET", server)[0] == 200
+    assert guard.call("DELETE", server)[0] == 200
+
+
+def test_ci_deploy_creates_what_a_stack_needs_and_reads_no_other_bucket_and_secret(own_client):
+    deploy = account_with(own_client, "ci-deploy", "roles/storage.admin", "roles/secretmanager.admin", CREATOR)
 
     buckets = "/storage/storage/v1/b"
     assert deploy.call("POST", buckets, {"name": OWN}, project=PROJECT)[0] == 200

@@ -29,7 +29,7 @@ def project(monkeypatch, tmp_path):
     monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     monkeypatch.delenv("PULUMI_CREDENTIALS_PATH", raising=False)
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "home"))
-    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     return tmp_path
 
 
@@ -44,7 +44,7 @@ def test_a_relative_backend_is_the_one_of_the_project_wherever_it_is_named(proje
     (project / "home").mkdir()
     (project / "home" / "credentials.json").write_text('{"current": "file://./state"}')
     assert used() == state
-    (project / "Pulumi.yaml").write_text("name: x\nbackend:\n  # the state\n  url: 'file://./own'\n")
+    (project / "Pulumi.yaml").write_text("name: gemma-serving\nbackend:\n  # the state\n  url: 'file://./own'\n")
     assert used() == f"file://{project}/own"
     monkeypatch.setenv(BACKEND_VARIABLE, "file://state?metadata=skip")
     assert used() == f"{state}?metadata=skip"

@@ -261,7 +261,9 @@ def test_a_mistake_is_one_sentence_with_the_key(subtests):
 
 
 def test_without_a_project_nothing_loads():
-    with pytest.raises(SettingsError, match="gcp:project and GOOGLE_CLOUD_PROJECT are not set"):
+    with pytest.raises(
+        SettingsError, match=r"are not set\. Run `export GOOGLE_CLOUD_PROJECT=PROJECT_ID`, or set gcp:project in "
+    ):
         load(values_of("tpu-v6e4"), project=None)
 
 

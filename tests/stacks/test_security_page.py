@@ -11,6 +11,7 @@ import yaml
 from gemma_serving.components.private_network import GATEWAY_RANGE
 from gemma_serving.contracts.labels import ALWAYS
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.scripts.gemma.catalog import ENTRIES
 from gemma_serving.stacks.program import run
 from tests.security_page import rows
 
@@ -215,3 +216,21 @@ def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declar
     for stack in STACKS:
         with subtests.test(stack):
             assert listens(declared(stack, {})) in page.values()
+
+
+OTHERS_THAN_COMMANDS = {
+    "limit in hours of the assistant",
+    "`localcloud`",
+    "`localcloud try`",
+    "package, component",
+    "GKE",
+}
+"""Programs and targets that are not a word after `gemma`."""
+
+
+def test_the_page_has_one_row_for_each_command_and_target():
+    table = rows("Commands and targets", level=3)
+    named = [name for first, *_ in table if first not in OTHERS_THAN_COMMANDS for name in re.findall(r"`(\w+)`", first)]
+    assert sorted(named) == sorted(ENTRIES)
+    assert {first for first, *_ in table} >= OTHERS_THAN_COMMANDS
+    assert all(effect and protection for _, effect, protection in table)

@@ -39,12 +39,13 @@ PEOPLE is how many people can write to the repository."""
 
 
 @cache
-def _noted(people):
+def _noted(people, *, is_clone=True):
     """Return, for a repository of so many people, what gcloud and gh would be called with, and the files that the page's commands write."""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
     script = re.sub(r"^sh (\S+\.sh) .*$", lambda named: (ROOT / named[1]).read_text(), blocks, flags=re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / ".github").mkdir()
+        for name in (".github", *(["packages/gcp-tpu"] if is_clone else [])):
+            (Path(folder) / name).mkdir(parents=True)
         done = subprocess.run(
             ["sh", "-eu", "-c", f"PEOPLE={people}\n{_STUBS}{script}"],
             cwd=folder,
@@ -62,9 +63,9 @@ def page_commands():
     return [block.splitlines() for block in _noted(TEAM)[0].split("END\n") if block]
 
 
-def page_calls(people=TEAM):
+def page_calls(people=TEAM, *, is_clone=True):
     """Return the gh commands of the page in the same way, each with the JSON document that it sends; None without one."""
-    blocks = [block.partition("BODY\n") for block in _noted(people)[1].split("END\n") if block]
+    blocks = [block.partition("BODY\n") for block in _noted(people, is_clone=is_clone)[1].split("END\n") if block]
     return [(words.splitlines(), json.loads(body) if body else None) for words, _, body in blocks]
 
 

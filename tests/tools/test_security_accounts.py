@@ -63,7 +63,7 @@ def test_google_checks_on_the_project_what_the_doctor_and_the_custom_role_list()
     groups = [value for value in vars(permissions).values() if isinstance(value, permissions.RolePermissions)]
     named = [group for group in groups if group.by_name]
     assert {group.role for group in named} == NAMED
-    assert {"gemmaCreator": sorted(permissions.CREATIONS)} == {
+    assert {"gemmaCreator": sorted(permissions.CREATIONS), "gemmaGuard": ["iam.serviceAccounts.delete"]} == {
         name: sorted(listed) for name, listed in custom_roles().items()
     }
     assert {

@@ -166,7 +166,7 @@ def test_who_approves_a_deployment_reads_that_no_guard_is_set():
     assert warns["if"] == "vars.GCP_GUARD_SERVICE_ACCOUNT == ''"
     shown = subprocess.run(["bash", "-c", warns["run"]], capture_output=True, text=True, check=True).stdout
     assert shown.startswith("::warning title=No limit is enforced::")
-    words = ("maxAge", "maxUsd", "tpu.idleAfter", "GCP_GUARD_SERVICE_ACCOUNT", "docs/costs.md, Schedule the guard")
+    words = ("maxAge", "maxUsd", "tpu.idleAfter", "GCP_GUARD_SERVICE_ACCOUNT", ".github/setup/repository.sh")
     assert [word for word in words if word not in shown] == []
 
 
@@ -567,9 +567,11 @@ def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
     assert used == set(table)
 
 
-def rules_of_main(people):
+def rules_of_main(people, *, is_clone=True):
     """Return the rule set that the page creates in a repository of so many people."""
-    (rules,) = [body for words, body in page_calls(people) if words[3:4] and words[3].endswith("/rulesets")]
+    (rules,) = [
+        body for words, body in page_calls(people, is_clone=is_clone) if words[3:4] and words[3].endswith("/rulesets")
+    ]
     return rules
 
 
@@ -614,6 +616,21 @@ def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_own
     assert page_files() == {"CODEOWNERS": "* @my-org/ml-platform\n"}
 
 
+def test_the_rules_of_a_folder_of_its_own_require_the_checks_of_a_pull_request_there():
+    (checks,) = [rule for rule in rules_of_main(2, is_clone=False)["rules"] if rule["type"] == "required_status_checks"]
+    folder = Path(__file__).parents[2] / "scripts" / "init" / "github" / "workflows"
+    flows = {path.name: yaml.safe_load(path.read_text()) for path in folder.glob("*.yml")}
+    reported = set()
+    for flow in flows.values():
+        if "pull_request" in flow[True]:
+            for name, job in flow["jobs"].items():
+                called = flows[Path(job["uses"]).name]["jobs"] if "uses" in job else ()
+                reported |= {f"{name} / {each}" for each in called} or {name}
+    assert {check["context"] for check in checks["parameters"]["required_status_checks"]} == reported
+    assert not [words for words, _ in page_calls(2, is_clone=False) if "/environments/release" in " ".join(words)]
+
+
 def test_the_guard_has_the_roles_of_a_teardown_and_reads_the_use_of_services():
-    assert account_roles("ci-guard") - account_roles("ci-teardown") == {"roles/monitoring.viewer"}
-    assert account_roles("ci-teardown") < account_roles("ci-guard")
+    own = {"roles/monitoring.viewer", "projects/my-project/roles/gemmaGuard"}
+    assert account_roles("ci-guard") - account_roles("ci-teardown") == own
+    assert account_roles("ci-teardown") - account_roles("ci-guard") == {"roles/iam.serviceAccountAdmin"}

@@ -31,7 +31,7 @@ def _remedy(folder: Path) -> str:
             f"The installation of the plugin is incomplete. Repeat it: `pulumi plugin install resource gcp-tpu {VERSION} --reinstall`, "
             "with `--file ARCHIVE` to install an archive."
         )
-    return "The installation is incomplete. Repeat it: `pip install --force-reinstall gcp-tpu-provider`."
+    return f"The installation is incomplete. Repeat it: `pip install --force-reinstall ./gcp_tpu_provider-{VERSION}-py3-none-any.whl`."
 
 
 try:

@@ -26,8 +26,8 @@ gemma chat chat "Say hello."
 gemma smoke chat
 gemma bench chat --concurrency 1 --requests 2 --input-tokens 16 --output-tokens 8 --allow-invalid --out results/a
 """
-LINKS, INSTALLED, TRIED, UPGRADED = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "folder.md").read_text(), re.DOTALL)
-"""The page's commands: where the wheels are, the installation, a trial, and an upgrade."""
+INSTALLED, TRIED, UPGRADED = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "folder.md").read_text(), re.DOTALL)
+"""The page's commands: the installation, a trial, and an upgrade."""
 
 
 class Folder:
@@ -61,11 +61,10 @@ class Folder:
         return done.stdout
 
 
-def links(dist):
-    """The page's line with a folder of wheels, beside those that the machine already uses."""
-    both = f"'{dist} {os.environ.get('PIP_FIND_LINKS', '')}'"
-    assert LINKS.count("/path/to/gemma-serving/dist") == 1
-    return LINKS.replace("/path/to/gemma-serving/dist", both)
+def with_wheels(commands, dist):
+    """The page's commands with a folder of wheels."""
+    assert commands.count("/path/to/gemma-serving/dist") == 1
+    return commands.replace("/path/to/gemma-serving/dist", str(dist))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def folder(tmp_path_factory):
         for one in DISTRIBUTIONS:
             build_distribution(root / one.relative_to(ROOT), base / out)
     made = Folder(base)
-    script = links(base / version.the_version(ROOT)) + INSTALLED.replace("python3", sys.executable)
+    script = with_wheels(INSTALLED, base / version.the_version(ROOT)).replace("python3", sys.executable)
     assert "fits" in made.run("bash", "-ec", script, cwd=base)
     for name in ("components", "scripts", "stacks"):
         (made.path / name).mkdir()
@@ -94,9 +93,8 @@ def folder(tmp_path_factory):
 def test_a_stack_lives_in_it_beside_the_users_own_packages_and_an_upgrade_replaces_nothing(folder):
     before = (folder.path / "Pulumi.chat.yaml").read_text()
     assert set(TRIED.splitlines()[1:]) <= {line.removesuffix(" --yes") for line in [*DEPLOYED.splitlines(), DELETED]}
-    upgrade = links(folder.base / NEXT) + UPGRADED.replace("gemma up chat", "gemma up chat --yes")
-    change = f"sed -i 's/==.*/=={NEXT}/' requirements.txt"
-    script = f"set -eu\n{DEPLOYED}\necho UPGRADE\n{change}\n{upgrade}\ngemma --version\n{DELETED}"
+    upgrade = with_wheels(UPGRADED, folder.base / NEXT).replace("gemma up chat", "gemma up chat --yes")
+    script = f"set -eu\n{DEPLOYED}\necho UPGRADE\n{upgrade}\ngemma --version\n{DELETED}"
     shown = folder.run("localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", script)
     first, _, second = shown.partition("UPGRADE")
     assert "smoke passed" in first

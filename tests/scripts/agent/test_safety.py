@@ -167,7 +167,7 @@ def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path):
     without = subprocess.run(words, start_new_session=True, check=False, **options)
     assert (without.returncode, without.stdout) == (2, "")
     assert "this process has none. Run the command in your own terminal." in without.stderr
-    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     (tmp_path / f"Pulumi.{STACK}.yaml").write_text("")
     person, terminal = pty.openpty()
     takes = f"import fcntl, runpy, sys, termios; fcntl.ioctl({terminal}, termios.TIOCSCTTY, 0); sys.argv = ['x', *{words[3:]}]; "

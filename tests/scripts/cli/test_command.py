@@ -1,5 +1,6 @@
 """Every command reads its options, fails and ends in the same way."""
 
+import io
 import os
 import re
 import resource
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
@@ -222,6 +224,29 @@ def test_no_command_is_forgotten():
     )
 
 
+@pytest.mark.parametrize("words", [*STOPPABLE, ("init", "mine", "--model", "E2B"), ("new", "mine", "--model", "E2B")])
+def test_no_command_runs_the_program_of_another_project_or_writes_into_its_folder(tmp_path, words, monkeypatch, capsys):
+    (tmp_path / "pulumi").write_text("#!/bin/sh\ntouch started\n")
+    (tmp_path / "pulumi").chmod(0o755)
+    (tmp_path / "Pulumi.yaml").write_text("name: my-infra\nruntime: python\n")
+    (tmp_path / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gemma_serving.engine.runner.pulumi", lambda: str(tmp_path / "pulumi"))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"hf_{'a' * 34}\n"))
+    assert (
+        run_command(import_module(f"gemma_serving.scripts.{words[0]}.__main__").COMMAND, list(words[1:]))
+        != ExitCode.DONE
+    )
+    sentence = (
+        "This folder is the project my-infra. Make a folder for gemma: `mkdir serving && cd serving && gemma init NAME`"
+    )
+    printed = capsys.readouterr()
+    assert sentence in " ".join((printed.out + printed.err).split())
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "out"] == before
+
+
 def slow_unless(words, *names):
     return pytest.param(words, id=words[0], marks=() if words[0] in names else pytest.mark.long)
 
@@ -264,7 +289,7 @@ def ends_with_one_sentence(folder, words, signum, preparation):
     }
     (folder / "token").write_text(f"hf_{'a' * 34}\n")
     if name != "init":
-        (folder / "Pulumi.yaml").write_text("name: x\n")
+        (folder / "Pulumi.yaml").write_text("name: gemma-serving\n")
     (folder / "Pulumi.l4-qat.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "config.json").write_text("{}")

@@ -21,8 +21,9 @@ from google.oauth2 import service_account
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts import installation
 from gemma_serving.contracts.answers import Absent, Present, Unknown
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner
@@ -1077,6 +1078,21 @@ def test_a_state_bucket_that_cannot_be_seen_is_not_said_to_be_missing(world):
     world.scenario(faults=[Fault(method="storage.buckets.get", status=403, count=9)])
     line = world.line("Pulumi backend")
     assert (line["status"], "buckets create" in line["fix"]) == ("unknown", False)
+
+
+def test_only_a_missing_pulumi_is_fixed_by_its_installer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Pulumi.yaml").write_text("name: my-infra\n")
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    (found,) = machine._pulumi(None)
+    assert (found.fix, "the project my-infra" in found.detail) == (installation.NEW_FOLDER, True)
+    monkeypatch.setattr(runner, "pulumi", refuse)
+    (found,) = machine._pulumi(None)
+    assert found.fix == installation.INSTALL_PULUMI
+
+
+def refuse():
+    raise CommandRefusedError("The Pulumi CLI is not installed.")
 
 
 def refuse_to_end(*_arguments, **_options):

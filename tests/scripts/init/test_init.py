@@ -3,12 +3,14 @@
 import io
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gemma_serving import VERSION
+from gemma_serving.contracts import installation
 from gemma_serving.contracts.answers import Present
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init.__main__ import COMMAND
@@ -16,12 +18,27 @@ from gemma_serving.stacks.loading import from_file
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMISED = ROOT / "tests" / "authors" / "promised.txt"
-FILES = {".gitignore", "Pulumi.chat.yaml", "Pulumi.yaml", "__main__.py", "requirements.txt"}
+WHEELS = [f"{name}-{VERSION}-py3-none-any.whl" for name in installation.DISTRIBUTIONS]
+FILES = {
+    *(".gitignore", "Pulumi.chat.yaml", "Pulumi.yaml", "__main__.py", "requirements.txt", "wheels/requirements.txt"),
+    *(f"wheels/{name}" for name in WHEELS),
+}
 
 
 @pytest.fixture
-def init(monkeypatch, tmp_path, capsys):
-    """Run the command in an empty folder; returns exit code, stdout and stderr."""
+def dist(tmp_path_factory):
+    """A folder with the wheels of this version."""
+    folder = tmp_path_factory.mktemp("dist")
+    for name in WHEELS:
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.fixture
+def init(monkeypatch, tmp_path, capsys, dist):
+    """Run the command in an empty folder, installed from a folder of wheels; returns exit code, stdout and stderr."""
+    monkeypatch.setattr(installation, "CHECKOUT", None)
+    monkeypatch.setattr(installation, "_installed_from", lambda: dist)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
@@ -52,19 +69,32 @@ def files_in(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+def named_in(out):
+    return {*out.partition("Wrote ")[2].partition(".\n")[0].split(", ")}
+
+
 def test_it_writes_a_project_with_this_version_and_says_what_comes_next(init, tmp_path):
     code, out, err = init("chat", "--model", "12B", "--accelerator", "L4")
     assert (code, err) == (0, "")
     assert files_in(tmp_path) == FILES
     assert len((tmp_path / "__main__.py").read_text().splitlines()) == 3
-    assert f"gemma-serving[deploy,localcloud]=={VERSION}\n" in (tmp_path / "requirements.txt").read_text()
+    assert named_in(out) == FILES
+    lock = (tmp_path / "wheels/requirements.txt").read_text()
+    for name in WHEELS:
+        extras = "[deploy,localcloud]" if name.startswith("gemma_serving") else ""
+        assert f"./wheels/{name}{extras} --hash=sha256:{sha256(name.encode()).hexdigest()}\n" in lock
+    packages = {line.partition(" ")[0] for line in lock.splitlines() if not line.startswith((" ", "./"))}
+    locks = ("requirements.txt", "packages/localcloud/requirements.txt")
+    assert packages == {
+        name for path in locks for name in re.findall(r"^\S+==\S+", (ROOT / path).read_text(), re.MULTILINE)
+    }
     project, ours = (yaml.safe_load((folder / "Pulumi.yaml").read_text()) for folder in (tmp_path, ROOT))
     assert project["name"] == ours["name"], "the namespace of the settings, and of the names in every state"
     assert from_file(tmp_path / "Pulumi.chat.yaml", project="my-project").cloud_run.gpu == "nvidia-l4"
     next_ = out.partition("Next:\n")[2].splitlines()
     assert [line.strip() for line in next_[:2]] == [
         "python3 -m venv .venv",
-        ".venv/bin/pip install --quiet -r requirements.txt",
+        ".venv/bin/pip install --quiet --require-hashes -r requirements.txt",
     ]
     assert next_[-1].strip() == "gemma chat chat"
 
@@ -80,8 +110,10 @@ def test_each_example_is_copied_with_what_it_names(init, tmp_path, path):
     theirs, ours = from_file(tmp_path / "Pulumi.chat.yaml", project="my-project"), from_file(path, project="my-project")
     assert theirs == ours
     text = (tmp_path / "Pulumi.chat.yaml").read_text()
-    assert "$schema" not in text, "the folder has no docs/"
+    assert "$schema" not in text
     assert f"--stack {stack}" not in text
+    assert "docs/" not in text
+    assert {*json.loads(out)["files"]} == files_in(tmp_path)
     context = ours.image.build_context
     assert context is None or (tmp_path / context / "Dockerfile").is_file()
 
@@ -108,14 +140,16 @@ def test_a_refusal_leaves_the_folder_as_it_was(init, tmp_path, wrong):
     assert files_in(tmp_path) == {"components/__init__.py"}
 
 
-@pytest.mark.parametrize("name", ["Pulumi.yaml", "__main__.py", "requirements.txt", ".github/workflows/mine.yml"])
+@pytest.mark.parametrize(
+    "name", ["Pulumi.yaml", "__main__.py", "requirements.txt", "wheels/mine.whl", ".github/workflows/mine.yml"]
+)
 def test_a_file_of_the_user_is_never_replaced(init, tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("mine")
+    (tmp_path / name).write_text("name: gemma-serving" if name == "Pulumi.yaml" else "mine")
     code, _, err = init("chat", "--like", "l4-qat", "--ci")
     assert (code, f"{name.partition('/')[0]} exists. " in err) == (2, True)
     assert files_in(tmp_path) == {name}
-    assert (tmp_path / name).read_text() == "mine"
+    assert (tmp_path / name).read_text() in {"mine", "name: gemma-serving"}
 
 
 def test_the_users_gitignore_is_completed(init, tmp_path):
@@ -124,11 +158,35 @@ def test_the_users_gitignore_is_completed(init, tmp_path):
     lines = (tmp_path / ".gitignore").read_text().splitlines()
     assert lines[:2] == ["mine", ".venv/"]
     assert sorted(lines) == sorted({*lines})
-    assert {".work/", "results/"} <= {*lines}
+    assert {".work/", "previews/", "results/"} <= {*lines}
+
+
+def test_it_refuses_if_a_wheel_is_missing_and_writes_nothing(init, tmp_path, dist):
+    (dist / WHEELS[1]).unlink()
+    code, _, err = init("chat", "--like", "l4-qat")
+    assert (code, f"init: Not in {dist}: {WHEELS[1]}. In a clone, run " in err) == (2, True)
+    assert files_in(tmp_path) == set()
+
+
+def test_an_upgrade_writes_the_wheels_and_the_lock_again_and_nothing_else(init, tmp_path, dist):
+    assert init("--upgrade")[0] == 2
+    assert init("chat", "--like", "l4-qat")[0] == 0
+    before = {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)}
+    (tmp_path / "wheels" / "gemma_serving-0.0.1-py3-none-any.whl").write_text("old")
+    (tmp_path / "wheels" / "mine-1-py3-none-any.whl").write_text("mine")
+    (dist / WHEELS[0]).write_text("new")
+    code, out, _ = init("--upgrade")
+    assert (code, named_in(out)) == (0, {name for name in FILES if name.startswith("wheels/")})
+    after = {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)}
+    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert changed == {f"wheels/{WHEELS[0]}", "wheels/requirements.txt", "wheels/mine-1-py3-none-any.whl"}
+    assert sha256(b"new").hexdigest() in (tmp_path / "wheels/requirements.txt").read_text()
 
 
 def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
-    assert init("chat", "--like", "l4-qat", "--ci")[0] == 0
+    code, out, _ = init("chat", "--like", "l4-qat", "--ci")
+    assert (code, named_in(out)) == (0, files_in(tmp_path))
+    assert not [name for name in files_in(tmp_path) if "__pycache__" in name]
     workflows = {path.stem: path.read_text() for path in (tmp_path / ".github" / "workflows").iterdir()}
     assert workflows.keys() == {"deploy", "drift", "guard", "preview", "set-up", "teardown"}
     promised = {re.sub(r" [A-Z\[].*", "", line) for line in PROMISED.read_text().splitlines()}
@@ -138,7 +196,7 @@ def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
             named = re.findall(r"(?<![\w/.-])(?:\./)?(\.github/[\w./-]+|scripts/[\w./-]+)", text)
             for name in named:
                 assert (tmp_path / name).exists() or "CODEOWNERS" in name, (path.name, name)
-            assert not re.search(r"\bmake\b|python -m (scripts|tools)", text), path.name
+            assert not re.search(r"\bmake\b|python -m (scripts|tools)|docs/\w+\.md", text), path.name
             assert "gemma_serving." not in text, f"{path.name} outlives the modules of its version"
             assert {*_gemma_words(text)} <= promised, path.name
     assert all(

@@ -186,7 +186,7 @@ def test_a_preview_that_google_refuses_has_its_words(monkeypatch):
 
 def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, github):
     handler, api = github
-    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GITHUB_API_URL", api)
@@ -207,7 +207,7 @@ def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, 
 def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypatch, tmp_path, capsys, case):
     """The second stack's file changes after the commit of the base."""
     base, deployed, previewed = case
-    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     for name in ("a", "b"):
         (tmp_path / f"Pulumi.{name}.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
     for words in (["init"], ["add", "--all"], ["commit", "--message", "base"]):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.cloud.kinds import NETWORK, NODE
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
@@ -384,6 +384,16 @@ def test_invalid_settings_are_refused_before_the_preview(engine, capsys, tmp_pat
     said = capsys.readouterr()
     assert "gemma:maxAge is not a setting" in said.err
     assert "previewing" not in said.err
+
+
+def test_a_missing_engine_is_reported_before_a_missing_project(engine, capsys, monkeypatch):
+    def absent():
+        raise CommandRefusedError("The Pulumi CLI is not installed.")
+
+    monkeypatch.setattr(up.runner, "pulumi", absent)
+    monkeypatch.setattr(starting, "stack_settings", lambda _: pytest.fail("read before"))
+    assert typed() == ExitCode.REFUSED
+    assert "The Pulumi CLI is not installed." in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_without_its_packages_it_says_in_one_sentence_what_to_install(tmp_path: 
     remedies = {  # in a checkout, in an installed plugin, in a Python environment
         "pulumi-resource-gcp-tpu": "Install the provider's requirements (`make setup`",
         "PulumiPlugin.yaml": f"Repeat it: `pulumi plugin install resource gcp-tpu {VERSION} --reinstall`",
-        "__main__.py": "Repeat it: `pip install --force-reinstall gcp-tpu-provider`.",
+        "__main__.py": "Repeat it: `pip install --force-reinstall ./gcp_tpu_provider-",
     }
     for number, (name, remedy) in enumerate(remedies.items()):
         command = [str(folder / name)] if number == 0 else [str(bare / "bin" / "python"), str(folder)]
