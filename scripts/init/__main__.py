@@ -23,7 +23,7 @@ from typing import Annotated, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import DISTRIBUTIONS, no_project, own_project, own_wheels
-from gemma_serving.scripts.cli.command import Command, print_result, run_command
+from gemma_serving.scripts.cli.command import Command, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import Option
 from gemma_serving.scripts.cli.prompts import answered
 from gemma_serving.scripts.new.api import NewOptions, write_settings
@@ -133,7 +133,7 @@ def _upgraded() -> ExitCode:
             path.unlink()
     _write(packages)
     print_result(f"Wrote {', '.join(packages)}.")
-    print(f"\nNext:\n  {_INSTALL[0]}")
+    print_text(f"\nNext:\n  {_INSTALL[0]}")
     return ExitCode.DONE
 
 
