@@ -15,6 +15,7 @@ from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.engine import runner
+from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.deployment import (
     ResourceState,
     StackDeployment,
@@ -217,6 +218,8 @@ def _readable(state: StackState, report: Report, confirm: Confirm) -> str:
         return was
     confirm(())
     report(f"the state of stack {stack} is {was}, starting from an empty one")
+    if before := file_text(stack):
+        report(f"copied the previous state to {back_up(stack, before)}")
     if was == "missing":
         create_state(stack)
     past_dead_locks(stack, partial(write_empty, stack, proof), report=report)

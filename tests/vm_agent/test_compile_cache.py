@@ -389,3 +389,13 @@ class TestBesideTheServer:
         one.restore_beside(with_arguments("--max-model-len=1")).join(60)
         saver.join(60)
         assert not saver.is_alive()
+
+
+def test_only_an_archive_that_this_stack_signed_is_deleted(monkeypatch: pytest.MonkeyPatch):
+    called: list[str] = []
+    monkeypatch.setattr(archives, "google", lambda _metadata, url, *, verb: called.append(f"{verb} {url}"))
+    own = Archive(MetadataClient(), "gs://models/m", Path(), "a key")
+    other = Archive(MetadataClient(), "gs://models/m", Path(), "another key")
+    for name in ("weights.safetensors", other.name("0" * 64, 1), own.name("0" * 64, 1)):
+        own._delete(name)
+    assert [call.rpartition("%2F")[2] for call in called] == [own.name("0" * 64, 1)]

@@ -144,6 +144,14 @@ def test_a_lost_state_comes_back_after_one_question(world):
     assert len(world.asked) == 2
 
 
+def test_what_is_left_of_a_truncated_state_is_copied_before_an_empty_one_replaces_it(world, monkeypatch, tmp_path):
+    world.state = StateUnreadableError("unexpected EOF", cut_off=True)
+    monkeypatch.setattr(rounds, "file_text", lambda _stack: '{"version": 3, "deplo', raising=False)
+    assert world.recover().state_was == "unreadable"
+    texts = [path.read_text() for path in (tmp_path / ".work" / "deployments").iterdir()]
+    assert '{"version": 3, "deplo' in texts
+
+
 def test_a_wrong_passphrase_never_starts_a_new_state(world):
     world.state = StateUnreadableError("The state cannot be decrypted.", cut_off=False)
     with pytest.raises(ScriptError, match="cannot be decrypted"):
