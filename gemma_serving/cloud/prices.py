@@ -111,10 +111,11 @@ def _container_parts(document: Item, region: str) -> tuple[HourlyPart, ...]:
     template = as_mapping(document.get("template"))
     containers = as_sequence(template.get("containers"))
     limits = [as_mapping(as_mapping(as_mapping(one).get("resources")).get("limits")) for one in containers]
-    gpu = find_accelerator(str(as_mapping(template.get("nodeSelector")).get("accelerator") or ""))
+    named = str(as_mapping(template.get("nodeSelector")).get("accelerator") or "")
+    gpu = find_accelerator(named)
     return instance_parts(
         list_prices(),
-        gpu=gpu.name if gpu else None,
+        gpu=gpu.name if gpu else named or None,
         vcpu=sum(_cpu(one.get("cpu")) for one in limits),
         memory_gib=sum(_gib(one.get("memory")) for one in limits),
         zonal_redundancy=not template.get("gpuZonalRedundancyDisabled"),

@@ -198,9 +198,9 @@ def _spending(read: _StackFigures) -> StackSpending:
         name = names[use.seen] if use.seen else past
         if use.run.is_service:
             usd_by_name[name] += _billed_usd(read, use, limits)
-            continue
-        usd_by_name[name] += use.micros / MICROS
-        read.lines.append(_line(use))
+        else:
+            usd_by_name[name] += use.micros / MICROS
+            read.lines.append(_line(use))
         if not use.run.micros_per_hour:
             unpriced.add(name)
             if limits.max_usd is not None:
@@ -251,7 +251,7 @@ def _shown(at_s: int) -> str:
 
 
 def _name(use: RunUse) -> str:
-    return "a past TPU VM" if use.seen is None else use.seen.name.rpartition("/")[2]
+    return "a past server" if use.seen is None else use.seen.name.rpartition("/")[2]
 
 
 def _line(use: RunUse) -> str:
@@ -304,7 +304,6 @@ def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
         read.unknown.append(f"Use of {name} could not be read, so only instances that always run are counted: {error}")
         read.lines.append(f"${usd:,.2f}: instances of {name} that always run, since {_shown(run.start_s)}")
         return usd
-    read.is_least = read.is_least or not run.micros_per_hour
     usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S
     read.lines.append(
         f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h "

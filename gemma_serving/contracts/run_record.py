@@ -154,15 +154,15 @@ class RunRecord:
         is treated as finished.
         """
         pairs, left = _matched(self.runs, seen)
-        gone = [one is None and complete and not run.is_service for run, one in pairs]
-        ended = [run for (run, _), is_gone in zip(pairs, gone, strict=True) if is_gone]
-        kept = [_dearer(*pair) for pair, is_gone in zip(pairs, gone, strict=True) if not is_gone]
-        spent = self.spent_micros + sum(run.micros(run.end_s(now_s)) for run in ended)
-        runs = sorted([*kept, *(one.run for one in left)], key=lambda run: (not run.is_service, run.start_s))
-        for run in [run for run in runs if not run.is_service][:-MOST_OPEN]:
-            spent += run.micros(run.end_s(now_s))
-            runs.remove(run)
-        return RunRecord(since_s=self.first_start_s(seen), spent_micros=spent, runs=tuple(runs))
+        every = [*pairs, *((one.run, one) for one in left)]
+        # Those that were not found end first: a machine that exists must keep its run, or it takes the run of another one.
+        every.sort(key=lambda pair: (pair[1] is not None, pair[0].start_s))
+        services = [_dearer(run, one) for run, one in every if run.is_service]
+        machines = [run for run, _ in every if not run.is_service]
+        gone = sum(one is None and complete and not run.is_service for run, one in pairs)
+        ended = max(gone, len(machines) - MOST_OPEN)
+        spent = self.spent_micros + sum(run.micros(run.end_s(now_s)) for run in machines[:ended])
+        return RunRecord(since_s=self.first_start_s(seen), spent_micros=spent, runs=(*services, *machines[ended:]))
 
 
 def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:

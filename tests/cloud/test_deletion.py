@@ -4,7 +4,7 @@ import pytest
 
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.deletion import delete_all
-from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.kinds import KINDS, by_name, order_of
 from gemma_serving.cloud.search import Scope, resource_of, search
 from localcloud.tests.google_bodies import google_answer, google_body
@@ -64,9 +64,27 @@ def test_what_is_gone_already_counts_as_gone():
         assert [item.outcome for item in delete(world.api, found)] == ["already deleted"]
 
 
-def test_a_grant_that_somebody_changes_at_the_same_time_is_read_again():
+def test_an_account_that_gets_the_email_during_the_deletion_stays(monkeypatch):
+    with open_world() as world:
+        email = world.account("gemma-x", owner("x").description)
+        (found,) = found_in(world)
+        change = GoogleApi.change
+
+        def after_another(*arguments, **more):
+            monkeypatch.setattr(GoogleApi, "change", change)
+            world.call("DELETE", "iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
+            world.account("gemma-x", "precious")
+            return change(*arguments, **more)
+
+        monkeypatch.setattr(GoogleApi, "change", after_another)
+        delete(world.api, [found])
+        assert world.exists("iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_grant_that_somebody_changes_at_the_same_time_is_read_again(status):
     """The first write meets another etag, as when two people change the policy of a project."""
-    faults = (Fault(method="cloudresourcemanager.projects.setIamPolicy", nth=2, count=1, status=409),)
+    faults = (Fault(method="cloudresourcemanager.projects.setIamPolicy", nth=2, count=1, status=status),)
     with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
         email = world.account("gemma-x", owner("x").description)
         world.grant("roles/logging.logWriter", f"serviceAccount:{email}")
@@ -159,6 +177,37 @@ def test_a_bucket_is_emptied_with_all_its_pages(count):
         world.bucket("weights-of-x", LABELS, *[f"part-{number:04}" for number in range(count)])
         assert [item.outcome for item in delete(world.api, found_in(world))] == ["deleted"]
         assert not world.exists("storage", "storage/v1/b/weights-of-x")
+
+
+class Versioned:
+    """A bucket with an object and an older version of it, which Google lists only on request and which keeps the bucket."""
+
+    def __init__(self):
+        self.generations, self.is_gone = {"1", "2"}, False
+
+    def get(self, _api, _path):
+        if self.is_gone:
+            raise GoogleListError(404, "gone", "")
+        return {"name": "b", "labels": LABELS}
+
+    def pages(self, _api, path):
+        shown = self.generations if "versions=true" in path else {"2"}
+        yield {"items": [{"name": "o", "generation": generation} for generation in shown]}
+
+    def change(self, _verb, _api, path, *, parameters):
+        if path.endswith("/o/o"):
+            self.generations = self.generations - {parameters["generation"]}
+        elif self.generations:
+            raise GoogleListError(409, "The bucket you tried to delete is not empty.", "")
+        else:
+            self.is_gone = True
+        return {}
+
+
+def test_a_versioned_bucket_is_emptied_of_older_versions():
+    item = google_body("storage.v1", "Bucket", {"name": "b"})
+    bucket = resource_of(by_name("bucket"), item, project=PROJECT, owner=owner("x"))
+    assert [item.outcome for item in delete(Versioned(), [bucket])] == ["deleted"]
 
 
 def test_only_the_version_that_was_read_is_deleted():

@@ -25,15 +25,21 @@ def queued(state, accelerator="v6e-4", **more):
     return found("TPU queued resource", "tpu.v2alpha1", "QueuedResource", state={"state": state}, tpu=spec, **more)
 
 
-def service(least, **limits):
-    container = {"resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1", **limits}}}
+def instance(status):
+    machine = "https://www.googleapis.com/compute/v1/projects/p/zones/us-east5-b/machineTypes/ct6e-standard-4t"
+    return found("TPU instance", "compute.v1", "Instance", name="t", status=status, machineType=machine)
+
+
+def service(least, *, gpu="nvidia-l4", sidecars=(), scaling=None, redundant=False, name="t", **limits):
+    own = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1", **limits}
     template = {
-        "containers": [container],
-        "nodeSelector": {"accelerator": "nvidia-l4"},
-        "gpuZonalRedundancyDisabled": True,
+        "containers": [{"resources": {"limits": one}} for one in (own, *sidecars)],
+        "nodeSelector": {"accelerator": gpu},
+        "gpuZonalRedundancyDisabled": not redundant,
         "scaling": {"minInstanceCount": least},
     }
-    return found("Cloud Run service", "run.v2", "GoogleCloudRunV2Service", template=template)
+    more = {"name": name, "template": template, "scaling": scaling or {}}
+    return found("Cloud Run service", "run.v2", "GoogleCloudRunV2Service", **more)
 
 
 @pytest.mark.parametrize(
@@ -47,10 +53,18 @@ def service(least, **limits):
         (queued("ACTIVE", "v5p-8"), None),
         (queued("WAITING_FOR_RESOURCES"), 0.0),
         (queued("FAILED"), 0.0),
+        (queued("SUSPENDED"), 0.0),
+        *((queued(state), 4 * 2.70) for state in ("PROVISIONING", "SUSPENDING", "DELETING")),
+        *((instance(status), 4 * 2.70) for status in ("RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING")),
+        (instance("TERMINATED"), 0.0),
         (queued("ACTIVE", "v4-8"), None),
         (service(1), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
         (service(2, memory="32768Mi", cpu="8000m"), 2 * 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
         (service(0), 0.0),
+        (service(1, redundant=True), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0002909)),
+        (service(1, gpu="nvidia-b999"), None),
+        (service(1, sidecars=[{"cpu": "1", "memory": "1Gi"}]), 3600 * (9 * 0.000018 + 33 * 0.000002 + 0.0001867)),
+        (service(1, scaling={"minInstanceCount": 2}), 2 * 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
     ],
 )
 def test_list_prices(item, usd):

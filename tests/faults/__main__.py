@@ -29,7 +29,17 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-ROOMS = ("memory", "lifecycle", "teardown", "path_guard", "cloud_run_limits", "engine", "agreement", "localcloud")
+ROOMS = (
+    "money",
+    "memory",
+    "lifecycle",
+    "teardown",
+    "path_guard",
+    "cloud_run_limits",
+    "engine",
+    "agreement",
+    "localcloud",
+)
 LIMIT_S = 60.0
 ANSWERS = {0: "survived", 1: "caught"}
 """By pytest's exit code. Every other one says nothing about a fault."""

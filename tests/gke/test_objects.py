@@ -127,7 +127,8 @@ def test_a_change_starts_a_second_pod_only_with_a_spare_node(spare):
 def test_the_probe_and_the_autoscaler_wait_for_the_planned_start_on_a_new_node(stack):
     found, server = made(stack, replicas=(1, 3)), server_of(stack)
     probe = pod_of(found)["containers"][0]["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= server.container_start_s + NODE_START_S
+    assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - server.replica_start_s < probe["periodSeconds"]
+    assert server.replica_start_s >= server.container_start_s + NODE_START_S
     behavior = found["HorizontalPodAutoscaler"]["spec"]["behavior"]
     (up,) = behavior["scaleUp"]["policies"]
     assert (up["type"], up["value"]) == ("Pods", 1)
@@ -150,6 +151,7 @@ def test_weights_are_mounted_with_the_options_of_the_stack():
     server = server_of("l4-qat", cloud_run={"mount": dataclasses.replace(run.mount, **mount)})
     pod = pod_of({one["kind"]: one for one in objects(server, GkeOptions())})
     volumes = {one["name"]: one for one in pod["volumes"]}
+    assert volumes["models"]["csi"]["readOnly"] is True
     attributes = volumes["models"]["csi"]["volumeAttributes"]
     assert attributes["bucketName"] == "my-project-gemma-l4-qat-models"
     assert attributes["mountOptions"].startswith("uid=0,gid=0,implicit-dirs,")

@@ -139,6 +139,12 @@ def test_a_draft_model_is_captured_too():
         resolved("31B-it", max_num_seqs=64, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
     )
     assert alone < with_ngram < drafted
+    # Only the graphs of the served model are captured with and without adapters.
+    adapted = [
+        captured_graphs(resolved("31B-it", max_num_seqs=64, lora_adapters={"a": "org/a"}, speculative_config=c))
+        for c in (None, ASSISTANT)
+    ]
+    assert adapted == [2 * alone, drafted + with_ngram]
 
 
 @pytest.mark.parametrize(("card", "copies"), [("RTX PRO 6000", 3), ("H100", 0)])
@@ -172,7 +178,8 @@ def test_nccl_keeps_memory_of_captured_all_reduces_on_pcie_before_0_20():
     assert severity("0.19.0", four, max_num_seqs=256) == "block"
     assert severity("0.19.0", four, max_num_seqs=8, enforce_eager=True) is None
     assert severity("0.20.0", four, max_num_seqs=256) is None
-    assert severity("0.19.0", replace(four, name="4 x H100"), max_num_seqs=256) is None
+    for linked in ("4 x H100", "4 x A100"):
+        assert severity("0.19.0", replace(four, name=linked), max_num_seqs=256) is None
 
 
 def test_a_page_that_does_not_divide_the_largest_one_is_padded():

@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.memory.host_memory import load_peak_gib, smallest_instance
+from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
 from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.observability import MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.records import replace
@@ -114,3 +118,16 @@ def test_a_file_that_vllm_converts_while_loading_passes_through_the_host_in_its_
     assert converted.checkpoint_gib == stored.checkpoint_gib
     assert converted.load_peak_host_gib == stored.load_peak_host_gib
     assert converted.weights_gib < 0.6 * stored.weights_gib
+
+
+def test_a_streamed_start_needs_the_server_its_buffer_and_five_quarters_of_the_offloaded_weights():
+    streamed = resolve(on("L4", weights_mode="streamer"))
+    server_gib = constant("SERVER_HOST_GIB") + 5  # the largest tensor has 4.4 GiB
+    assert load_peak_gib(streamed, 0) == pytest.approx(server_gib)
+    assert load_peak_gib(streamed, 4 * 2**30) == pytest.approx(server_gib + 1.25 * 4)
+
+
+def test_a_collector_takes_vcpu_and_memory_of_the_instance():
+    alone = on("L4")
+    collected = replace(alone, metrics=MetricsSettings(enabled=True))
+    assert [smallest_instance(resolve(one), 16) for one in (alone, collected)] == [(16.0, 4.0), (20.0, 8.0)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.budget import memory_plan
-from gemma_serving.planning.memory.margins import edges_of_memory, margin_of
+from gemma_serving.planning.memory.margins import edges_of_memory, margin_of, one_request
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.catalog import MODELS, model_ids
 from gemma_serving.planning.planner import plan
@@ -89,6 +89,12 @@ def test_what_certainly_fails_at_one_limit_does_not_only_perhaps_fail_at_another
     close = replace(memory, usable_gib=memory.load_peak_device_gib * 1.02)
     assert margin_of(close) == edges_of_memory(close)[0]
     assert margin_of(replace(close, kv_gib=0.0)) is None
+
+
+def test_weights_that_are_heavier_than_planned_take_memory_of_the_kv_cache():
+    memory = memory_plan(resolve(Deployment(model="google/gemma-4-12B-it", accelerator="v6e-1")))
+    edge = one_request(memory)
+    assert edge.recommended_gib - edge.minimum_gib == pytest.approx(0.03 * memory.weights_gib)
 
 
 def test_a_load_close_to_the_edge_is_named():

@@ -4,13 +4,17 @@ import asyncio
 
 import pulumi
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma_serving.cloud.google_calls import GoogleCallError
 from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.contracts.run_record import MOST_OPEN, RecordedRun, RunRecord, Seen
 from gemma_serving.stacks.hooks import run_recorder
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder, keep_runs, recorder_of
+from tests.laws import examples
 from tests.stacks.failed_start import context_of, failed_start
 
 SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"
@@ -101,3 +105,36 @@ def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypa
         with pytest.raises(GoogleCallError):
             recorder_of(context)._call("iam", "v1/x")
         assert len(asked) == tries, status
+
+
+START_S = 1_793_491_200
+RUN = st.tuples(
+    st.integers(0, 50_000), st.integers(1, 20_000_000), st.none() | st.integers(3600, 90_000), st.booleans()
+)
+
+
+@settings(max_examples=examples(test=100, part=500, night=3000))
+@given(st.lists(RUN, max_size=6, unique_by=lambda run: run[0]), st.booleans(), st.integers(0, 9), st.integers(0, 9))
+def test_no_search_however_incomplete_makes_a_record_cheaper(drawn, complete, recorded, current):
+    """Whichever machines it finds. A machine that an incomplete search did not find runs on."""
+    runs = [
+        RecordedRun(start_s=START_S + start, micros_per_hour=rate, longest_s=most) for start, rate, most, _ in drawn
+    ]
+    seen = [
+        Seen(name="m", requested_s=run.start_s, started_s=run.start_s, micros_per_hour=run.micros_per_hour)
+        for run, (*_, is_found) in zip(runs, drawn, strict=True)
+        if is_found
+    ]
+    first = RecordedRun(start_s=START_S, micros_per_hour=recorded, is_service=True)
+    seen.append(Seen(name="s", requested_s=START_S, started_s=START_S, micros_per_hour=current, is_service=True))
+    before, now_s = RunRecord(since_s=START_S, runs=[first, *runs]), START_S + 60_000
+    after = before.after(seen, now_s, complete=complete)
+
+    def micros(record, at_s):
+        return record.spent_micros + sum(use.micros for use in record.uses(seen, at_s))
+
+    assert micros(after, now_s) >= micros(before, now_s)
+    assert len(after.runs) <= MOST_OPEN + 1
+    assert max(run.micros_per_hour for run in after.runs if run.is_service) == max(recorded, current)
+    if not complete and len(runs) <= MOST_OPEN:
+        assert micros(after, now_s + 3600) >= micros(before, now_s + 3600)

@@ -114,8 +114,10 @@ def test_the_setting_starts_privileged_at_once_and_back_again(serving: Serving, 
     second = serving.ask("--max-num-seqs=4", limits=RolloutLimits())
     serving.sees("ready", second, second)
     assert runs(machine) == [True, False]
-    (run,) = [call for call in calls(machine, "run") if "--privileged" in call]
-    assert {"--volume=/dev/shm:/dev/shm", "--shm-size=10240m"} <= set(run)
+    open_run, confined_run = calls(machine, "run")
+    assert {"--volume=/dev/shm:/dev/shm", "--shm-size=10240m"} <= set(open_run)
+    hardened = {"--cap-drop=ALL", "--security-opt=no-new-privileges"}
+    assert (hardened & set(open_run), hardened & set(confined_run)) == (set(), hardened)
 
 
 def test_a_server_of_an_earlier_agent_keeps_running_and_is_named(serving: Serving, machine: Machine):

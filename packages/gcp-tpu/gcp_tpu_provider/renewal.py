@@ -138,7 +138,7 @@ async def choose(operation: ResourceOperation) -> None:
         if found:
             _record(mine, max(found, key=_age))
     others = seconds
-    if best in seconds and best.state not in GONE:
+    if best in seconds:
         operation.take_over()
         others = firsts
     await capacity.remove_all(second, [found.zone for found in others])

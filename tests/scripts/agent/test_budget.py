@@ -143,6 +143,13 @@ def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench
     assert commands.run == []
 
 
+def test_a_stack_that_changes_counts_at_the_higher_of_its_prices():
+    limit = spending.SpendingLimit(states=lambda: {"a": 5.0}, usd_per_hour_limit=6.0)
+    limit.require("a", 1.0)
+    with limit.reserved("a", 1.0), pytest.raises(CommandRefusedError, match=r"a \$5\.00; the limit is \$6\.00"):
+        limit.reserved("b", 2.0).__enter__()
+
+
 def test_a_server_refuses_what_costs_money_while_a_state_is_unknown(bench_of, audit, commands):
     agent = bench_of("up")
 

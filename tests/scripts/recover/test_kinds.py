@@ -141,7 +141,8 @@ def test_the_newest_enabled_version_of_our_secret_is_ours():
     secret, base = "projects/p/secrets/s", "v1/projects/p/secrets/s"
     versions = {
         "versions": [
-            {"name": "projects/1/secrets/s/versions/11", "state": "DESTROYED"},
+            {"name": "projects/1/secrets/s/versions/12", "state": "DESTROYED"},
+            {"name": "projects/1/secrets/s/versions/11", "state": "DISABLED"},
             {"name": "projects/1/secrets/s/versions/10", "state": "ENABLED"},
             {"name": "projects/1/secrets/s/versions/9", "state": "ENABLED"},
         ]

@@ -7,19 +7,23 @@ from http import HTTPStatus
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
 
 from gemma_serving.cloud.clock import GoogleClock
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.kinds import ACCOUNT, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
-from gemma_serving.cloud.spending import spending
+from gemma_serving.cloud.spending import StackSpending, spending
 from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
 from gemma_serving.contracts.search_results import Inventory
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.arguments import ListedStack
 from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack import facts as stack_facts
-from gemma_serving.scripts.stack.costs import recorded_costs
+from gemma_serving.scripts.stack.costs import recorded_costs, spent_sentence
 from gemma_serving.scripts.stack.deployed_server import cloud_facts, serving
 from gemma_serving.scripts.stack.facts import facts_of
 from gemma_serving.scripts.stack.serves import serves_now
@@ -28,7 +32,10 @@ from gemma_serving.scripts.status.report import StackStatus
 from gemma_serving.scripts.teardown.output import text_of
 from gemma_serving.scripts.teardown.receipt import Receipt
 from gemma_serving.scripts.up import starting
+from localcloud.tests.google_bodies import google_body
 from tests.cloud.populated import PROJECT, owner
+from tests.cloud.test_prices import queued, service
+from tests.laws import examples
 from tests.scripts import planted_states as planted
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -90,6 +97,69 @@ def test_a_price_file_of_the_stack_counts_and_one_that_cannot_be_read_leaves_the
     assert [costs.running for costs in recorded_costs(deployed("spot", ZONE))] == [0.5]
     path.write_text("{")
     assert [costs.running for costs in recorded_costs(deployed("spot", ZONE))] == [None]
+
+
+def test_the_highest_price_is_unknown_if_one_place_has_none(monkeypatch):
+    capacity = planted.queued()
+    capacity["inputs"]["forms"] = [{"provisioningModel": "spot"}, {"provisioningModel": "standard"}]
+    for standard in (2.7, None):
+        prices = {"spot": 1.4, "standard": standard}
+        monkeypatch.setattr("gemma_serving.scripts.stack.costs.node_usd_per_hour", lambda _, form, __: prices[form])  # noqa: B023
+        assert [costs.most for costs in recorded_costs(planted.state(capacity))] == [standard]
+
+
+def test_a_sum_with_one_lower_bound_is_a_lower_bound():
+    one = StackSpending(owner=owner("x"), limits=NO_LIMITS, age_s=0.0, usd=1.0, usd_per_hour=1.0)
+    assert "$1.00 so far" in spent_sentence([one])
+    assert "$2.00/h now, at least $2.00 so far" in spent_sentence([one, replace(one, is_least=True)])
+
+
+# Unknown is never zero.
+
+
+AN_HOUR = SimpleNamespace(pages=lambda *_: [{"timeSeries": [{"points": [{"value": {"doubleValue": 3600}}]}]}])
+"""Cloud Monitoring, where each service was billed for one hour."""
+PARTS = {
+    "v6e-4": 3 * 4 * 2.70,
+    "v5e-4": 3 * 4 * 1.20,
+    "v5p-8": None,
+    "nvidia-l4": 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867),
+    "nvidia-b999": None,
+}
+"""Cost of a TPU VM that was requested three hours ago, and of an hour of a service; None without a price."""
+LIMIT = st.none() | st.integers(1, 99)
+
+
+def part_of(kind):
+    if kind.startswith("nvidia"):
+        return service(1, gpu=kind, name=f"projects/p/locations/l/services/{kind}")
+    return queued("ACTIVE", kind.replace("v5e", "v5litepod"), name=f"projects/p/locations/l/queuedResources/{kind}")
+
+
+@effort(max_examples=examples(test=60, part=300, night=2000))
+@given(
+    st.lists(st.tuples(st.sampled_from([*PARTS]), LIMIT, LIMIT), min_size=1, unique_by=lambda one: one[0]),
+    st.booleans(),
+)
+def test_an_unknown_part_is_never_free_and_of_two_limits_the_stricter_one_counts(drawn, has_record):
+    found = [
+        replace(part_of(kind), labels=StackLimits(max_usd=max_usd, max_age_s=max_age_s).labels)
+        for kind, max_usd, max_age_s in drawn
+    ]
+    if has_record:
+        account = google_body("iam.v1", "ServiceAccount", {"name": "projects/p/serviceAccounts/a@p", "email": "a@p"})
+        found.append(resource_of(by_name(ACCOUNT), account, project="p", owner=owner("x")))
+    (stack,) = spending(AN_HOUR, found, NOW)
+    known = [PARTS[kind] for kind, _, _ in drawn if PARTS[kind] is not None]
+    is_priced = len(known) == len(drawn)
+    assert stack.usd == pytest.approx(sum(known), abs=0.001)
+    assert len(stack.usd_by_name) == len(known)
+    assert (stack.usd_per_hour is not None, stack.is_least) == (is_priced, not (is_priced and has_record))
+    stated = list(zip(*drawn, strict=True))[1:]
+    strictest = tuple(min((value for value in values if value is not None), default=None) for values in stated)
+    assert (stack.limits.max_usd, stack.limits.max_age_s) == strictest
+    assert bool(stack.unknown) is (not has_record or (not is_priced and stack.limits.max_usd is not None))
+    assert not has_record or all("The price list has no entry for " in why for why in stack.unknown)
 
 
 # Every command says the same.

@@ -144,15 +144,6 @@ def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_pat
         assert not [name for name in world.resources() if "gemma-x" in name]
 
 
-def test_a_machine_without_a_known_price_makes_the_cost_unknown():
-    life = Life(description=IDENTITY)
-    life.up(0, "v9x-4", killed=False)
-    life.limits = LIMITS
-    item = life.spent()
-    assert (item.usd, item.verdict) == (0, "unknown")
-    assert "The price list has no entry for gemma-x" in item.unknown[0]
-
-
 def test_a_service_counts_from_its_first_creation_and_a_second_creation_makes_its_cost_unknown(world):
     service = f"projects/{PROJECT}/locations/us-east4/services/gemma-x"
     world.account(ACCOUNT_ID, IDENTITY)
@@ -272,7 +263,6 @@ class Life:
     now_s: int = START
     description: str | None = None
     machines: list[Machine] = field(default_factory=list)
-    limits: StackLimits = NO_LIMITS
 
     def documents(self):
         """Return each existing request with its node."""
@@ -310,7 +300,7 @@ class Life:
                     {
                         "parent": zone,
                         "nodeId": f"{one.name}-node",
-                        "node": {"acceleratorType": one.kind, "labels": dict(self.limits.labels)},
+                        "node": {"acceleratorType": one.kind, "labels": {}},
                     }
                 ]
             },
@@ -423,7 +413,7 @@ class Life:
         account = google_body("iam.v1", "ServiceAccount", account)
         found.append(resource_of(by_name(ACCOUNT), account, project="p", owner=owner("x")))
         (item,) = spending(None, found, datetime.fromtimestamp(self.now_s, UTC))
-        assert self.limits.labels or not item.unknown
+        assert not item.unknown
         return item
 
     def truth_usd(self):

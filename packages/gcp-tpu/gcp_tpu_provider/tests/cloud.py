@@ -88,6 +88,8 @@ class FakeTpu:
     delete_looks: int = 1
     refuses_in_operation: bool = False
     """A deletion that needs force is refused by its operation, with code 9, instead of by the answer."""
+    deletion_error: str = ""
+    """Message of a deletion's operation, with code 13, that failed after Google had accepted it."""
     on_call: Callable[[str], None] | None = None
     clock: datetime = datetime(2026, 11, 20, 8, tzinfo=UTC)
     """Google's time. It does not advance until a test moves it."""
@@ -149,7 +151,10 @@ class FakeTpu:
         name = f"{parent}/{kind}/{identifier}"
         if kind == "operations":
             state = identifier.partition("refused-")[2]
-            return {"name": name, "done": True, **({"error": {"code": 9, "message": refusal(state)}} if state else {})}
+            failed = {"code": 9, "message": refusal(state)} if state else {}
+            if self.deletion_error and identifier.startswith("delete-"):
+                failed = {"code": 13, "message": self.deletion_error}
+            return {"name": name, "done": True, **({"error": failed} if failed else {})}
         if verb == "getGuestAttributes":
             return self.guest(name, body["queryPath"])
         if kind == "nodes":

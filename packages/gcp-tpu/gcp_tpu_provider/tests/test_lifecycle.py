@@ -749,6 +749,15 @@ class TestDelete:
         with pytest.raises(Aborted, match="is still DELETING"):
             engine.destroy()
         assert engine.state
+        assert 0.5 <= engine.waited_s < 1
+
+    def test_a_deletion_that_google_fails_is_reported_and_not_requested_again(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.delete_looks, cloud.deletion_error = 10**6, "internal error"
+        with pytest.raises(Aborted, match=r"The deletion of .*/serve failed: internal error"):
+            engine.destroy()
+        assert engine.state
+        assert len(cloud.made("DELETE")) == 1
 
     def test_what_is_not_ours_is_not_deleted(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted())

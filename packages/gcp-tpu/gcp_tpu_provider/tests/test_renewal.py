@@ -326,6 +326,19 @@ class TestEnds:
         engine.destroy()
         assert cloud.queued == {}
 
+    def test_a_second_one_that_is_gone_too_takes_over_nothing(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, "POST")
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        for found in (cloud.queued[first(cloud)], cloud.queued[second(cloud)]):
+            found.state = "SUSPENDED"
+            found.steps.clear()
+        with pytest.raises(Aborted, match=r"Nothing serves: .*/serve was ACTIVE and is SUSPENDED"):
+            engine.up(renewing())
+        assert len(cloud.made("POST")) == 2, "nothing was requested again"
+
     def test_when_the_one_that_serves_is_gone_a_refresh_waits_for_a_request_without_an_answer(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
