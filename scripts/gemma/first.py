@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from gemma_serving.contracts.installation import own_project
+from gemma_serving.contracts.installation import no_project, own_project
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.contracts.stack_facts import INCOMPLETE, ServesNow, StackFacts
 from gemma_serving.engine import runner
@@ -37,7 +37,7 @@ def first_lines(*, limit_s: float = _LIMIT_S, now: Callable[[], datetime] = _utc
 def _state(limit_s: float, now: Callable[[], datetime]) -> tuple[Sequence[str], Sequence[str]]:
     """Return the lines about the deployed stacks, and the line with the next command."""
     if own_project() is None:
-        return ["This folder has no project."], ["Next: gemma init"]
+        return [no_project()], ()
     ((stacks, error),) = each_within([partial(known_stacks, limit_s=limit_s)], workers=1, limit_s=limit_s + 1)
     if stacks is None:
         return [f"The deployed stacks and their cost are unknown. {error}"], ()

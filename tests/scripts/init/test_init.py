@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gemma_serving import VERSION
 from gemma_serving.contracts import installation
 from gemma_serving.contracts.answers import Present
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.init.__main__ import COMMAND
+from gemma_serving.scripts.init import __main__ as command
 from gemma_serving.stacks.loading import from_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +40,10 @@ def init(monkeypatch, tmp_path, capsys, dist):
     """Run the command in an empty folder, installed from a folder of wheels; returns exit code, stdout and stderr."""
     monkeypatch.setattr(installation, "CHECKOUT", None)
     monkeypatch.setattr(installation, "_installed_from", lambda: dist)
+    github = shutil.copytree(command._GITHUB, dist / "github")
+    (github / "setup" / "__pycache__").mkdir(exist_ok=True)
+    (github / "setup" / "__pycache__" / "claims.cpython-311.pyc").touch()
+    monkeypatch.setattr(command, "_GITHUB", github)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
@@ -46,7 +51,7 @@ def init(monkeypatch, tmp_path, capsys, dist):
 
     def ran(*arguments):
         capsys.readouterr()
-        code = run_command(COMMAND, list(arguments))
+        code = run_command(command.COMMAND, list(arguments))
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
@@ -60,9 +65,9 @@ class Terminal(io.StringIO):
 
 def _gemma_words(text):
     """Yield the commands and options of `gemma` in a script, as promised.txt writes them."""
-    for command, arguments in re.findall(r"bin/gemma ((?:[a-z_]+ ?)+)((?:[^\n]|\\\n)*)", text):
-        yield f"command {command.strip()}"
-        yield from (f"option {command.strip()} {name}" for name in re.findall(r"--[a-z-]+", arguments))
+    for words, arguments in re.findall(r"bin/gemma ((?:[a-z_]+ ?)+)((?:[^\n]|\\\n)*)", text):
+        yield f"command {words.strip()}"
+        yield from (f"option {words.strip()} {name}" for name in re.findall(r"--[a-z-]+", arguments))
 
 
 def files_in(folder):

@@ -16,7 +16,7 @@ from tests.cloud.populated import PROJECT, owner
 from tests.contract_keys import keys
 from tests.scripts.restart.test_restart import instance
 from tests.scripts.teardown.test_limits import used
-from tests.tools.ci_page import account_grants
+from tests.tools.ci_page import account_grants, custom_roles
 
 NOW = datetime(2026, 11, 22, 20, 0, tzinfo=UTC)
 NODE = f"projects/{PROJECT}/locations/us-east5-a/nodes/gemma-x-node"
@@ -145,6 +145,8 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough_also_for_the_idl
     publish(desk)
     email = f"ci-guard@{PROJECT}.iam.gserviceaccount.com"
     desk.world.account("ci-guard", "made by hand")
+    made = {"roleId": "gemmaGuard", "role": {"includedPermissions": custom_roles()["gemmaGuard"]}}
+    desk.world.call("POST", "iam", f"v1/projects/{PROJECT}/roles", made)
     for role, expression in account_grants("ci-guard", PROJECT, desk.world.cloud.cloud.project_number(PROJECT)).items():
         desk.world.grant(
             role, f"serviceAccount:{email}", {"title": "limit", "expression": expression} if expression else None
