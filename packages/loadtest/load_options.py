@@ -15,11 +15,6 @@ from loadtest.traffic.points import PRESETS, Sweep
 from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
-EXCLUDES: Final = {
-    "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--input-tokens", "--output-tokens with a distribution"),
-    "--prefix-share": ("--prefix-tokens",),
-}  # fmt: skip
-"""Options that conflict because they set the same thing or a file determines it."""
 RESERVED: Final = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens")
 _MOST_DIGITS: Final = 15
 
@@ -172,13 +167,13 @@ class LoadOptions:
             repeats=self.repeats,
             by_waves=self.duration is None,
             traffic=traffic,
-            within_cache=self.within_cache or self._is_preset_grid(base, traffic),
+            within_cache=self.within_cache or self._is_preset_grid(base),
         )
 
-    def _is_preset_grid(self, base: Sweep, traffic: Traffic) -> bool:
+    def _is_preset_grid(self, base: Sweep) -> bool:
         """Return whether lengths and loads are a preset's, whose cells can take hours. Only the named loads are measured."""
         names_loads = bool(self.concurrency or self.request_rate) and self.preset is None
-        return len(base.input_tokens) > 1 and not self.input_tokens and traffic.dataset is None and not names_loads
+        return len(base.input_tokens) > 1 and not self.input_tokens and not names_loads
 
 
 def _means(lengths: tuple[int, ...] | Lengths) -> tuple[int, ...]:
@@ -190,9 +185,6 @@ def _means(lengths: tuple[int, ...] | Lengths) -> tuple[int, ...]:
 class TrafficOptions:
     """Requests."""
 
-    dataset: Annotated[
-        Path | None, Option("Prompts or conversations to send: JSONL, or ShareGPT's JSON.", metavar="FILE")
-    ] = None
     turns: Annotated[
         int,
         Option(
@@ -222,10 +214,10 @@ class TrafficOptions:
         Option("Adapters that the requests name in turn, such as a,b.", parse=_names, metavar="NAMES"),
     ] = ()
 
-    def traffic(self, load: LoadOptions) -> Traffic:
+    def traffic(self) -> Traffic:
         """Return the definition of the load. Raises SweepError if options conflict."""
-        for one, other in self._contradictions(load):
-            raise SweepError(f"{one} and {other} cannot be combined.")
+        if self.prefix_share is not None and self.prefix_tokens is not None:
+            raise SweepError("--prefix-share and --prefix-tokens cannot be combined.")
         if self.think_time and self.turns == 1:
             raise SweepError(f"--think-time {self.think_time:g} requires --turns N.")
         if self.image_size is not None and not self.images:
@@ -237,22 +229,9 @@ class TrafficOptions:
             image_size=self.image_size or DEFAULT_IMAGE,
             audio_s=self.audio_s,
             adapters=self.adapters,
-            dataset=self.dataset,
             turns=self.turns,
             think_time_s=self.think_time,
         )
-
-    def _contradictions(self, load: LoadOptions) -> list[tuple[str, str]]:
-        given = {
-            "--dataset": self.dataset is not None,
-            "--prefix-share": self.prefix_share is not None,
-            "--prefix-tokens": self.prefix_tokens is not None,
-            "--images": self.images > 0,
-            "--audio-s": self.audio_s > 0,
-            "--input-tokens": bool(load.input_tokens),
-            "--output-tokens with a distribution": isinstance(load.output_tokens, Lengths),
-        }
-        return [(one, other) for one, others in EXCLUDES.items() for other in others if given[one] and given[other]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,11 +162,11 @@ def _traffic_figures(results: Sequence[WorkerResult], prepared: PreparedTraffic)
 def _traffic_notes(
     records: Sequence[RequestRecord], results: Sequence[WorkerResult], point: Point, prepared: PreparedTraffic
 ) -> list[str]:
-    """Return notes about short responses, truncated sessions, and rows that were sent twice."""
+    """Return notes about short responses, and truncated sessions."""
     notes: list[str] = []
     short = sum(record.error is None and record.output_tokens < record.asked_tokens for record in records)
     if short:
-        fixed = prepared.dataset is None and prepared.traffic.output_lengths is None
+        fixed = prepared.traffic.output_lengths is None
         notes.append(f"{short} responses are shorter than {f'{point.output_tokens} tokens' if fixed else 'requested'}")
     begun = sum(result.sessions for result in results)
     cut = sum(result.sessions_cut for result in results)
@@ -176,11 +176,4 @@ def _traffic_notes(
         )
     if cut:
         notes.append(f"{cut} of {begun} sessions ended early because the conversation reached max-model-len")
-    if prepared.dataset is not None:
-        rows = len(prepared.dataset.places)
-        sent = begun or len(records)
-        if sent > rows:
-            notes.append(
-                f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one, which may hit the prefix cache"
-            )
     return notes

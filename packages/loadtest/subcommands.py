@@ -91,7 +91,7 @@ def report(options: ReportFolder) -> int:
 
 def sweep_of(asked: LoadTestOptions, settings: SweepSettings) -> Sweep:
     """Return the loads for the options. Raises SweepError if they conflict."""
-    return asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
+    return asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic())
 
 
 def sweep_settings(

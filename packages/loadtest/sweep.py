@@ -90,8 +90,6 @@ class _SweepRun:
     calibration: Calibration
     reporter: Reporter
     prepared: PreparedTraffic
-    keys: tuple[str, ...]
-    """All points, in order."""
     proxy: HttpProxy | None = None
     recovery_limit_s: float
     ignore_eos: bool = True
@@ -221,8 +219,8 @@ async def _sweep(
         config = run_config(replace(settings, model=info.model), sweep)
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
-            prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
-            points, planned_notes = plan_points(prepared.sweep, prepared.max_model_len)
+            prepared = await prepare_traffic(sweep, info, client, chat=settings.chat)
+            points, planned_notes = plan_points(prepared.sweep, prepared.limit)
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:
                 notes.append(
@@ -247,7 +245,6 @@ async def _sweep(
                 calibration=calibration,
                 reporter=reporter,
                 prepared=prepared,
-                keys=tuple(point.key for point in points),
                 proxy=proxy,
                 recovery_limit_s=recovery_limit_s,
             )
@@ -466,9 +463,7 @@ async def _warm_up(run: _SweepRun, point: Point, recipe: Recipe) -> bool:
         concurrency=count,
         turns=1,
     )
-    if run.prepared.dataset is not None:
-        share = replace(share, source=None)  # a row of the file is then in the cache when it is measured
-    elif isinstance(share.source, SyntheticSource):
+    if isinstance(share.source, SyntheticSource):
         traffic = share.source.traffic
         limit = share.source.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS
         source = replace(share.source, output_tokens=limit, traffic=replace(traffic, output_lengths=None))
@@ -494,8 +489,7 @@ def _shares(run: _SweepRun, point: Point, recipe: Recipe) -> list[Share]:
     expected = point.concurrency or int(min(settings.max_in_flight, 16 * point.level))
     workers = settings.workers or workers_for(expected, usable_cores())
     workers = max(1, min(workers, streams))
-    part = run.keys.index(point.key) / len(run.keys) if point.key in run.keys else 0.0
-    source = run.prepared.source(point, recipe, run.calibration, part=part)
+    source = run.prepared.source(point, recipe, run.calibration)
     body: dict[str, object] = {
         "model": run.info.model,
         "max_tokens": point.output_tokens,

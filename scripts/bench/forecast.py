@@ -37,15 +37,14 @@ class PlanForecast:
 
     def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> ForecastBand | None:
         """Return the highest load that meets the limits."""
-        shape = shape_of(traffic, point, self.image_tokens)
-        return None if shape is None else level_forecast(self.answers, shape, objective, whole=whole)
+        return level_forecast(self.answers, shape_of(traffic, point, self.image_tokens), objective, whole=whole)
 
     def figures(self, traffic: Traffic, point: Point) -> Mapping[str, ForecastBand]:
         """Return the output rate of a point and the mean times of its requests. Above saturation it has no times: the queue grows."""
         shape = shape_of(traffic, point, self.image_tokens)
         whole = point.concurrency is not None
-        output = None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
-        if shape is None or output is None:
+        output = output_forecast(self.answers, shape, point.level, whole=whole)
+        if output is None:
             return {}
         found = {"output_throughput": output}
         plan = self.answers(at_level(shape, point.level, whole=whole))
@@ -54,10 +53,8 @@ class PlanForecast:
         return found
 
 
-def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_TOKENS) -> Workload | None:
-    """Return the planner's workload for a load, without its level. None for rows of a file. Distributions are replaced by their means."""
-    if traffic.dataset is not None:
-        return None
+def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_TOKENS) -> Workload:
+    """Return the planner's workload for a load, without its level. Distributions are replaced by their means."""
     shared = traffic.prefix_share or (traffic.prefix_tokens or 0) / point.input_tokens
     return Workload(
         input_tokens=point.input_tokens,

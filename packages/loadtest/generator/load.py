@@ -287,10 +287,8 @@ class LoadGenerator:
             body["messages"] = [{"role": "user", "content": asked.content}]
         if asked.output_tokens is not None:
             body["max_tokens"] = asked.output_tokens
-        if asked.ends_by_itself:
-            body.pop("ignore_eos", None)
         data = request_bytes(self._head, json.dumps(body, separators=(",", ":")).encode())
-        return _ReadyRequest(data=data, asked_tokens=0 if asked.ends_by_itself else body["max_tokens"])
+        return _ReadyRequest(data=data, asked_tokens=body["max_tokens"])
 
     def _connection(self) -> WireConnection:
         return WireConnection(self._now_s)

@@ -3,7 +3,6 @@
 import base64
 import io
 import itertools
-import json
 import wave
 from dataclasses import replace
 
@@ -33,34 +32,6 @@ def keeping(start_server):
 
 def contents(server):
     return [item["body"]["messages"][-1]["content"] for item in server.received()]
-
-
-def test_a_dataset_is_sent_row_by_row_in_its_order(keeping, tmp_path):
-    path = tmp_path / "d.jsonl"
-    rows = [{"prompt": f"question {number}", "output_tokens": 3 + number} for number in range(5)]
-    rows += [{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question 5"}]}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sweep = replace(SWEEP, concurrency=(1,), requests=6, traffic=Traffic(dataset=path))
-    _, results = bench(keeping.url, tmp_path / "out", sweep)
-    received = keeping.received()
-    assert contents(keeping) == [f"question {number}" for number in range(6)]
-    assert [item["body"]["max_tokens"] for item in received] == [3, 4, 5, 6, 7, 6]
-    assert ["ignore_eos" in item["body"] for item in received] == [True] * 5 + [False]
-    assert [message["role"] for message in received[5]["body"]["messages"]] == ["system", "user"]
-    result = only(results)
-    assert result["output_lens"] == [3, 4, 5, 6, 7, 6]
-    assert other_notes(result) == []
-    run = read_run(tmp_path / "out")
-    assert run["traffic"]["dataset"] == str(path)
-    assert f"6 of 6 rows of {path} are used, in the file's order" in run["notes"]
-
-
-def test_a_dataset_that_is_too_short_repeats_its_rows_and_says_so(keeping, tmp_path):
-    path = tmp_path / "d.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"question {number}"}) + "\n" for number in range(3)))
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(dataset=path)))
-    assert sorted(contents(keeping)) == sorted(f"question {number % 3}" for number in range(8))
-    assert any("5 requests repeat one" in note for note in only(results)["notes"])
 
 
 def test_each_turn_of_a_session_sends_the_conversation_so_far(keeping, tmp_path):
@@ -161,14 +132,6 @@ def test_a_session_ends_before_it_exceeds_max_model_len(start_server, tmp_path):
     assert result["sessions"]["ended_at_max_model_len"] == result["sessions"]["begun"] == 8
     assert max(len(item["body"]["messages"]) for item in server.received()) == 3
     assert any("8 of 8 sessions ended early" in note for note in result["notes"])
-
-
-def test_conversations_of_a_dataset_are_replayed_turn_by_turn(keeping, tmp_path):
-    turns = [{"from": who, "value": f"{who} {turn}"} for turn in range(3) for who in ("human", "gpt")]
-    (tmp_path / "s.json").write_text(json.dumps([{"conversations": turns}]))
-    sweep = replace(SWEEP, concurrency=(1,), requests=2, traffic=Traffic(dataset=tmp_path / "s.json", turns=2))
-    bench(keeping.url, tmp_path / "out", sweep)
-    assert contents(keeping) == ["human 0", "human 1"]
 
 
 def test_prompts_share_the_stated_part_and_the_note_says_that_it_was_asked_for(keeping, tmp_path):

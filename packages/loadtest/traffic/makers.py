@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadtest.client.media import media_part
-from loadtest.traffic.dataset import Dataset, RowReader, parse_row
 from loadtest.traffic.media_files import ImageSize, png, wav
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.spec import Traffic
@@ -20,8 +19,6 @@ class PlannedRequest:
     """Content of the user's message: text, or parts with images."""
     output_tokens: int | None
     """Tokens to generate, or None for the point's number."""
-    ends_by_itself: bool = False
-    """True if the model may stop before `output_tokens`."""
     messages: Sequence[Mapping[str, Any]] | None = None
     """Messages to send instead of one user message."""
 
@@ -124,48 +121,3 @@ def image_parts(count: int, size: ImageSize, seed: str) -> list[dict[str, object
 def audio_parts(seconds: float, seed: str) -> list[dict[str, object]]:
     """Return the content part of a request's sound; none for 0 seconds."""
     return [media_part(wav(seconds, seed), "audio")] if seconds else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSource:
-    """Rows of a dataset, in the file's order, repeated after the last row."""
-
-    dataset: Dataset
-    first: int
-    """Row of the point's first request."""
-
-    def maker(self) -> Maker:
-        """Return the request maker."""
-        return _DatasetMaker(self)
-
-
-class _DatasetMaker:
-    def __init__(self, source: DatasetSource) -> None:
-        self._source = source
-        self._reader = RowReader(source.dataset.places)
-
-    def asked(self, index: int) -> PlannedRequest:
-        dataset = self._source.dataset
-        row = parse_row(self._reader.read(self._row(index)))
-        by_itself = row.output_tokens is None and row.reply_characters is None
-        return PlannedRequest(
-            content=row.prompt,
-            messages=None if row.prompt is not None else row.messages,
-            output_tokens=dataset.output_tokens_of(row),
-            ends_by_itself=by_itself,
-        )
-
-    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
-        dataset = self._source.dataset
-        row = parse_row(self._reader.read(self._row(number)), whole=True)
-        return [
-            PlannedRequest(
-                content=content,
-                output_tokens=row.output_tokens or dataset.default_output_tokens,
-                ends_by_itself=row.output_tokens is None,
-            )
-            for content in row.user_texts[:turns]
-        ]
-
-    def _row(self, index: int) -> int:
-        return (self._source.first + index) % len(self._source.dataset.places)

@@ -1,4 +1,4 @@
-"""Preparation of a load before the first point: read its file, probe image support, and report changes."""
+"""Preparation of a load before the first point: probe image support, and report changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,8 @@ from typing import Any
 
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
-from loadtest.server import CALL_LIMIT_S, ServerInfo, count_by_tokenizer
-from loadtest.traffic.dataset import DEFAULT_CHARACTERS_PER_TOKEN, Dataset, sample_text, scan_dataset
+from loadtest.server import CALL_LIMIT_S, ServerInfo
 from loadtest.traffic.makers import (
-    DatasetSource,
     PromptSource,
     SyntheticSource,
     audio_parts,
@@ -27,30 +25,23 @@ class PreparedTraffic:
 
     traffic: Traffic
     sweep: Sweep
-    """Sweep with the actual lengths and levels of the load."""
-    max_model_len: int | None
-    """Maximum tokens of text and response together, for planning; None if the load is already clamped or has no limit."""
     limit: int | None
     """Server's max-model-len minus images and sound."""
     image_tokens: int
     """Tokens that the images of one request add, by the server's usage."""
     audio_tokens: int
     """Tokens that the sound of one request adds, by the server's usage."""
-    dataset: Dataset | None
     notes: tuple[str, ...]
 
     @property
     def varied(self) -> bool:
         """True if prompts of one point differ in length."""
         traffic = self.traffic
-        return bool(self.dataset or traffic.input_lengths or traffic.turns > 1)
+        return bool(traffic.input_lengths or traffic.turns > 1)
 
-    def source(self, point: Point, recipe: Recipe, calibration: Calibration, *, part: float) -> PromptSource | None:
-        """Return the source of a point's requests, or None for prompts of one length. `part` is the point's position in the sweep, 0 to 1."""
+    def source(self, point: Point, recipe: Recipe, calibration: Calibration) -> PromptSource | None:
+        """Return the source of a point's requests, or None for prompts of one length."""
         traffic = self.traffic
-        if self.dataset is not None:
-            # Points start at different rows, so a point does not find the previous point's prompts in the cache.
-            return DatasetSource(dataset=self.dataset, first=int(part * len(self.dataset.places)))
         media = traffic.images or traffic.audio_s
         changed = traffic.input_lengths or traffic.output_lengths or media or traffic.shares_prompts
         if not changed:
@@ -66,10 +57,8 @@ class PreparedTraffic:
         )
 
 
-async def prepare_traffic(
-    sweep: Sweep, info: ServerInfo, client: OpenAIClient, calibration: Calibration, *, chat: bool
-) -> PreparedTraffic:
-    """Return the load, ready to be sent. Raises SweepError if the file or the model does not allow it."""
+async def prepare_traffic(sweep: Sweep, info: ServerInfo, client: OpenAIClient, *, chat: bool) -> PreparedTraffic:
+    """Return the load, ready to be sent. Raises SweepError if the model does not allow it."""
     traffic = sweep.traffic
     chat_only = {"--images": traffic.images, "--audio-s": traffic.audio_s, "--turns": traffic.turns > 1}
     for what in (option for option, is_given in chat_only.items() if is_given and not chat):
@@ -90,11 +79,9 @@ async def prepare_traffic(
     prepared = PreparedTraffic(
         traffic=traffic,
         sweep=sweep,
-        max_model_len=limit,
         limit=limit,
         image_tokens=image_tokens,
         audio_tokens=audio_tokens,
-        dataset=None,
         notes=(f"load: {traffic.name}",) if traffic.name else (),
     )
     if image_tokens:
@@ -103,8 +90,6 @@ async def prepare_traffic(
     if audio_tokens:
         note = f"the sound of a request adds {audio_tokens} prompt tokens by the server's usage"
         prepared = replace(prepared, notes=(*prepared.notes, note))
-    if traffic.dataset is not None:
-        return await _with_dataset(prepared, info, client, calibration, chat=chat)
     return replace(prepared, notes=(*prepared.notes, *_length_notes(prepared)))
 
 
@@ -122,54 +107,6 @@ def _length_notes(prepared: PreparedTraffic) -> Sequence[str]:
     if traffic.turns > 1 and traffic.turns * (max(sweep.input_tokens) + max(sweep.output_tokens)) > limit:
         notes.append(f"LEN01: sessions end early before the conversation exceeds max-model-len {limit}.")
     return notes
-
-
-async def _with_dataset(
-    prepared: PreparedTraffic, info: ServerInfo, client: OpenAIClient, calibration: Calibration, *, chat: bool
-) -> PreparedTraffic:
-    traffic, sweep = prepared.traffic, prepared.sweep
-    path = traffic.dataset
-    if path is None:
-        return prepared
-    ratio = DEFAULT_CHARACTERS_PER_TOKEN
-    if info.has_tokenizer:
-        text = sample_text(path)
-        try:
-            tokens = await count_by_tokenizer(client, info.model, text, chat=False)
-        except ServerError as error:
-            raise SweepError(f"The server's token count is not available: {error}") from None
-        ratio = max(0.5, len(text) / max(1, tokens))
-    dataset, facts = scan_dataset(
-        path,
-        default_output_tokens=max(sweep.output_tokens),
-        characters_per_token=ratio,
-        overhead_tokens=calibration.overhead_tokens,
-        max_model_len=prepared.limit,
-        whole=traffic.turns > 1,
-    )
-    if not chat and not facts.all_text:
-        raise SweepError(f"--dataset {path} has messages, which --completions cannot send. Remove --completions.")
-    if traffic.turns > 1 and not facts.multi_turn:
-        raise SweepError(
-            f"--turns is {traffic.turns}, but every row of --dataset {path} has one user message. Remove --turns."
-        )
-    notes = [f"{len(dataset.places)} of {facts.rows} rows of {path} are used, in the file's order"]
-    if facts.too_long:
-        notes.append(
-            f"LEN01: {facts.too_long} of {facts.rows} rows are skipped: at {ratio:.1f} characters per token they exceed max-model-len {prepared.limit}."
-        )
-    if facts.replies_estimated:
-        notes.append(
-            f"{facts.replies_estimated} rows have no output_tokens; the length of their reply is estimated at {ratio:.1f} characters per token"
-        )
-    lengths = (max(1, round(facts.input_tokens)), max(1, round(facts.output_tokens)))
-    return replace(
-        prepared,
-        sweep=replace(sweep, input_tokens=lengths[:1], output_tokens=lengths[1:]),
-        max_model_len=None,
-        dataset=dataset,
-        notes=(*prepared.notes, *notes),
-    )
 
 
 async def _added_tokens(

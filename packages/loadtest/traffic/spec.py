@@ -1,7 +1,6 @@
 """Definition of a load, beyond its level and one length of prompt and response."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from loadtest.traffic.lengths import Lengths
@@ -27,7 +26,6 @@ class Traffic:
     """Seconds of sound in each request; 0 without."""
     adapters: tuple[str, ...] = ()
     """Names that the requests send as `model` in turn; empty to name the served model."""
-    dataset: Path | None = None
     turns: int = 1
     """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
@@ -42,8 +40,6 @@ class Traffic:
     def name(self) -> str:
         """Difference of the load from the default, as text; empty without one."""
         parts: list[str] = []
-        if self.dataset is not None:
-            parts.append(f"dataset {self.dataset.name}")
         if self.input_lengths is not None:
             parts.append(f"input {self.input_lengths.text}")
         if self.output_lengths is not None:
@@ -80,7 +76,6 @@ class Traffic:
             "prefix_tokens": self.prefix_tokens,
             "images": self.images,
             "image_size": self.image_size.text if self.images else None,
-            "dataset": str(self.dataset) if self.dataset else None,
             "turns": self.turns,
             "think_time_s": self.think_time_s,
             "audio_s": self.audio_s,

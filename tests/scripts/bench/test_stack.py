@@ -104,7 +104,10 @@ def test_the_stacks_adapters_are_named_in_turn(start_server, tmp_path, monkeypat
         (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "quick or grid"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),
-        (["--url", "http://127.0.0.1:9", "--out", "x", "--dataset", "d", "--images", "1"], "cannot be combined"),
+        (
+            ["--url", "http://127.0.0.1:9", "--out", "x", "--prefix-share", "1", "--prefix-tokens", "8"],
+            "cannot be combined",
+        ),
         (["report", "x"], "Cannot read"),
         (["compare", "x", "y"], "Cannot read"),
     ],
