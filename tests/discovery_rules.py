@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gcp_tpu_provider.tpu_api import OwnResource, TpuApi
+from gcp_tpu_provider.tpu_api import OwnCapacity, TpuApi
 from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.grants import PolicyHolder
 from gemma_serving.cloud.kinds import KINDS, LOCATIONS
@@ -96,7 +96,7 @@ def _of_the_provider() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     async def all_calls():
         await api.create_queued_resource(queued, {}, "id")
         await api.find_queued_resource(queued)
-        await api.delete_queued_resource(OwnResource(queued), force=True, request_id="id")
+        await api.delete_queued_resource(OwnCapacity(queued), force=True, request_id="id")
         await api.find_node(node)
         await api.patch_node(node, {}, "labels")
         await api.find_guest_report(node, "space")

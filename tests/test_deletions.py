@@ -19,8 +19,10 @@ PROOFS = {
         "scripts/stage_model/housekeeping.py": "the readers of a folder",
         "stacks/hooks/old_secrets.py": "the versions of a secret",
     },
-    "OwnResource": {
+    "OwnCapacity": {
         "packages/gcp-tpu/gcp_tpu_provider/operation.py": "the owner label, or the creation time in the state",
+    },
+    "OwnResource": {
         "packages/localcloud/trials/resources.py": "the run in name and mark",
         "packages/localcloud/trials/running.py": "this run's own request",
     },

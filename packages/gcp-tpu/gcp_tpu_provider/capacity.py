@@ -29,7 +29,7 @@ from gcp_tpu_provider.tpu_api import (
     IN_QUEUE,
     TRIED_WITHOUT_FORCE,
     LongRunningOperation,
-    OwnResource,
+    OwnCapacity,
     QueuedResourceInfo,
 )
 
@@ -530,7 +530,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
 
 
 async def _request_deletion(
-    operation: ResourceOperation, own: OwnResource, *, force: bool
+    operation: ResourceOperation, own: OwnCapacity, *, force: bool
 ) -> tuple[LongRunningOperation | None, str]:
     """Return the deletion, or None and Google's message if the deletion does not fit the state."""
     try:

@@ -25,7 +25,7 @@ from gcp_tpu_provider.tpu_api import (
     LongRunningOperation,
     NodeInfo,
     NodeRequest,
-    OwnResource,
+    OwnCapacity,
     QueuedResourceInfo,
     guest_report,
 )
@@ -100,7 +100,7 @@ class ComputeApi:
         raw = await self._find(name)
         return None if raw is None else _request(raw, name)
 
-    async def delete_queued_resource(self, own: OwnResource, *, force: bool, request_id: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
+    async def delete_queued_resource(self, own: OwnCapacity, *, force: bool, request_id: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
         """Request the deletion. Compute Engine deletes in every state, so `force` has no effect."""
         name = own.name
         try:

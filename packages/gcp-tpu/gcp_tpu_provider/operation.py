@@ -13,7 +13,7 @@ from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import CannotWaitError, ConflictError, ForeignError, TpuProviderError
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.resource_record import ResourceRecord, owner_labels
-from gcp_tpu_provider.tpu_api import ABORTED, LongRunningOperation, NodeInfo, OwnResource, QueuedResourceInfo
+from gcp_tpu_provider.tpu_api import ABORTED, LongRunningOperation, NodeInfo, OwnCapacity, QueuedResourceInfo
 from gcp_tpu_provider.transport import Pacing
 
 
@@ -146,10 +146,10 @@ class ResourceOperation:
                 "Choose another `queuedResourceId` or import it by that name."
             )
 
-    def own(self, resource: QueuedResourceInfo, record: ResourceRecord) -> OwnResource | None:
+    def own(self, resource: QueuedResourceInfo, record: ResourceRecord) -> OwnCapacity | None:
         """Return the proof that the labels name this resource, or that it is the one in the record, whatever its labels name now."""
         is_recorded = bool(resource.create_time) and resource.create_time == record.observed.get("createTime")
-        return OwnResource(resource.name) if is_recorded or self.owns(resource) else None
+        return OwnCapacity(resource.name) if is_recorded or self.owns(resource) else None
 
     def is_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
         """Return whether the labels name this resource, or it matches the record and no label names another owner."""

@@ -141,7 +141,7 @@ class QueuedResourceInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnResource:
+class OwnCapacity:
     """Full name of a queued resource or instance that was read as this Pulumi resource's. Each deletion takes one; only `ResourceOperation.own` makes it."""
 
     name: str
@@ -253,7 +253,7 @@ class TpuApi:
         raw = await find(self.transport, f"v2alpha1/{name}")
         return None if raw is None else _queued_resource(raw, name)
 
-    async def delete_queued_resource(self, own: OwnResource, *, force: bool, request_id: str) -> LongRunningOperation:
+    async def delete_queued_resource(self, own: OwnCapacity, *, force: bool, request_id: str) -> LongRunningOperation:
         """Request the deletion. `force` deletes the nodes too."""
         query = {"requestId": request_id, **({"force": "true"} if force else {})}
         return _operation(await self.transport.call("DELETE", f"v2alpha1/{own.name}", query=query))
