@@ -1,6 +1,9 @@
 """Keep the current and the previous version of each secret that a stack sets by value, once a server is ready with the current one."""
 
-from typing import Final
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pulumi
 
@@ -13,8 +16,6 @@ from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
 
 _API: Final = "secretmanager"
-_KEPT: Final = 2
-"""The current version, and the one that the previous revision of a service reads."""
 _LIMIT_S: Final = 20.0
 
 
@@ -22,12 +23,12 @@ def destroy_old_versions(context: Context) -> None:
     """Register the hook that destroys older versions. A failure is a warning, because the server is ready."""
     project, base = context.settings.project, context.names.base
 
-    async def destroy(_args: pulumi.ResourceHookArgs) -> None:
+    async def destroy(args: pulumi.ResourceHookArgs) -> None:
         for secret in [
             f"projects/{project}/secrets/{base}-{kind.name}" for kind in KINDS if kind.key in context.secrets
         ]:
             try:
-                await _destroy_old(project, secret)
+                await _destroy_old(project, secret, read_version(args.new_inputs, secret))
             except GoogleCallError as error:
                 pulumi.log.warn(
                     f"Old versions of {secret} could not be destroyed ({error}). The next change tries again."
@@ -37,13 +38,24 @@ def destroy_old_versions(context: Context) -> None:
     bind_types(SERVER_TYPES, pulumi.ResourceHookBinding(after_update=[hook]))
 
 
-async def _destroy_old(project: str, secret: str) -> None:
+def read_version(inputs: Mapping[str, Any] | None, secret: str) -> int:
+    """Return the version of a secret that a server reads by its inputs: in the document of a TPU VM, or in a service's variable. 0 without one."""
+    identifier = re.escape(secret.rpartition("/")[2])
+    text = json.dumps(inputs, sort_keys=True, default=str)
+    pattern = rf'secrets/{identifier}/versions/(\d+)|"secret": "(?:[^"]*/)?{identifier}", "version": "(\d+)"'
+    return max((int(found[1] or found[2]) for found in re.finditer(pattern, text)), default=0)
+
+
+async def _destroy_old(project: str, secret: str, read: int) -> None:
+    """Destroy what is older than the version that the server reads, but the newest of them: the previous revision reads it."""
     page = await call(_API, f"v1/{secret}/versions?pageSize=100", project=project, limit_s=_LIMIT_S)
     versions = [as_mapping(version) for version in as_sequence(page.get("versions"))]
-    names = [str(version["name"]) for version in versions if version.get("state") != "DESTROYED"]
-    for name in sorted(names, key=lambda name: int(name.rpartition("/")[2]))[:-_KEPT]:
-        proof = Proof(claim=f"{secret} has {_KEPT} newer versions than {name}", source=f"GET v1/{secret}/versions")
-        await _destroy(project, name, proof)
+    numbers = [int(str(one["name"]).rpartition("/")[2]) for one in versions if one.get("state") != "DESTROYED"]
+    for number in sorted(number for number in numbers if number < read)[:-1]:
+        proof = Proof(
+            claim=f"the server reads version {read}, and a newer one than {number} is before it", source=secret
+        )
+        await _destroy(project, f"{secret}/versions/{number}", proof)
 
 
 async def _destroy(project: str, name: str, _proof: Proof) -> None:

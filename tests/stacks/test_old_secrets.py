@@ -1,6 +1,7 @@
 """Which versions of a secret are destroyed after a change of the server."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +24,7 @@ def run(monkeypatch):
         SimpleNamespace(settings=settings, names=names, secrets={"apiKey": "a secret output"})
     )
 
-    def run(answers):
+    def run(answers, inputs=None):
         async def call(_api, path, **_options):
             calls.append(path)
             if isinstance(answers.get(path), Exception):
@@ -31,7 +32,7 @@ def run(monkeypatch):
             return answers.get(path, {})
 
         monkeypatch.setattr(old_secrets, "call", call)
-        asyncio.run(hooks[0](None))
+        asyncio.run(hooks[0](SimpleNamespace(new_inputs=inputs)))
         return calls
 
     return run
@@ -41,19 +42,39 @@ def version(number, state="ENABLED"):
     return {"name": f"{SECRET}/versions/{number}", "state": state}
 
 
+def service(number):
+    """Inputs of a service, as the engine hands them to a hook."""
+    source = {"secretKeyRef": {"version": str(number), "secret": SECRET.rpartition("/")[2]}}
+    return {"template": {"containers": [{"envs": [{"name": "KEY", "valueSource": source}]}]}}
+
+
+def machine(number):
+    """Inputs of a queued resource, whose document is text."""
+    return {"metadata": {"document": json.dumps({"secretEnv": {"KEY": f"{SECRET}/versions/{number}"}})}}
+
+
+@pytest.mark.parametrize("server", [service, machine])
 @pytest.mark.parametrize(
-    ("versions", "destroyed"),
+    ("versions", "read", "destroyed"),
     [
-        ([], []),
-        ([version(2), version(1)], []),
-        ([version(3), version(2, "DISABLED"), version(1)], [1]),
-        ([version(10), version(9), version(8, "DESTROYED")], []),
-        ([version(11), version(10), version(9), version(2)], [2, 9]),
+        ([], 1, []),
+        ([version(2), version(1)], 2, []),
+        ([version(3), version(2, "DISABLED"), version(1)], 3, [1]),
+        ([version(10), version(9), version(8, "DESTROYED")], 10, []),
+        ([version(11), version(10), version(9), version(2)], 11, [2, 9]),
+        ([version(5), version(4), version(3), version(2), version(1)], 3, [1]),  # two were added by hand
     ],
 )
-def test_all_but_the_newest_two_are_destroyed(run, versions, destroyed):
+def test_all_but_the_version_that_the_server_reads_and_the_one_before_are_destroyed(
+    run, server, versions, read, destroyed
+):
     paths = [f"v1/{SECRET}/versions/{number}:destroy" for number in destroyed]
-    assert run({LIST: {"versions": versions}}) == [LIST, *paths]
+    assert run({LIST: {"versions": versions}}, server(read)) == [LIST, *paths]
+
+
+@pytest.mark.parametrize("inputs", [None, {}, {"template": {"containers": [{"args": ["versions/9"]}]}}])
+def test_nothing_is_destroyed_without_the_version_that_the_server_reads(run, inputs):
+    assert run({LIST: {"versions": [version(3), version(2), version(1)]}}, inputs) == [LIST]
 
 
 def test_a_failure_is_a_warning_because_the_server_is_ready(run, monkeypatch):
