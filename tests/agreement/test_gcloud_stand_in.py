@@ -16,8 +16,9 @@ import pytest
 from aiohttp import web
 
 from gemma_serving.stacks.tpu import ssh_tunnel
-from localcloud.running.shims import install
+from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.shims.gcloud import CommandError, listen, parse_tunnel
+from localcloud.tests.idle_cloud import Started
 from localcloud.tests.running.running_server import ask, environment
 
 SSH = [
@@ -160,10 +161,21 @@ def test_a_tunnel_carries_requests_until_it_is_told_to_stop(tmp_path: Path):
     asyncio.run(run())
 
 
-def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path):
-    code, out, err = result(tmp_path, "run", "services", "list")
+@pytest.mark.parametrize("words", ["run services list", "secrets delete x --project=p"])
+def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path, words: str):
+    code, out, err = result(tmp_path, *words.split())
     assert (code, out) == (2, "")
-    assert "the stand-in does not support `gcloud run services list`" in err
+    assert f"the stand-in does not support `gcloud {words}`" in err
+
+
+def test_the_installed_command_is_the_owners_whoever_the_shell_belongs_to(own_cloud: Started, tmp_path: Path):
+    token = own_cloud.cloud.tokens.issue_access_token(own_cloud.cloud.operator)
+    command = install(tmp_path / "bin", environment={OPERATOR_TOKEN: token}) / "gcloud"
+    shell = {"LOCALCLOUD_URL": own_cloud.base_url, "GOOGLE_OAUTH_ACCESS_TOKEN": "somebody-else"}
+    said = subprocess.run(
+        [command, "config", "get", "account"], env=environment(**shell), capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout.strip()) == (0, own_cloud.cloud.owner), said.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, where LOCAL is a port or a
 path of a Unix socket (ssh(1), `-L local_socket:host:hostport`),
 `compute ssh INSTANCE` with the same arguments,
-`auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), an owner's commands
-on a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
+`auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), and an owner's commands
+on a project (`gcloud_project`).
 
 Commands run as the local cloud's operator, or as the account of `--account=EMAIL`, CLOUDSDK_CORE_ACCOUNT, a federation or
 an impersonation (`gcloud_login`).
@@ -31,13 +31,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from localcloud.callers import SHARED_QUOTA_HEADER
-from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_login, gcloud_project
+from localcloud.running.shims import OPERATOR_TOKEN, gcloud_login, gcloud_project
 from localcloud.running.shims.gcloud_login import Login, LoginError
 
 if TYPE_CHECKING:
     import asyncio
 
-_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU VMs, tokens, deletions and project setup."
+_NOTICE: Final = (
+    "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU VMs, tokens and project setup."
+)
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
@@ -346,22 +348,6 @@ def _ssh(track: str, words: Sequence[str]) -> int:
     return _open_tunnel(parse_tunnel(words))
 
 
-def _delete(words: Sequence[str]) -> bool:
-    """Run a deletion and return True, or False if the words are another command."""
-    try:
-        wanted = gcloud_deletes.parse(words, os.environ.get("GOOGLE_CLOUD_PROJECT", ""))
-        if wanted is None:
-            return False
-        account = next((word.partition("=")[2] for word in words if word.startswith("--account=")), "")
-        account = _login(account).account
-        token = str(_call_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
-        gcloud_deletes.run(wanted, lambda verb, path: _call(path, token=token, verb=verb))
-    except gcloud_deletes.DeletionError as error:
-        raise CommandError(str(error)) from error
-    print(f"Deleted [{wanted.bucket or wanted.path.rpartition('/')[2]}].", file=sys.stderr)
-    return True
-
-
 def _read_only_output(words: Sequence[str]) -> str | None:
     """Return the output of a read-only command, or None if the words are another command."""
     if words[:1] == ["version"]:
@@ -382,8 +368,6 @@ def _run(words: Sequence[str]) -> int:
         return _ssh(track, command[len(_TUNNEL) :])
     if tuple(command[: len(_INSTANCE_TUNNEL)]) == _INSTANCE_TUNNEL:
         return _open_tunnel(parse_tunnel(command[len(_INSTANCE_TUNNEL) :], to_instance=True))
-    if _delete(command):
-        return 0
     for command, change in gcloud_project.COMMANDS.items():
         if tuple(words[: len(command)]) == command:
             change(gcloud_project.Api(_call, _call_admin), gcloud_project.Words.of(words[len(command) :]))
