@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import getpass
+import json
+import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -191,6 +194,9 @@ def test_an_ssh_that_is_no_tunnel_is_refused(words: list[str], says: str, monkey
     assert refused.value.code == 2
 
 
+REFUSED = [*SSH[1:], "0:127.0.0.1:8000"]
+
+
 def test_a_tunnel_of_a_tpu_stack_is_understood():
     argv = ssh_tunnel(node=NODE, zone="us-east5-a", project="p-123456").argv
     tunnel = parse_tunnel(argv[argv.index("ssh") + 1 :])
@@ -223,10 +229,52 @@ def test_a_socket_is_refused_as_ssh_refuses_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("track", [[], ["beta"]])
-def test_a_tunnel_outside_the_alpha_track_is_refused(tmp_path: Path, track: list[str]):
-    code, out, err = result(tmp_path, *track, *SSH[1:], "0:127.0.0.1:8000")
+def test_a_tunnel_outside_the_alpha_track_is_refused_in_the_words_of_gcloud(tmp_path: Path, track: list[str]):
+    code, out, err = result(tmp_path, *track, *REFUSED)
+    recorded = err.partition("\n")[2]
     assert (code, out) == (2, "")
-    assert "the stand-in does not support `gcloud" in err
+    assert recorded.startswith("ERROR: (gcloud.")
+    assert "gcloud alpha compute tpus tpu-vm" in recorded
+
+
+@pytest.fixture
+def gcloud_itself() -> tuple[str, str]:
+    """The path and the version of an installed gcloud that has the alpha track."""
+    path = shutil.which("gcloud")
+    if path is not None:
+        asked = [path, "version", "--format=json"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+        components = json.loads(said.stdout) if said.returncode == 0 else {}
+        if "alpha" in components:
+            return path, components["Google Cloud SDK"]
+    pytest.skip("gcloud with its alpha track is not installed")
+
+
+def real_answer(folder: Path, path: str, *words: str) -> tuple[int, str]:
+    """Exit code and stderr of the real gcloud without any account."""
+    settings = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDSDK_", "GOOGLE_"))}
+    done = subprocess.run(
+        [path, *words],
+        env={**kept, **settings, "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("track", [[], ["beta"]])
+def test_gcloud_itself_refuses_a_tunnel_outside_the_alpha_track_in_these_words(
+    gcloud_itself: tuple[str, str], tmp_path: Path, track: list[str]
+):
+    path, version = gcloud_itself
+    if version != "528.0.0":
+        pytest.skip("the words were recorded from gcloud 528.0.0")
+    recorded = result(tmp_path, *track, *REFUSED)[2].partition("\n")[2]
+    assert real_answer(tmp_path, path, *track, *REFUSED) == (2, recorded)
 
 
 def test_the_first_tunnel_adds_a_key_to_the_metadata_and_waits_for_it(tmp_path: Path):

@@ -50,6 +50,7 @@ from gemma_serving.scripts.doctor.checkup import concurrently
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
+from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
@@ -1035,7 +1036,7 @@ def page():
     return page_commands(), gcloud_commands.installed()
 
 
-def test_the_lines_that_create_the_state_bucket_are_those_of_the_page(page, world, tmp_path):
+def test_the_lines_that_create_the_state_bucket_run_as_printed_and_are_those_of_the_page(page, world, tmp_path):
     commands, gcloud = page
     line = lacking_bucket(world)
     assert (line["status"], line["detail"]) == (
@@ -1045,7 +1046,14 @@ def test_the_lines_that_create_the_state_bucket_are_those_of_the_page(page, worl
     assert [shlex.split(part)[1:] for part in line["fix"].split(" && ")] == buckets_of(commands, PROJECT)
     first = [command[:3] for command in commands if f"gs://{STATE}" in command][:3]
     assert first == [["storage", "buckets", verb] for verb in ("create", "update", "add-iam-policy-binding")]
-    world.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": STATE, "location": "us"})
+    folder = install(
+        tmp_path / "shims", environment={"LOCALCLOUD_URL": world.cloud.base_url, OPERATOR_TOKEN: world.cloud.token}
+    )
+    subprocess.run(["bash", "-ec", line["fix"]], env={"PATH": f"{folder}:/usr/bin:/bin"}, check=True, timeout=60)
+    bucket = world.admin("GET", f"/storage/storage/v1/b/{STATE}")
+    closed = bucket["iamConfiguration"]
+    assert (bucket["versioning"], closed["uniformBucketLevelAccess"]["enabled"]) == ({"enabled": True}, True)
+    assert closed["publicAccessPrevention"] == "enforced"
     assert world.line("Pulumi backend")["fix"] == f"pulumi login gs://{STATE}", (
         "it exists: the engine has another problem"
     )
@@ -1056,7 +1064,8 @@ def test_the_lines_that_create_the_state_bucket_are_those_of_the_page(page, worl
             assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
             headers = {"Authorization": f"Bearer {cloud.token}"}
             made = requests.get(f"{cloud.base_url}/storage/storage/v1/b/{STATE}", headers=headers, timeout=30).json()
-        assert [made[key] for key in ("name", "location", "versioning")] == [STATE, "US", {"enabled": True}]
+        same = ("name", "location", "versioning")
+        assert [made[key] for key in same] == [bucket[key] for key in same]
         assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
         assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
 

@@ -42,10 +42,24 @@ _NOTICE: Final = (
 )
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
-_TUNNEL: Final = ("alpha", "compute", "tpus", "tpu-vm", "ssh")
-"""Only the alpha track has `--tunnel-through-iap` (gcloud 528.0.0)."""
+_TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
 _INSTANCE_TUNNEL: Final = ("compute", "ssh")
 _IAP: Final = "--tunnel-through-iap"
+_NOT_IN_GA: Final = """(gcloud.compute.tpus.tpu-vm.ssh) unrecognized arguments:
+  
+ --tunnel-through-iap flag is available in one or more alternate release tracks. Try:
+
+  gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap
+
+  --tunnel-through-iap
+  To search the help text of gcloud commands, run:
+  gcloud help -- SEARCH_TERMS"""  # noqa: W293 - gcloud prints the blanks
+"""Recorded from gcloud 528.0.0 on 2026-11-20: `gcloud compute tpus tpu-vm ssh NODE --zone=ZONE --tunnel-through-iap`, exit code 2."""
+_NOT_IN_BETA: Final = """(gcloud.beta.compute.tpus) Invalid choice: 'tpu-vm'.
+This command is available in one or more alternate release tracks.  Try:
+  gcloud compute tpus tpu-vm
+  gcloud alpha compute tpus tpu-vm"""
+"""Recorded from gcloud 528.0.0 on 2026-11-20: `gcloud beta compute tpus tpu-vm ssh NODE ...`, exit code 2."""
 _SSH_KEYS: Final = "ssh-keys"
 """The key of a node's metadata in which gcloud stores public SSH keys, one per line."""
 _OS_LOGIN: Final = "enable-oslogin"
@@ -63,6 +77,13 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+class GcloudRejectedError(CommandError):
+    """A command that the real gcloud also rejects. The message is gcloud's own, after `ERROR: `."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 2)
 
 
 class CrashError(CommandError):
@@ -318,6 +339,15 @@ async def _carry(reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter")
     writer.transport.abort()
 
 
+def _ssh(track: str, words: Sequence[str]) -> int:
+    """Run the ssh command of a release track (`alpha`, `beta` or empty). Only the alpha track can tunnel through IAP."""
+    if track == "beta":
+        raise GcloudRejectedError(_NOT_IN_BETA)
+    if track != "alpha" and _IAP in words:
+        raise GcloudRejectedError(_NOT_IN_GA)
+    return _open_tunnel(parse_tunnel(words))
+
+
 def _read_only_output(words: Sequence[str]) -> str | None:
     """Return the output of a read-only command, or None if the words are another command."""
     if words[:1] == ["version"]:
@@ -333,10 +363,11 @@ def _read_only_output(words: Sequence[str]) -> str | None:
 
 
 def _run(words: Sequence[str]) -> int:
-    if tuple(words[: len(_TUNNEL)]) == _TUNNEL:
-        return _open_tunnel(parse_tunnel(words[len(_TUNNEL) :]))
-    if tuple(words[: len(_INSTANCE_TUNNEL)]) == _INSTANCE_TUNNEL:
-        return _open_tunnel(parse_tunnel(words[len(_INSTANCE_TUNNEL) :], to_instance=True))
+    track, command = (words[0], words[1:]) if words[:1] in (["alpha"], ["beta"]) else ("", words)
+    if tuple(command[: len(_TUNNEL)]) == _TUNNEL:
+        return _ssh(track, command[len(_TUNNEL) :])
+    if tuple(command[: len(_INSTANCE_TUNNEL)]) == _INSTANCE_TUNNEL:
+        return _open_tunnel(parse_tunnel(command[len(_INSTANCE_TUNNEL) :], to_instance=True))
     for command, change in gcloud_project.COMMANDS.items():
         if tuple(words[: len(command)]) == command:
             change(gcloud_project.Api(_call, _call_admin), gcloud_project.Words.of(words[len(command) :]))
@@ -355,7 +386,7 @@ def main(argv: Sequence[str]) -> int:
     print(_NOTICE, file=sys.stderr)
     try:
         return _run([word for word in argv if word not in ("--quiet", "-q")])
-    except CrashError as error:
+    except (GcloudRejectedError, CrashError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return error.code
     except CommandError as error:
