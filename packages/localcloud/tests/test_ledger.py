@@ -88,4 +88,4 @@ def test_an_entry_that_was_tried_leaves_the_list_and_shows_its_answer():
     tried = ENTRY.replace('"low"', '"critical"').replace('tried = ""', 'tried = "2026-12-01, project p: as stated"')
     text = page(join({"some.toml": tried}))
     assert critical_rows(text) == []
-    assert "| `one` | 2026-12-01, project p: as stated |" in text.partition("## Tried on a real project")[2]
+    assert "| `one` | `2026-12-01, project p: as stated` |" in text.partition("## Tried on a real project")[2]
