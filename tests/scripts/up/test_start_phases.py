@@ -34,9 +34,9 @@ START = (
     (f"{ORIGIN} [backends.py:1] Compiling a graph for x", "compiling: Compiling a graph for x"),
     (
         "Capturing CUDA graphs (decode, FULL): 10%\x1b[2J",
-        "compiling: Capturing CUDA graphs (decode, FULL): 10%\\u001b[2J",
+        "compiling: Capturing CUDA graphs (decode, FULL): 10%\x1b[2J",
     ),
-    ("Loading weights took 3 s", "compiling: Capturing CUDA graphs (decode, FULL): 10%\\u001b[2J"),
+    ("Loading weights took 3 s", "compiling: Capturing CUDA graphs (decode, FULL): 10%\x1b[2J"),
     (f"{ORIGIN} [core.py:1] init engine (warmup model) took 9 s", "compiling: init engine (warmup model) took 9 s"),
     ("INFO:     Application startup complete.", "ready"),
 )
