@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -84,7 +85,7 @@ class _Session:
 
     def request(self, verb, url, **_):
         self.called.append((verb, url))
-        return SimpleNamespace(ok=True, headers={}, content=b"")
+        return nullcontext(SimpleNamespace(ok=True, headers={}, iter_content=lambda _size: ()))
 
 
 def _of_the_provider() -> Iterator[tuple[str, str, Mapping[str, str], None]]:

@@ -136,12 +136,12 @@ def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> 
         raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
 
 
-def _body_of(response: "requests.Response") -> bytes:
+def _body_of(response: "requests.Response", now_s: Callable[[], float] = time.monotonic) -> bytes:
     """Return a body, decompressed. Raises NotJsonError above the limits. The timeout of `requests` is one of each read."""
-    body, end_s = bytearray(), time.monotonic() + _BODY_LIMIT_S
+    body, end_s = bytearray(), now_s() + _BODY_LIMIT_S
     for piece in response.iter_content(2**16):
         body += piece
-        if len(body) > _BODY_LIMIT_BYTES or time.monotonic() > end_s:
+        if len(body) > _BODY_LIMIT_BYTES or now_s() > end_s:
             limits = f"At most {_BODY_LIMIT_BYTES // 2**20} MiB in {_BODY_LIMIT_S:.0f} s are read"
             place = response.url.partition("?")[0]
             raise NotJsonError(f"{place} sent {len(body):,} bytes without an end. {limits}. Check what responds there.")

@@ -68,15 +68,15 @@ def test_an_account_that_gets_the_email_during_the_deletion_stays(monkeypatch):
     with open_world() as world:
         email = world.account("gemma-x", owner("x").description)
         (found,) = found_in(world)
-        change = GoogleApi.change
+        delete_it = GoogleApi.delete
 
         def after_another(*arguments, **more):
-            monkeypatch.setattr(GoogleApi, "change", change)
+            monkeypatch.setattr(GoogleApi, "delete", delete_it)
             world.call("DELETE", "iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
             world.account("gemma-x", "precious")
-            return change(*arguments, **more)
+            return delete_it(*arguments, **more)
 
-        monkeypatch.setattr(GoogleApi, "change", after_another)
+        monkeypatch.setattr(GoogleApi, "delete", after_another)
         delete(world.api, [found])
         assert world.exists("iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
 
@@ -194,7 +194,7 @@ class Versioned:
         shown = self.generations if "versions=true" in path else {"2"}
         yield {"items": [{"name": "o", "generation": generation} for generation in shown]}
 
-    def change(self, _verb, _api, path, *, parameters):
+    def delete(self, _api, path, _proof, *, parameters):
         if path.endswith("/o/o"):
             self.generations = self.generations - {parameters["generation"]}
         elif self.generations:

@@ -2,13 +2,12 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import MagicMock, Mock
+from unittest.mock import Mock
 
 import pytest
 
 from gemma_serving.cloud import google_session
-from gemma_serving.cloud.google_session import NotJsonError, sent
+from gemma_serving.cloud.google_session import NotJsonError
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
@@ -52,7 +51,7 @@ def test_every_session_of_a_command_names_its_project():
 
 
 @pytest.mark.parametrize(("piece_s", "pieces"), [(0, 1025), (100, 4)])
-def test_a_response_without_an_end_is_one_sentence(monkeypatch, piece_s, pieces):
+def test_a_response_without_an_end_is_one_sentence(piece_s, pieces):
     read = []
 
     def endless(size):
@@ -60,10 +59,8 @@ def test_a_response_without_an_end_is_one_sentence(monkeypatch, piece_s, pieces)
             read.append(size)
             yield b" " * size
 
-    monkeypatch.setattr(google_session, "time", SimpleNamespace(monotonic=lambda: len(read) * piece_s))
-    answer = MagicMock(url="https://run.googleapis.com/v2/x?key=1", iter_content=endless)
-    answer.__enter__.return_value = answer
+    answer = Mock(url="https://run.googleapis.com/v2/x?key=1", iter_content=endless)
     said = r"^https://run\.googleapis\.com/v2/x sent [\d,]+ bytes without an end\. At most 64 MiB in 300 s are read\. Check"
     with pytest.raises(NotJsonError, match=said):
-        sent(Mock(**{"request.return_value": answer}), "GET", answer.url)
+        google_session._body_of(answer, lambda: len(read) * piece_s)
     assert len(read) == pieces
