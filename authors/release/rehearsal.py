@@ -180,7 +180,7 @@ gemma teardown second --yes
 localcloud try --list
 code=0; localcloud try --record second.json || code=$?; test $code = 2
 """
-"""What an installation does otherwise than a checkout: start its own programs. The ledger that `try --record` changes is in a clone only."""
+"""Commands that start programs of the product, which an installation finds in another place than a checkout. Only a clone has the ledger of `try --record`."""
 LIFE: Final = """
 gemma doctor first
 gemma capacity first || test $? = 1

@@ -25,7 +25,7 @@ _RUN: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_mo
 INSTALL_PULUMI: Final = "make setup" if CHECKOUT else "curl -fsSL https://get.pulumi.com | sh"
 """Command that installs the engine."""
 DISTRIBUTIONS: Final = ("gemma_serving", "gcp_tpu_provider", "loadtest_openai", "localcloud_google")
-"""Start of the wheels' file names. The names belong to nobody at an index, so each wheel is installed by its path."""
+"""Start of the wheels' file names. No index has these names yet, so each wheel is installed by its path."""
 NEW_FOLDER: Final = "mkdir serving && cd serving && gemma init NAME"
 """Command that writes a project, in every folder."""
 

@@ -3,7 +3,7 @@
 import errno
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +32,7 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> str:
 def shipped_files(folder: Path) -> Sequence[Path]:
     """Return the settings files in a project's folder, of a checkout with the examples, sorted by file name."""
     places = (EXAMPLES, folder) if folder == CHECKOUT else (folder,)
-    found = {
-        path.name: path for place in places for path in place.glob("Pulumi.*.yaml") if _OF_STACK.fullmatch(path.name)
-    }
+    found = {path.name: path for place in places for path in _files_of_stacks(place)}
     return [found[name] for name in sorted(found)]
 
 
@@ -46,7 +44,11 @@ def settings_file(stack: str, folder: Path) -> Path:
 
 def stacks_in(folder: Path) -> Sequence[str]:
     """Return the stacks with a settings file in a folder, sorted."""
-    return sorted(stack_of_file(one.name) for one in folder.glob("Pulumi.*.yaml") if _OF_STACK.fullmatch(one.name))
+    return sorted(stack_of_file(path.name) for path in _files_of_stacks(folder))
+
+
+def _files_of_stacks(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob("Pulumi.*.yaml") if _OF_STACK.fullmatch(path.name))
 
 
 def stack_of_file(word: str) -> str:

@@ -330,7 +330,8 @@ class HubFetch:
         files that do not exist. After a crash, the next start finds the old snapshot, none, or the new one.
         """
         self.cache.mkdir(parents=True, exist_ok=True)
-        fresh, taken = (Path(copy.weights.path, folder) for folder in ("snapshot", "taken"))
+        fresh = Path(copy.weights.path, "snapshot")
+        taken = Path(copy.weights.path, "taken")
         for left in (fresh, taken):
             shutil.rmtree(left, ignore_errors=True)
         taken.mkdir(parents=True)

@@ -67,7 +67,9 @@ class Keepers:
             os.fchmod(lock.fileno(), 0o600)
             write_record(lock.fileno(), record)
             read_record(stack)  # a record that proves nothing later is refused now
-            self._start(stack, time.time() + hours * 3600, lock.fileno())
+            if not self._start(stack, time.time() + hours * 3600, lock.fileno()):
+                forget(stack)
+                raise CommandRefusedError(f"{_not_started(stack)}, so nothing was deployed. Its errors are in {LOG}.")
 
     def resume(self) -> None:
         """Start the process of each stack whose process was killed. It deletes the stack now, as its approval said.
@@ -78,16 +80,17 @@ class Keepers:
             try:
                 check_stack_name(stack)
                 with os.fdopen(_opened(limit_file(stack), os.O_RDWR), "r+b") as lock:
-                    if _is_locked(lock.fileno()) and _may_delete(stack):
-                        self._start(stack, 0.0, lock.fileno())
-                        print_progress(
-                            "agent", f"deleting stack {stack}: its limit was not enforced. Progress is in {LOG}"
-                        )
+                    if not (_is_locked(lock.fileno()) and _may_delete(stack)):
+                        continue
+                    is_started = self._start(stack, 0.0, lock.fileno())
             except (NamingError, CommandRefusedError) as error:
                 print_progress("agent", str(error))
+                continue
+            began = f"deleting stack {stack}: its limit was not enforced. Progress is in {LOG}"
+            print_progress("agent", began if is_started else f"{_not_started(stack)}. Its errors are in {LOG}.")
 
-    def _start(self, stack: str, until_s: float, lock: int) -> None:
-        """Start a process, which inherits the lock of the stack's record. Raises CommandRefusedError without its first line."""
+    def _start(self, stack: str, until_s: float, lock: int) -> bool:
+        """Start a process, which inherits the lock of the stack's record. Return whether it printed its first line."""
         with os.fdopen(_opened(runner.project_folder() / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
             process = self._started[stack] = subprocess.Popen(
                 product_program("gemma_serving.scripts.agent.keeper", stack, str(until_s)),
@@ -100,15 +103,16 @@ class Keepers:
                 start_new_session=True,
             )
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        if (
-            not select.select([process.stdout], [], [], START_LIMIT_S)[0]
-            or process.stdout.readline().decode().strip() != READY
-        ):
-            process.kill()
-            process.wait()
-            raise CommandRefusedError(
-                f"The process that deletes stack {stack} at its limit did not start, so nothing was deployed. Its errors are in {LOG}."
-            )
+        has_printed = select.select([process.stdout], [], [], START_LIMIT_S)[0]
+        if has_printed and process.stdout.readline().decode().strip() == READY:
+            return True
+        process.kill()
+        process.wait()
+        return False
+
+
+def _not_started(stack: str) -> str:
+    return f"The process that deletes stack {stack} at its limit did not start"
 
 
 def _opened(path: Path, flags: int) -> int:

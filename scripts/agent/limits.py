@@ -25,7 +25,7 @@ _MOST_UPDATES: Final = "100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRecord:
-    """What the user approved: the deployments of one stack by this server, and the stack before the first of them."""
+    """The deployments of one stack that the user approved, and the stack before the first of them."""
 
     project: str
     """Google Cloud project."""

@@ -165,9 +165,10 @@ def without_tokens(text: str) -> str:
 def print_text(text: str, stream: TextIO | None = None, *, end: str = "\n", dim: bool = False) -> None:
     """Print a text on stdout or a stream, as `for_terminal`. What a command prints passes here, or through `tables.console`."""
     target = stream or sys.stdout
-    before, after = ("\033[2m", "\033[0m") if dim and target.isatty() else ("", "")
-    # One write, because threads report too.
-    print(f"{before}{for_terminal(text + end)}{after}", end="", file=target, flush=True)
+    shown = for_terminal(text + end)
+    if dim and target.isatty():
+        shown = f"\033[2m{shown}\033[0m"
+    print(shown, end="", file=target, flush=True)  # one write, because threads report too
 
 
 def print_progress(name: str, text: str) -> None:

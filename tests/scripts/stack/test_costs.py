@@ -104,7 +104,7 @@ def test_the_highest_price_is_unknown_if_one_place_has_none(monkeypatch):
     capacity["inputs"]["forms"] = [{"provisioningModel": "spot"}, {"provisioningModel": "standard"}]
     for standard in (2.7, None):
         prices = {"spot": 1.4, "standard": standard}
-        monkeypatch.setattr("gemma_serving.scripts.stack.costs.node_usd_per_hour", lambda _, form, __: prices[form])  # noqa: B023
+        monkeypatch.setattr("gemma_serving.scripts.stack.costs.node_usd_per_hour", lambda _, form, __: prices[form])  # noqa: B023 - used within the same round
         assert [costs.most for costs in recorded_costs(planted.state(capacity))] == [standard]
 
 

@@ -495,7 +495,7 @@ def test_whatever_the_order_of_faults_the_id_is_in_the_state_or_nothing_exists(
 
 
 def test_a_resource_without_label_and_creation_time_is_nobodys() -> None:
-    """Two missing creation times are no match."""
+    """Two missing creation times do not match."""
     operation, times = cast("Any", SimpleNamespace(owns=lambda _: False)), ("", "2026-11-01T00:00:00Z")
     for found, recorded in itertools.product(times, times):
         resource = cast("Any", SimpleNamespace(name="projects/p/x", create_time=found))
