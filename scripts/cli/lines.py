@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Final, TextIO
 
-_GLUE: Final = "\ue000"
-"""Stands for a blank at which no line ends. Private use, so no text has it."""
+GLUE: Final = "\ue000"
+"""Stands for a blank at which no line ends. A text from outside that has it shows a blank."""
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|[KMGT]?i?B|GiB/s|tok/s|tokens(?:/s)?|chips?|%)(?![\w-]))")
 _COMMAND: Final = re.compile(r"`[^`\n]+`")
 
 
 def keep_units_together(text: str) -> str:
     """Return a text in which a number with its unit, and a command, are one word."""
-    return _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), _UNIT.sub(_GLUE, text))
+    return _COMMAND.sub(lambda found: found[0].replace(" ", GLUE), _UNIT.sub(GLUE, text))
 
 
 def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
@@ -31,7 +31,7 @@ def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace(_GLUE, " ") for line in lines]
+    return [line.replace(GLUE, " ") for line in lines]
 
 
 def for_stream(text: str, stream: TextIO) -> str:

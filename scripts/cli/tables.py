@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from gemma_serving.contracts.plain_text import for_terminal
-from gemma_serving.scripts.cli.lines import keep_units_together, piped_columns, wrapped
+from gemma_serving.scripts.cli.lines import GLUE, keep_units_together, piped_columns, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,9 +56,10 @@ def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> Non
 def _lines(text: Text, width: int) -> Iterator[Text]:
     """Yield the lines of a text, wrapped at blanks and indented as their first, with its styles."""
     for given in text.split(allow_blank=True):
-        indent, end = _indent_of(given.plain), 0
-        for line in wrapped(given.plain, width, indent):
-            start = given.plain.index(line.lstrip(), end)
+        plain = given.plain.replace(GLUE, " ")
+        indent, end = _indent_of(plain), 0
+        for line in wrapped(plain, width, indent):
+            start = plain.index(line.lstrip(), end)
             end = start + len(line.lstrip())
             yield Text(indent) + given[start:end]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gemma_serving.scripts.cli.command import print_progress, print_result, print_text
@@ -74,7 +74,7 @@ PRINTED: dict[str, Callable[[str], None]] = {
     "load tester's progress": lambda text: say("bench", text),
 }
 HOSTILE = st.lists(
-    st.sampled_from(["::", ":", "##[", "#", "[", "\n", " ", "\t", "\r", "\x1b]52;c;eA==\x07", "\x1b[2J", "\u202e", "\u2066", "\x9b", "error"])
+    st.sampled_from(["::", ":", "##[", "#", "[", "\n", " ", "\t", "\r", "\x1b]52;c;eA==\x07", "\x1b[2J", "\u202e", "\u2066", "\x9b", "\ue000", "error"])
     | st.text(max_size=4),
     max_size=12,
 ).map("".join)  # fmt: skip
@@ -83,6 +83,7 @@ HOSTILE = st.lists(
 @pytest.mark.law
 @pytest.mark.parametrize("way", PRINTED)
 @given(text=HOSTILE)
+@example(text="::\ue000")  # the wrap of lines uses this character
 def test_no_text_steers_a_terminal_or_a_workflow(way: str, text: str):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GITHUB_ACTIONS", "true")

@@ -392,14 +392,14 @@ class SimulatedEngine:
         self._schedule()
 
     def _advance(self, sequence: Sequence, now: float) -> None:
-        """Emit the sequence's due tokens: one, or all overdue ones."""
+        """Emit the sequence's due tokens: one, or all overdue ones. The first is alone, because it comes from the step of the prompt."""
         speculation = self._speculation if sequence.proposes else None
         interval = self._timing.interval_s(self.running, speculation)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1
         if interval <= 0:
             tokens = left
-        elif sequence.stall is None and now - sequence.next_at > interval:
+        elif begin and sequence.stall is None and now - sequence.next_at > interval:
             tokens = min(left, 1 + int((now - sequence.next_at) / interval))
         if not self._make_room(sequence, sequence.tokens + tokens):
             return

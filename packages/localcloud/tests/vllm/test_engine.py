@@ -127,6 +127,18 @@ async def test_every_token_is_handed_out_once_and_in_order():
 
 
 @in_virtual_loop
+async def test_a_late_engine_sends_the_first_token_alone_so_a_stream_is_one():
+    running = engine()
+    sequence, sink = submit(running, 40)
+    parts, emit = [], sink.emit
+    sink.emit = lambda start, end: (parts.append((start, end)), emit(start, end))[1]  # type: ignore[method-assign]
+    sequence.next_at -= 60
+    for _ in range(2):
+        running._advance(sequence, asyncio.get_running_loop().time())
+    assert parts == [(0, 1), (1, 40)]
+
+
+@in_virtual_loop
 async def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_starts_again():
     running = engine(tokens=160)
     usages: list[float] = []
