@@ -30,10 +30,16 @@ def copy_project(root: Path, target: Path) -> None:
             shutil.copy2(path, target / path.name)
     for room in root.iterdir():
         if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
-            shutil.copytree(
-                room, target / room.name, symlinks=True
-            )  # including compiled modules, whose times and sizes still match
+            copy_room(room, target / room.name)
     (target / ".venv").symlink_to(Path(sys.prefix))
+
+
+def copy_room(room: Path, target: Path) -> None:
+    """Copy a folder of the checkout with its compiled modules, whose times and sizes still match.
+
+    While Python writes a compiled module, it has the name `x.pyc.NUMBER`, which is gone a moment later.
+    """
+    shutil.copytree(room, target, symlinks=True, ignore=shutil.ignore_patterns("*.pyc.*"))
 
 
 def run_inside(folder: Path, module: str, *arguments: str, scenario: str, project: Path) -> ExitCode:

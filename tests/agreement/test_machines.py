@@ -366,7 +366,7 @@ def test_a_docker_daemon_that_stops_or_is_killed_refuses_as_a_real_one_does(tmp_
         docker run -d --name=loop --restart=unless-stopped o/otelcol-google:0.135.0 --config=env:ABSENT
         until docker logs server | grep -q "startup complete"; do sleep 0.05; done
         until [ "$(state loop)" = "restarting true 1" ]; do sleep 0.05; done
-        docker ps | grep loop
+        until docker ps | grep "Restarting (1).*loop"; do sleep 0.05; done  # it runs for a moment between two restarts
         docker rm -f loop
         systemctl stop docker
         docker ps || echo "ps: $?"

@@ -14,6 +14,7 @@ import pytest
 import requests
 import yaml
 
+from authors.in_local_cloud import copy_room
 from gemma_serving.contracts.fields import to_json
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine.deployment import parse_deployment
@@ -301,8 +302,7 @@ def copy_project(target):
     for path in shipped_files(ROOT):
         shutil.copy2(path, target / path.name)  # an example is deployed from the project's folder
     for room in ROOMS:
-        # compiled modules too: their times and sizes still fit
-        shutil.copytree(ROOT / room, target / room, symlinks=True)
+        copy_room(ROOT / room, target / room)
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
