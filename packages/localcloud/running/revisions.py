@@ -51,6 +51,9 @@ _RESTART_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
+_CONNECTS_AFTER_S: Final = 60.0
+"""Connections of an instance with Direct VPC work after a minute or more (configuring/vpc-direct-vpc, "Limitations", 2026-11). Its mount, and so its
+container, is assumed to wait for them."""
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 """An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC routes all its traffic: comment of a public Terraform program that
 loads models on this platform (2026). No figure was found on Google's pages."""
@@ -292,6 +295,8 @@ class SimulatedRevisions:
     async def _bring_up(self, instance: _Instance, template: "_TemplateReader") -> None:
         """Start the server and run the probe. Raises RevisionFailedError."""
         probe = read_probe(template.startup_probe, template.port)
+        if template.all_traffic:
+            await self._clock.sleep(_CONNECTS_AFTER_S)
         if instance.starter is not None:
             await instance.starter.start()
         server = instance.server = await self._server(instance)

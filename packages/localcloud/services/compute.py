@@ -168,6 +168,9 @@ class _Networks(ComputeCollection):
     lacks = frozenset({"aggregatedList", "update"})
 
     def new(self, place: NetworkPlace, body: JsonObject) -> JsonObject:
+        if networks.network_count(self._cloud, place.project) >= networks.NETWORK_QUOTA:
+            message = f"Quota 'NETWORKS' exceeded.  Limit: {networks.NETWORK_QUOTA:.1f} globally."
+            raise CloudError(403, "PERMISSION_DENIED", message, reason="quotaExceeded")
         document = networks.new_network(body)
         if document["autoCreateSubnetworks"]:
             networks.add_auto_subnetworks(self._cloud, place.project, body["name"])
@@ -261,6 +264,13 @@ class _ProjectsAndTypes(ApiService):
             "creationTimestamp": document["createTime"],
             "defaultServiceAccount": self._cloud.default_account(project),
             "defaultNetworkTier": "PREMIUM",
+            "quotas": [
+                {
+                    "metric": "NETWORKS",
+                    "limit": networks.NETWORK_QUOTA,
+                    "usage": networks.network_count(self._cloud, project),
+                }
+            ],
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": link_to(call, f"projects/{project}"),
         }

@@ -28,6 +28,10 @@ _SERVICE_ADDRESSES = 16
 """Number of addresses in a block that Cloud Run reserves (configuring/vpc-direct-vpc, "IP address allocation", 2026-11)."""
 
 
+NETWORK_QUOTA = 15
+"""Networks of a project; assumed. An older page names five by default (docs.ansible.com, gcp_compute_network, 2.7)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlace:
     """The project of a resource, and the region of a regional one or the zone of a zonal one."""
@@ -81,6 +85,11 @@ def add_auto_subnetworks(cloud: Cloud, project: str, network: str) -> None:
 
 def _plain_id(name: str) -> str:
     return str(10**18 + int.from_bytes(name.encode()[-6:], "big"))
+
+
+def network_count(cloud: Cloud, project: str) -> int:
+    """Return the number of networks of a project."""
+    return len(cloud.store.under(NETWORKS, f"projects/{project}/"))
 
 
 def new_network(body: JsonObject) -> JsonObject:

@@ -215,6 +215,15 @@ def test_buffered_reads_are_as_slow_as_the_network_unless_direct_vpc_takes_all_t
     assert start(tmp_path, template(**buffered, vpcAccess={"egress": "ALL_TRAFFIC"}))
 
 
+def test_an_instance_with_direct_vpc_waits_for_its_first_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr(Clock, "sleep", lambda _self, seconds: asyncio.sleep(0, slept.append(seconds)))
+    for access, waits in (({}, []), ({"vpcAccess": {"egress": "ALL_TRAFFIC"}}, [60.0])):
+        slept.clear()
+        assert start(tmp_path, template(**access))
+        assert [seconds for seconds in slept if seconds == 60.0] == waits
+
+
 @pytest.mark.parametrize(("delay_s", "attempts"), [(0, 78), (240, 1)])
 def test_a_server_is_ready_with_the_first_probe_that_it_answers(
     monkeypatch: pytest.MonkeyPatch, delay_s: int, attempts: int
