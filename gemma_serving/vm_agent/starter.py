@@ -4,19 +4,22 @@ Arguments: the text of a `ContainerStart`, then the server's command line.
 """
 
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from gemma_serving.contracts.container_start import GraphCache, parse_start
 from gemma_serving.contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.vm_agent.archives import TREE, Archive, harmless
 from gemma_serving.vm_agent.base import ServingError, environment_variable, log
-from gemma_serving.vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
+from gemma_serving.vm_agent.clock import AgentClock
+from gemma_serving.vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, endpoint, read_secret
 from gemma_serving.vm_agent.guard_file import write_guard
 from gemma_serving.vm_agent.weights import WeightsCopy
 
@@ -25,7 +28,26 @@ READY_LIMIT_S = 3600.0
 READY_INTERVAL_S = 1.0
 TOLD_EVERY_S = 10.0
 LOWEST_NICE = 19
+CONNECTS_LIMIT_S = 150.0
+"""Assumed: more than twice the minute that Google names."""
+CONNECT_TIMEOUT_S = 5.0
+HTTPS_PORT = 443
 GRAPHS = "Compiled graphs"
+
+
+def wait_for_connections(clock: AgentClock) -> None:
+    """Return when a connection to Cloud Storage works, or after CONNECTS_LIMIT_S.
+
+    The first ones of an instance with Direct VPC fail for up to a minute or more (docs.cloud.google.com/run/docs/configuring/vpc-direct-vpc).
+    """
+    storage = urlsplit(endpoint("storage"))
+    address = (storage.hostname or "", storage.port or HTTPS_PORT)
+    deadline = clock.now() + CONNECTS_LIMIT_S
+    while clock.now() < deadline:
+        with suppress(OSError), socket.create_connection(address, timeout=CONNECT_TIMEOUT_S):
+            return
+        clock.sleep(READY_INTERVAL_S)
+    log(f"No connection to {address[0]} worked within {CONNECTS_LIMIT_S:.0f} s.")
 
 
 def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
@@ -94,6 +116,8 @@ def start_server(arguments: Sequence[str]) -> NoReturn:
     """Prepare the container and become the server."""
     start, command = parse_start(arguments[0]), list(arguments[1:])
     metadata = MetadataClient()
+    if start.graphs is not None or start.weights is not None or start.parts:
+        wait_for_connections(metadata.clock)
     try:
         if is_guarded(command):
             folder = write_guard(Path(tempfile.mkdtemp(prefix="gemma-serving-")))

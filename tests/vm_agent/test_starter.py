@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -16,8 +17,9 @@ from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.vm_agent import path_guard
 from gemma_serving.vm_agent.archives import Archive
+from gemma_serving.vm_agent.clock import AgentClock
 from gemma_serving.vm_agent.cloud import MetadataClient
-from gemma_serving.vm_agent.starter import restore_graphs, save_graphs
+from gemma_serving.vm_agent.starter import restore_graphs, save_graphs, wait_for_connections
 from tests.polling import until
 from tests.vm_agent.machine import CANARY, Machine, free_port
 from tests.vm_agent.packed import unpacked
@@ -147,6 +149,38 @@ class TestGraphs:
         Path(cache.path).mkdir(parents=True)
         save_graphs(MetadataClient(), cache)
         assert kept(machine) == []
+
+
+class LateNetwork(AgentClock):
+    """Its first `refused` connections to `port` are refused; each pause of the program is a second."""
+
+    def __init__(self, port: int, refused: int):
+        self.port, self.left, self.at_s = port, refused, 0.0
+        self.listener: socket.socket | None = None
+
+    def now(self) -> float:
+        return self.at_s
+
+    def sleep(self, seconds: float) -> None:
+        self.at_s += seconds
+        self.left -= 1
+        if self.left == 0:
+            self.listener = socket.create_server(("127.0.0.1", self.port))
+
+
+@pytest.mark.parametrize(
+    ("refused", "ends_s", "said"), [(70, 70, ""), (999, 150, "No connection to 127.0.0.1 worked within 150 s.")]
+)
+def test_the_first_connections_of_an_instance_may_be_refused_for_more_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused: int, ends_s: int, said: str
+):
+    clock = LateNetwork(free_port(), refused)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", f"http://127.0.0.1:{clock.port}/")
+    wait_for_connections(clock)
+    if clock.listener is not None:
+        clock.listener.close()
+    assert clock.now() == ends_s
+    assert said in "".join(capsys.readouterr())
 
 
 class TestProgram:
