@@ -127,7 +127,7 @@ class CloudRunGpuServiceArgs:
         """Yield each invalid argument: argument, value, what is allowed, and what to do."""
         if isinstance(self.bucket, str) and (problem := own_field("", text.BucketName).problem(self.bucket)):
             yield f'`bucket` is "{self.bucket}"; {problem}'
-        if self.service.direct_vpc != (self.direct_vpc is not None):
+        if self.service.direct_vpc not in {None, self.direct_vpc is not None}:
             yield "`direct_vpc` and `service.direct_vpc` require each other. Set both or neither"
         if not self.accepts_limits:
             yield from self._limits()

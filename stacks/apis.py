@@ -18,10 +18,10 @@ GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compu
 
 def apis_of(settings: "Settings") -> Sequence[str]:
     """Return the APIs that a stack uses, common APIs first."""
-    if settings.cloud_run is None:
+    if settings.service is None:
         capacity = () if settings.tpu is not None and settings.tpu.api == "compute-engine" else ("tpu",)
         return (*COMMON_APIS, *capacity, "compute", "iap", "oslogin", *_observability(settings))
-    network = ("compute",) if settings.cloud_run.direct_vpc else ()
+    network = ("compute",) if settings.service.direct_vpc else ()
     # The cost of past requests is read from Cloud Monitoring.
     use = ("monitoring",) if settings.max_usd is not None else _observability(settings)
     return (*COMMON_APIS, "run", *network, *use)

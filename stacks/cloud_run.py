@@ -25,6 +25,7 @@ from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.stacks.base import Context, Foundation, ServerParts, lay_foundation
+from gemma_serving.stacks.deployed.kept_start import GRAPHS_VOLUME
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
 from gemma_serving.stacks.hooks.run_failures import explain_failures
@@ -129,7 +130,7 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
         left_mib = round((context.subject.resolved.server_memory_gib - constant("SERVER_HOST_GIB")) * 1024)
         volumes.append(MemoryVolume(name="weights", path=MEMORY_FOLDER, size_limit=f"{left_mib}Mi"))
     if run.compile_cache == "bucket":
-        volumes.append(MemoryVolume(name="graphs", path="/mnt/graphs", size_limit="2Gi"))
+        volumes.append(MemoryVolume(name=GRAPHS_VOLUME, path="/mnt/graphs", size_limit="2Gi"))
     return volumes
 
 

@@ -120,8 +120,8 @@ def _of_settings(settings: Settings) -> Iterator[RolePermissions]:
         yield _STAGED if settings.bucket.existing else _BUCKETS
     if settings.tpu is not None:
         yield from _of_machine(settings.tpu)
-    if settings.cloud_run is not None:
-        yield from _of_service(settings.cloud_run)
+    if settings.service is not None:
+        yield from _of_service(settings.service)
 
 
 def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:

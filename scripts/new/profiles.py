@@ -70,7 +70,6 @@ USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
         workload="in=700,out=300,users=8",
         reasons={
             "maxInstances": "raise it for higher spikes. Without requests no instance runs or costs, so a request after a pause waits for a cold start.",
-            "compileCache": "a later cold start takes compiled graphs from the bucket.",
         },
     ),
 }
@@ -111,8 +110,6 @@ def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
     resolved = solution.subject.resolved
     users = solution.answer.workload.users or 0
     if profile.sequences is None:
-        if not resolved.is_tpu:
-            yield replace_struct(whole, cloud_run=dataclasses.replace(whole.cloud_run, compile_cache="bucket"))
         return
     most = profile.sequences[1]
     batches = (most, resolved.max_num_seqs) if users <= most < resolved.max_num_seqs else (resolved.max_num_seqs,)

@@ -104,6 +104,8 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
         return
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
     facts = [s.ready_words]
+    if s.cached_total_s is not None:
+        facts.append(f"each later one about {duration(s.cached_total_s)}")
     if too_long:
         facts.append("exceeds any startup probe")
     elif s.probe is not None:
@@ -113,13 +115,14 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
         facts[-1] += f", {duration(s.recompile_s)} if a flag compiles again"
     paragraph(console, f"Start-up: {'; '.join(facts)}")
     parts = [
-        ("image", s.pull_s, "─", "blue"),
+        ("image", s.pull_s - s.connects_s, "─", "blue"),
+        *([("first connections (assumed)", s.connects_s, "╌", "cyan")] if s.connects_s else []),
         (f"weights ({plan.weights_mode})", s.load_s - s.beside_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
     ]
     legend = [f"{name} {duration(seconds)}" for name, seconds, *_ in parts]
     if s.beside_s:
-        legend[1] += f", and {duration(s.beside_s)} beside the image"
+        legend[-2] += f", and {duration(s.beside_s)} beside the image"
     legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
     _bar(console, parts, s.total_s, legend)
     without = ", none with the options of ARG05" if _ignores(plan) else ""

@@ -28,7 +28,7 @@ REASONS: Final[Mapping[str, str]] = {
     "`gemma teardown --all --over-limit` enforces it for stacks only": "maxAge maxUsd tpu.idleAfter",
     "use `secrets`": "apiKey apiKeySecret hfToken hfTokenSecret",
     "use `bucketName` and `ModelBucket`": "bucket.existing bucket.forceDestroy bucket.retainOnDestroy",
-    "use `network` and `subnetwork`": "cloudRun.directVpc tpu.existingNetwork",
+    "use `network` and `subnetwork`": "tpu.existingNetwork",
 }
 """Settings of a stack that no component of the package has as an input, by the reason as a clause."""
 NOT_OFFERED: Final = {key: reason for reason, keys in REASONS.items() for key in keys.split()}
@@ -61,7 +61,7 @@ class CloudRunServerInputs(ServerInputs):
     service_name: text.ServiceName
     """Name of the service, part of its URL. A change replaces the service."""
     network: pulumi.Input[text.Network] | None = None
-    """projects/P/global/networks/N, for all egress of the service. Default: Cloud Run's own egress."""
+    """projects/P/global/networks/N, for all egress of the service. Default: one of the component's own with `cloudRun.directVpc`."""
     subnetwork: pulumi.Input[text.Subnetwork] | None = None
     """Name of a subnet of `network` in the region. Both require each other."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pulumi
 from pulumi.errors import InputPropertiesError
@@ -40,6 +40,9 @@ from gemma_serving.stacks.package.inputs import (
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, file_changes
 
+if TYPE_CHECKING:
+    from gemma_serving.components.private_network import PrivateNetwork
+
 _OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
 """Settings whose defaults need resources that only a stack declares."""
 _BUCKET: Final = "name-of-the-bucket"
@@ -53,14 +56,37 @@ def cloud_run_server(
     component = f'CloudRunServer "{name}"'
     given = read_inputs(CloudRunServerInputs, own, component)
     context = _context(component, given, "cloud-run", stated)
-    run, vpc = context.settings.cloud_run, None
+    run, vpc = context.settings.service, None
     if run is None:
         raise ValueError("settings without cloudRun passed their check")
     if given.network is not None and given.subnetwork is not None:
         vpc = DirectVpc(network=given.network, subnetwork=given.subnetwork, tag=given.service_name)
+    elif run.direct_vpc:
+        network = _network(name, given, run.region, opts)
+        vpc = DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=given.service_name)
+        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=network.ready))
     made = cloud_run.service_arguments(context, run, _parts(context, given), vpc)
     made = replace(made, service_name=given.service_name, server=_with_bucket(made.server, given))
     return CloudRunGpuService(name, made, opts), context.plan
+
+
+def _network(
+    name: str, given: CloudRunServerInputs, region: str, opts: pulumi.ResourceOptions | None
+) -> "PrivateNetwork":
+    """Declare the network of a service without Cloud NAT: the default needs none, and with it the hub is out of reach."""
+    from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few servers need it
+
+    arguments = PrivateNetworkArgs(
+        project=given.project,
+        name=given.service_name,
+        regions=[region],
+        target_tag=given.service_name,
+        internet_egress=False,
+        allow_iap=False,
+    )
+    own = pulumi.ResourceOptions.merge(opts, None)
+    own.aliases = None  # those of the service
+    return PrivateNetwork(f"{name}-network", arguments, own)
 
 
 def tpu_server(
@@ -95,8 +121,8 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
     if given.bucket_name is not None:
         known = given.bucket_name if isinstance(given.bucket_name, str) else _BUCKET
         values["bucket"] = {**as_mapping(stated.get("bucket")), "existing": known}
-    if isinstance(given, CloudRunServerInputs) and block in stated:
-        values[block] = {**as_mapping(stated[block]), "directVpc": given.network is not None}
+    if isinstance(given, CloudRunServerInputs) and given.network is not None and block in stated:
+        values[block] = {"directVpc": True, **as_mapping(stated[block])}
     settings = read_inputs(Settings, values, component, [*_problems(given, block, stated)])
     deployment = to_deployment(settings, today=today())
     subject = examine(deployment)
@@ -128,6 +154,14 @@ def _problems(given: ServerInputs, block: str, stated: Mapping[str, Any]) -> Ite
     image = IMAGES.get(str(stated.get("image")))
     if image is not None and image.build_context is not None:
         yield Problem(("image",), "only a stack builds it; set the repository and the digest of the built image")
+    run = as_mapping(stated.get("cloudRun"))
+    has_network = isinstance(given, CloudRunServerInputs) and given.network is not None
+    if has_network and run.get("directVpc") is False:
+        yield Problem(("cloudRun", "directVpc"), "network is set; remove one of them")
+    if run.get("directVpc") and not has_network and stated.get("weights") != "bucket":
+        yield Problem(
+            ("cloudRun", "directVpc"), "without weights: bucket, set network and subnetwork of a network with Cloud NAT"
+        )
     if (given.bucket_name is not None) != (stated.get("weights") == "bucket"):
         yield Problem(("bucketName",), "bucketName and weights: bucket require each other; set both or neither")
 

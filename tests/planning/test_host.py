@@ -28,7 +28,7 @@ def on(accelerator: str, memory_gib: float = 0, vcpu: int = 0, **more: str) -> D
     """Return a small model there; 0 is the usual size of a service."""
     model, run = (
         MODELS.get(accelerator, "google/gemma-4-E2B-it"),
-        service_block(cpu=vcpu, memory_mib=round(memory_gib * 1024)),
+        service_block(cpu=vcpu, memory_mib=round(memory_gib * 1024), compile_cache="off"),
     )
     return Deployment(model=model, accelerator=accelerator, cloud_run=run, **more)
 

@@ -17,7 +17,7 @@ from gemma_serving.stacks.planned import finding_text, to_deployment
 from gemma_serving.stacks.wording import StackWording
 
 ROOT = Path(__file__).resolve().parents[2]
-LATE = {"initialDelay": "60s", "period": "60s", "failureThreshold": 5, "timeout": "50s"}
+LATE = {"initialDelay": "30s", "period": "60s", "failureThreshold": 3, "timeout": "50s"}
 TOO_LONG = {"initialDelay": "240s", "period": "60s", "failureThreshold": 31, "timeout": "50s"}
 OWN_IMAGE = {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}", "uid": 2_000, "gid": 2_000}
 OLD_IMAGE = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
@@ -135,16 +135,16 @@ INCIDENTS: Mapping[str, Incident] = {
     "REL01": Incident("l4-12b-qat", {"image": released("0.28.0"), **DRAFTS_12B}, "block", r"will not .*pull/53884\)\. .*[Rr]emove vllm\.speculative"),
     "LEN02": Incident("l4-12b-qat", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
-    "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"3 min.* cloudRun\.mount\.mode: streamer and remove"),
+    "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"21 s.* cloudRun\.mount\.mode: streamer and remove"),
     "LDR02": Incident("l4-qat", {"cloudRun.mount": STREAMS, "image": OLD_IMAGE}, "block", r"vLLM 0\.10\.2, .* 0\.11\.1 .*mount\.mode: fuse-buffered"),
-    "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"allows 6 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
+    "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"allows 3 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
     "PRB02": Incident("l4-qat", {"cloudRun.startupProbe": TOO_LONG}, "block", r"1860 s; .* 1800 s"),
     "SCL01": Incident("l4-qat", {"cloudRun.concurrency": 4, "cloudRun.maxInstances": 1}, "warn", r"4 concurrent requests .* Set cloudRun\.concurrency: \d+"),
     "SCL02": Incident("l4-qat", {"cloudRun.gpuQuota": 1, "cloudRun.maxInstances": 2}, "block", r"is 2, .* us-east4 is 1\..*cloudRun\.maxInstances: 1"),
     "SCL04": Incident("l4-qat-002", {**TWO_LARGE, "cloudRun.memoryQuota": "40Gi"}, "block", TWO_FOR_40),
     "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
-    "SCL06": Incident("l4-qat-002", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
+    "SCL06": Incident("l4-qat-002", {"cloudRun.minInstances": 0}, "warn", r"11 min 40 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
     "SCL07": Incident("l4-12b-qat", CUT, "block", r"takes 3 min 25 s to 9 min 53 s, .* after 2 min \(.* Set cloudRun\.requestTimeout: 1h"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "warn", r"is 1, .* 4 chips\. 3 of them will be idle.*vllm\.tensorParallelSize: 4"),
     "DPL01": Incident("tpu-v6e4", {"model": MOE, **REPLICAS, "vllm.dataParallelSize": 2}, "block", r"mixture of experts.*[Rr]emove vllm\.dataParallelSize"),
@@ -219,7 +219,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$880")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"The endpoint is public: anyone can use it, at a cost of up to \$880")),
     ("SEC06", Incident("tpu-v6e4", MEDIA_IN_A_NETWORK, "block", r"in your network \(tpu\.existingNetwork\)")),
-    ("FIT03", Incident("l4-qat", {"cloudRun.memory": "17Gi"}, "warn", r"16\.31 GiB .*1\.00 GiB should stay free.*at random\. Set cloudRun\.memory: 20Gi")),
+    ("FIT03", Incident("l4-qat", {"cloudRun.memory": "17Gi"}, "warn", r"16\.77 GiB .*1\.00 GiB should stay free.*at random\. Set cloudRun\.memory: 20Gi")),
     ("SEC06", Incident("l4-qat", {"cloudRun.directVpc": True, "vllm.allowedMediaDomains": ["a.example"]}, "block", r"your network \(cloudRun\.directVpc\)")),
     ("SEC06", Incident("l4-qat", {"vllm.allowedMediaDomains": ["a.example", "10.0.0.5"]}, "block", r"10\.0\.0\.5 can only be inside")),
     ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--allowed-media-domains", "a.example"]}, "block", r"[sS]et vllm\.allowedMediaDomains: \[a\.example\]")),

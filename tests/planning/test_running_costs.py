@@ -38,7 +38,7 @@ def bill(deployment: Deployment) -> dict[str, BillPart]:
 def a_day(deployment: Deployment, *, requests: int, answer_s: float) -> float:
     """Return the price of a day with single requests far apart, without minimum instances."""
     planned = plan(deployment)
-    billed_s = requests * (planned.startup.total_s + answer_s + planned.running.idle_billing_s)
+    billed_s = requests * (planned.running.cold_start_s + answer_s + planned.running.idle_billing_s)
     return planned.cost.usd_per_hour * billed_s / 3600
 
 

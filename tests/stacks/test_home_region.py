@@ -1,6 +1,7 @@
 """A deployed stack keeps its region: a service or weights in it are never replaced, and a machine's document names the same image."""
 
 import json
+import re
 
 import pytest
 
@@ -8,6 +9,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks.deployed.home_region import home_region
+from gemma_serving.stacks.deployed.kept_start import kept_lines, with_deployed_start
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
@@ -131,3 +133,42 @@ def test_a_tpu_stack_of_another_project_is_refused_before_its_node_would_be_repl
     ):
         home_region(from_file(settings_file("tpu-v6e1", ROOT), project="other-one"), "x", deployed(machine=None))
     assert home_region(settings("tpu-v6e1"), "x", deployed(machine=None))
+
+
+def service_with(**template):
+    urn = f"urn:pulumi:x::gemma-serving::{SERVICE_TYPE}::vllm"
+    return {urn: {"type": SERVICE_TYPE, "outputs": {"template": {"containers": [], "vpcAccess": None, **template}}}}
+
+
+FAST = {"vpcAccess": {"egress": "ALL_TRAFFIC"}, "volumes": [{"name": "graphs"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "template", "start"),
+    [
+        ({}, {}, (False, "off")),
+        ({}, FAST, (True, "bucket")),
+        ({"cloudRun.minInstances": 1}, FAST, (True, "bucket")),
+        ({"cloudRun.directVpc": True}, {}, (True, "off")),
+        ({"cloudRun.directVpc": False, "cloudRun.compileCache": "off"}, FAST, (False, "off")),
+    ],
+)
+def test_a_deployed_service_keeps_its_start_unless_the_file_sets_another(changes, template, start):
+    """A default that has changed since the service was deployed adds no network and restarts nothing."""
+    by_file = settings("l4-qat", **changes)
+    kept = with_deployed_start(by_file, service_with(**template)).service
+    assert (kept.direct_vpc, kept.compile_cache) == start
+    lines = list(kept_lines(by_file.service, kept, "x"))
+    named = [
+        re.search(r"config set --path gemma-serving:cloudRun\.(\w+) (\S+) --stack x`", line).groups() for line in lines
+    ]
+    assert len(named) == (by_file.service.direct_vpc != start[0]) + (by_file.service.compile_cache != start[1])
+    asked = {f"cloudRun.{key}": {"true": True, "false": False}.get(value, value) for key, value in named}
+    moved = with_deployed_start(settings("l4-qat", **changes, **asked), service_with(**template)).service
+    assert (moved.direct_vpc, moved.compile_cache) == (by_file.service.direct_vpc, by_file.service.compile_cache)
+
+
+def test_a_new_service_starts_as_fast_as_it_can():
+    for resources in ({}, deployed(bucket="US-EAST4")):
+        new = with_deployed_start(settings("l4-qat"), resources).service
+        assert (new.direct_vpc, new.compile_cache) == (True, "bucket")

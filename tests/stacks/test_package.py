@@ -178,7 +178,8 @@ INVALID = [
     ("CloudRunServer", {"serviceName": "Own_GPU"}, "serviceName", 'it is "Own_GPU"; expected up to 49 lower-case letters'),
     ("CloudRunServer", {"serviceName": None}, "serviceName", "it is required. Set it."),
     ("CloudRunServer", {"maxUsd": 5}, "maxUsd", "no such input: `gemma teardown --all --over-limit` enforces it for stacks only. Remove it."),
-    ("CloudRunServer", {"cloudRun__directVpc": True}, "cloudRun.directVpc", "no such input: use `network` and `subnetwork`. Remove it."),
+    ("CloudRunServer", {"cloudRun__directVpc": True}, "cloudRun.directVpc", "without weights: bucket, set network and subnetwork of a network with Cloud NAT."),
+    ("CloudRunServer", {"cloudRun__directVpc": False, "network": NETWORK, "subnetwork": "own"}, "cloudRun.directVpc", "network is set; remove one of them."),
     ("CloudRunServer", {"network": NETWORK}, 'CloudRunServer "own"', "network and subnetwork require each other; set both or neither."),
     ("CloudRunServer", {"weights": "bucket"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
     ("CloudRunServer", {"bucketName": "my-models"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
@@ -286,7 +287,7 @@ def _stated(stack):
 
 
 def test_a_cloud_run_server_is_the_one_of_a_stack_with_the_same_settings(construct, configured, declare):
-    configured("l4-qat", alerts={"enabled": False})
+    configured("l4-qat", alerts={"enabled": False}, cloudRun__compileCache="off")  # which only a stack offers
     stack, _ = declare(run)
     own = {key: OF["CloudRunServer"][key] for key in ("project", "serviceAccount", "serviceName")}
     ours, _ = construct("CloudRunServer", {**own, **_stated("l4-qat"), "bucketName": "my-project-gemma-x-models"})
@@ -295,6 +296,9 @@ def test_a_cloud_run_server_is_the_one_of_a_stack_with_the_same_settings(constru
         assert kept.pop(key) != made.pop(key)
     image = kept["containers"][0].pop("image")
     assert made["containers"][0].pop("image").rpartition("@")[2] == image.rpartition("@")[2]
+    networks = [one.pop("vpcAccess") for one in (kept, made)]
+    assert {network["egress"] for network in networks} == {"ALL_TRAFFIC"}
+    assert networks[1]["networkInterfaces"][0]["network"] == ours.one("compute/network:Network").name + "_id"
     assert made == kept
 
 

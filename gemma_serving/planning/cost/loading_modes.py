@@ -48,6 +48,8 @@ class LoadingMode(Struct, frozen=True, kw_only=True):
     extra_usd_per_hour: float | None
     """Cost difference to the deployment's own memory and vCPU."""
     cold_start_usd: float | None
+    nat_start_usd: float
+    """Price of Cloud NAT for the weights of one start; 0 without it."""
     rate_source: str
     """Name of the constant with the rate and its source."""
 
@@ -64,21 +66,26 @@ def _rounded(name: str, value: object) -> object:
 
 
 def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
-    """Return all modes with and without Direct VPC; empty for a deployment whose weights do not come from a bucket on Cloud Run."""
+    """Return the modes of the bucket, or the hub, with and without Direct VPC; empty for a deployment on no Cloud Run, or with weights in its image."""
     resolved = subject.resolved
-    if resolved.platform != "cloud-run" or resolved.weights_mode not in MODES:
+    modes: tuple[WeightsMode, ...] = ("hub",) if resolved.weights_mode == "hub" else MODES
+    if resolved.platform != "cloud-run" or resolved.weights_mode not in modes:
         return ()
     present = most_usd_per_hour(resolved)
     return tuple(
-        _mode(resolved, mode, direct_vpc=direct_vpc, present=present) for direct_vpc in (False, True) for mode in MODES
+        _mode(resolved, mode, direct_vpc=direct_vpc, present=present) for direct_vpc in (False, True) for mode in modes
     )
 
 
-def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: float | None) -> LoadingMode:
+def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float | None) -> LoadingMode:
     deployment = resolved.deployment
     # A load format of one mode conflicts with the next; a file cache without a size holds the whole checkpoint.
     cache_mib = deployment.cloud_run.mount.cache_size_mib or to_gib(weights_of(resolved).checkpoint) * 1024
-    mount = MountSettings(mode=mode, cache_size_mib=ceil(cache_mib) if mode == "fuse-cached" else None)
+    mounted = None if mode == "hub" else cast("MountMode", mode)
+    mount = MountSettings(
+        mode=mounted or deployment.cloud_run.mount.mode,
+        cache_size_mib=ceil(cache_mib) if mode == "fuse-cached" else None,
+    )
     run = dataclasses.replace(deployment.cloud_run, direct_vpc=direct_vpc, mount=mount)
     changed = replace(
         deployment,
@@ -94,13 +101,14 @@ def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: flo
     if host is not None:
         hourly = most_usd_per_hour(replace(after, host_memory_gib=host[0], vcpu=host[1]))
     memory_gib, vcpu = host or (None, None)
+    nat_gib = to_gib(weights_of(resolved).checkpoint) if mode == "hub" and direct_vpc else 0.0
     rate, limit = LOAD_RATES[mode], "CLOUD_RUN_NETWORK_BYTES_PER_S"
     if not direct_vpc and constant(rate) > constant(limit):
         rate = limit
     return LoadingMode(
         mode=mode,
         direct_vpc=direct_vpc,
-        is_chosen=(mode, direct_vpc) == (resolved.weights_mode, deployment.cloud_run.direct_vpc),
+        is_chosen=(mode, direct_vpc) == (resolved.weights_mode, resolved.service.direct_vpc),
         load_s=startup.load_s,
         start_s=startup.total_s,
         start_high_s=startup.total_high_s,
@@ -111,6 +119,7 @@ def _mode(resolved: Resolved, mode: MountMode, *, direct_vpc: bool, present: flo
         usd_per_hour=hourly,
         extra_usd_per_hour=None if hourly is None or present is None else hourly - present,
         cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
+        nat_start_usd=nat_gib * resolved.prices.price("nat_usd_per_gib").usd,
         rate_source=f"planning.data.overheads.{rate}",
     )
 

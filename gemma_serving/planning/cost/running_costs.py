@@ -186,9 +186,9 @@ def _renewal(subject: Subject) -> Iterator[BillPart]:
 def _nat(subject: Subject) -> Iterator[BillPart]:
     """Yield Cloud NAT: a machine without an external address uses it for the hub and docker's package; Google's APIs do not need it."""
     resolved = subject.resolved
-    run, from_hub = resolved.deployment.cloud_run, _is_from_hub(resolved)
+    from_hub = _is_from_hub(resolved)
     installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
-    if not installs and not (from_hub and (resolved.is_tpu or (resolved.platform == "cloud-run" and run.direct_vpc))):
+    if not installs and not (from_hub and (resolved.is_tpu or resolved.service.direct_vpc)):
         return
     book = resolved.prices
     yield _part("Cloud NAT, gateway", 1, "machine-hour", "hour", book.price("nat_usd_per_machine_hour"))

@@ -71,11 +71,7 @@ def smallest_instance(resolved: Resolved, need_gib: float) -> tuple[float, float
 
 def keeps_graphs(resolved: Resolved) -> bool:
     """Return whether the service compiles graphs and stores them in its bucket."""
-    return (
-        resolved.platform == "cloud-run"
-        and resolved.deployment.cloud_run.compile_cache == "bucket"
-        and not resolved.eager
-    )
+    return resolved.service.compile_cache == "bucket" and not resolved.eager
 
 
 def streamer_buffer_bytes(resolved: Resolved) -> int:

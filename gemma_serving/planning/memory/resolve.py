@@ -109,6 +109,11 @@ def filled_in(deployment: Deployment) -> Resolved:
         host_memory_gib=run.memory_mib / 1024 or host.memory_gib,
         vcpu=run.cpu or host.vcpu,
         weights_mode=mode,
+        service=run.with_defaults(
+            mode=mode if platform == "cloud-run" else "",
+            has_own_bucket=deployment.bucket.existing is None,
+            fetches_media=bool(deployment.vllm.allowed_media_domains),
+        ),
         prices=deployment.prices or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
     )

@@ -11,6 +11,7 @@ from gemma_serving.planning.data.quantization import Scheme
 from gemma_serving.planning.machine.hardware import Accelerator, Host
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import named_drafter
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 
@@ -50,6 +51,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     host_memory_gib: float
     vcpu: float
     weights_mode: WeightsMode
+    service: CloudRunSettings
+    """The block of the Cloud Run service with its defaults; an empty one on other platforms."""
     prices: PriceBook
     drafter: ModelSpec | None = None
     """The draft model of the served one."""

@@ -1,8 +1,8 @@
 """A Cloud Run service: instances, probes and mount."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final, Literal, get_args
 
 from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
@@ -149,8 +149,8 @@ class CloudRunSettings:
     """Timeout of one request. Maximum: 1h."""
     mount: MountSettings = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""
-    compile_cache: GraphCacheMode = "off"
-    """Storage of the graphs that torch.compile creates.
+    compile_cache: GraphCacheMode | None = None
+    """Storage of the graphs that torch.compile creates. Default: `bucket` with minInstances 0 and weights in the stack's own bucket, otherwise `off`.
 
     `bucket` stores them in the stack's bucket, so later starts skip most of their compilation.
     """
@@ -168,11 +168,25 @@ class CloudRunSettings:
     """
     zonal_redundancy: bool = False
     """Reserve the GPU in more than one zone. It costs more and has its own quota."""
-    direct_vpc: bool = False
-    """Send all egress through a private network of the stack.
+    direct_vpc: bool | None = None
+    """Send all egress through a private network of the stack. Default: true with minInstances 0 and weights from the bucket, unless
+    the server fetches media or `mount.mode` is `fuse`.
 
-    Weights load faster. After a teardown, the subnetwork remains for up to two hours.
+    Weights load faster. After a teardown, Google holds the subnetwork for up to two hours.
     """
+
+    def with_defaults(self, *, mode: str, has_own_bucket: bool, fetches_media: bool) -> "CloudRunSettings":
+        """Return the same with a value for `direct_vpc` and `compile_cache`.
+
+        A service that scales to zero starts often, so it starts as fast as it can. `mode` is the source of its weights: Direct VPC does not make a
+        plain mount faster, and for the hub and for media it would need Cloud NAT, which costs money. In a bucket that the stack did not create,
+        other writers can delete archives (SEC08).
+        """
+        starts_often = mode in get_args(MountMode) and self.min_instances == 0
+        is_faster = starts_often and mode != "fuse" and not fetches_media
+        direct_vpc = is_faster if self.direct_vpc is None else self.direct_vpc
+        compile_cache = self.compile_cache or ("bucket" if starts_often and has_own_bucket else "off")
+        return replace(self, direct_vpc=direct_vpc, compile_cache=compile_cache)
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""

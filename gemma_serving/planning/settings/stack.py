@@ -237,10 +237,19 @@ class Settings:
         return key in self.secrets or self.secret_version(key) is not None
 
     @property
+    def service(self) -> CloudRunSettings | None:
+        """The block of the Cloud Run service with all its defaults, or None."""
+        return self.cloud_run and self.cloud_run.with_defaults(
+            mode=self.cloud_run.mount.mode if self.weights == "bucket" else self.weights,
+            has_own_bucket=self.bucket.existing is None,
+            fetches_media=bool(self.vllm.allowed_media_domains),
+        )
+
+    @property
     def archives_programs(self) -> bool:
         """True if compiled programs are archived in the bucket."""
-        if self.cloud_run is not None:
-            return self.cloud_run.compile_cache == "bucket"
+        if self.service is not None:
+            return self.service.compile_cache == "bucket"
         return self.tpu is not None and self.tpu.compile_cache == "bucket"
 
     @property

@@ -17,8 +17,8 @@ _LEAST_GAIN_S: Final = PROBE_PERIOD_S
 """Cloud Run sees a started server at the next attempt of its probe, so it does not see a smaller difference."""
 _CENT: Final = 0.01
 _SHOWN_GIB: Final = 0.05
-_OF_DIRECT_VPC: Final = "its connections may take a minute or more to work, and a teardown finishes up to two hours later, when Google releases its addresses"
-"""Ledger: run-direct-vpc-connects-late, run-direct-vpc-holds-the-subnetwork."""
+_OF_DIRECT_VPC: Final = "after a teardown Google holds its subnetwork for up to two hours, at no cost"
+"""Ledger: run-direct-vpc-holds-the-subnetwork."""
 
 
 class FasterStart(Struct, frozen=True, kw_only=True):
@@ -66,6 +66,8 @@ class FasterStart(Struct, frozen=True, kw_only=True):
             yield f"the same price per hour{more}"
         if self.mode.direct_vpc and not self.present.direct_vpc:
             yield _OF_DIRECT_VPC
+        if self.mode.nat_start_usd:
+            yield f"Cloud NAT adds ${self.mode.nat_start_usd:.2f} per start"
         if self.warns:
             yield f"{', '.join(self.warns)} then {'warn' if self.warns[1:] else 'warns'}"
 

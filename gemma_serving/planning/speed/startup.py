@@ -65,7 +65,8 @@ LONGEST_PROBE: Final = replace(PROMPT_PROBE, initial_delay_s=CLOUD_RUN_MAX_INITI
 def startup_plan(resolved: Resolved) -> StartupPlan:
     """Return the start of a resolved deployment, in seconds."""
     image_s, process_s = constant(_image_name(resolved)), _process_s(resolved)
-    pull_s, load_s = _docker_s(resolved) + image_s + process_s, _fetched_s(resolved) + _read_s(resolved)
+    pull_s = _docker_s(resolved) + image_s + _connects_s(resolved) + process_s
+    load_s = _fetched_s(resolved) + _read_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
     low_s, high_s = _compile_band(resolved)
     wider = WIDER if ignores_options(resolved) else 1.0
@@ -102,6 +103,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         stages=stages,
         beside_s=beside_s,
         pull_s=pull_s,
+        connects_s=_connects_s(resolved),
         load_s=load_s,
         load_low_s=load_low_s,
         load_high_s=load_high_s,
@@ -154,7 +156,8 @@ def _stages(resolved: Resolved) -> tuple[StartStage, ...]:
         ready_s, turns = docker_s + both_s, [process]
     else:
         name, source = weights
-        ready_s, turns = docker_s, [("image", image_s, image[1]), process, (name, fetched_s, source)]
+        connects = ("first connections", _connects_s(resolved), "CLOUD_RUN_VPC_CONNECT_S")
+        ready_s, turns = docker_s, [("image", image_s, image[1]), connects, process, (name, fetched_s, source)]
     turns += [
         ("weights to the device", _read_s(resolved), _read_name(resolved)),
         ("compile and warm-up", compile_s_of(resolved, is_cached=False), _compile_name(resolved)),
@@ -212,6 +215,11 @@ def _docker_s(resolved: Resolved) -> float:
     return constant("DOCKER_INSTALL_S") if installs else 0.0
 
 
+def _connects_s(resolved: Resolved) -> float:
+    """Return the seconds until the connections of an instance with Direct VPC work. The mount of its weights needs them."""
+    return constant("CLOUD_RUN_VPC_CONNECT_S") if resolved.service.direct_vpc else 0.0
+
+
 def _image_name(resolved: Resolved) -> str:
     return "CLOUD_RUN_CONTAINER_START_S" if resolved.platform == "cloud-run" else "VM_IMAGE_PULL_S"
 
@@ -261,7 +269,7 @@ def _restart_load_s(resolved: Resolved, load_s: float) -> float:
 
 def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
     """Return the network read rate of the instance: lower on Cloud Run without Direct VPC."""
-    if resolved.platform == "cloud-run" and not resolved.deployment.cloud_run.direct_vpc:
+    if resolved.platform == "cloud-run" and not resolved.service.direct_vpc:
         return min(bytes_per_s, constant("CLOUD_RUN_NETWORK_BYTES_PER_S"))
     return bytes_per_s
 

@@ -739,6 +739,22 @@ def test_the_quota_of_an_rtx_pro_6000_counts_thousandths(world):
     assert (memory["status"], memory["values"]["limit"]) == ("missing", 40.0)
 
 
+def test_a_stack_with_its_own_network_needs_quota_for_one(world):
+    world.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/compute.googleapis.com:enable", {})
+    line = world.line("quota of networks", "l4-qat")
+    free = int(line["detail"].split()[0]) - int(line["detail"].split(", ")[1].split()[0])
+    assert (line["status"], free > 0) == ("ok", True)
+    for number in range(free):
+        body = {"name": f"other-{number}", "autoCreateSubnetworks": False}
+        world.admin("POST", f"/compute/compute/v1/projects/{PROJECT}/global/networks", body)
+    line = world.line("quota of networks", "l4-qat")
+    assert line["status"] == "missing"
+    assert "request NETWORKS at https://" in line["fix"]
+    world.settings["l4-qat"] += "    directVpc: false\n"
+    (world.folder / "Pulumi.l4-qat.yaml").write_text(world.settings["l4-qat"])
+    assert "quota of networks" not in {one["check"] for one in world.doctor("l4-qat")[1]["checks"]}
+
+
 def test_a_quota_that_google_does_not_name_cannot_be_told(world):
     zones = {name: zone for name, zone in Tpu().zones.items() if name != "us-east5-b"}
     world.scenario(tpu=Tpu(zones=zones))

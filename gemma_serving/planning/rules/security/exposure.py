@@ -107,7 +107,7 @@ def _inner_network(subject: Subject) -> str:
     deployment, resolved = subject.resolved.deployment, subject.resolved
     if resolved.is_tpu and deployment.tpu.private_google_access is not None:
         return "tpu.existingNetwork"
-    return "cloudRun.directVpc" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
+    return "cloudRun.directVpc" if resolved.service.direct_vpc else ""
 
 
 @rule("SEC10")
@@ -133,7 +133,8 @@ def _opens(argument: ServerArgument) -> str:
 def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.compile_cache", "off")
-    value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.compile_cache
+    resolved = subject.resolved
+    value = deployment.tpu.compile_cache if resolved.is_tpu else resolved.service.compile_cache
     if deployment.bucket.existing is None or value != "bucket":
         return None
     return RuleResult(
