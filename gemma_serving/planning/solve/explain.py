@@ -107,22 +107,21 @@ def _startup(subject: Subject) -> Iterator[str]:
         return
     limits = stage_limits(resolved, startup)
     longest, whole = limits[0], limits[-1]
-    yield f"{longest.stage} takes longest: {longest.takes_s:.0f} of {whole.takes_s:.0f} s"
+    yield f"{longest.name} takes longest: {longest.takes_s:.0f} of {whole.takes_s:.0f} s"
     if whole.limit_s:
         yield f"the start takes {whole.takes_s / whole.limit_s:.0f} times its physical limit of {whole.limit_s:.1f} s"
     yield behind_the_start(resolved.accelerator.name)
-    width = max(len(one.stage) for one in limits)
+    width = max(len(one.name) for one in limits)
     yield f"{'seconds':<{width}}   from     to  takes  limit   best  x best"
     for one in limits:
         limit, best = ("-" if shown is None else f"{shown:.1f}" for shown in (one.limit_s, one.best_s))
         times = f"{one.takes_s / one.best_s:.1f}" if one.best_s else "-"
-        spans = f"{one.begins_s:6.1f} {one.begins_s + one.takes_s:6.1f} {one.takes_s:6.1f}"
-        yield f"{one.stage:<{width}} {spans} {limit:>6} {best:>6} {times:>7}"
+        spans = f"{one.begins_s:6.1f} {one.ends_s:6.1f} {one.takes_s:6.1f}"
+        yield f"{one.name:<{width}} {spans} {limit:>6} {best:>6} {times:>7}"
     for one in limits:
         yield from _sources(subject, startup, one)
     if not resolved.is_tpu:
-        order = "one after the other and " if startup.beside_s else ""
-        yield f"{order}with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
+        yield f"with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
     if (probe := startup.probe) is not None:
         waits = f"it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
         yield f"seen by the probe after {startup.ready_s:.1f} s; {waits}, {probe.failure_threshold} times"
@@ -138,33 +137,19 @@ def _startup(subject: Subject) -> Iterator[str]:
 
 def _sources(subject: Subject, startup: StartupPlan, one: StageLimit) -> Iterator[str]:
     """Yield the constants of a stage, its limit, its best public figure, and why it takes longer."""
-    resolved = subject.resolved
-    stage = next((stage for stage in startup.stages if stage.name == one.stage), None)
-    if stage is not None:
-        details = [stage.source]
-        if stage.name.startswith("weights"):
-            details.append(f"{subject.memory.checkpoint_gib:.2f} GiB{_fuse(subject)}")
-        if stage is startup.stages[-1]:
-            programs = (
-                f"{xla_programs(resolved)} XLA programs" if resolved.is_tpu else f"{captured_graphs(resolved)} graphs"
-            )
-            details.append(f"{resolved.spec.layers} layers, {programs}")
-            details.append(f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s")
-        if stage.shared:
-            details.append(f"delayed by the {stage.shared} that two stages use")
-        yield f"{one.stage}: {'; '.join(details)}"
-        yield f"  limit: {one.limit_source}"
-    yield f"{'  best' if stage else 'best whole start'}: {one.best_source or 'no public figure is known'}"
+    resolved, details = subject.resolved, ""
+    if one.name.startswith("weights"):
+        details = f"; {subject.memory.checkpoint_gib:.2f} GiB"
+    elif one.name == startup.stages[-1].name:
+        count = xla_programs(resolved) if resolved.is_tpu else captured_graphs(resolved)
+        work = f"{resolved.spec.layers} layers, {count} {'XLA programs' if resolved.is_tpu else 'graphs'}"
+        details = f"; {work}; between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
+    delay = f"; delayed by the {one.shared} that both use" if one.shared else ""
+    yield f"{one.name}: {one.source}{details}{delay}" if one.source else "the whole start"
+    yield f"  limit: {one.limit_source}"
+    yield f"  best: {one.best_source}"
     if one.reason:
         yield f"  why longer: {one.reason}"
-
-
-def _fuse(subject: Subject) -> str:
-    """Return the rate of a plain mount and what it rests on; empty for other weights modes."""
-    if subject.resolved.weights_mode != "fuse":
-        return ""
-    rate = subject.memory.checkpoint_gib * 1024 / subject.startup.load_s
-    return f" at {rate:.0f} MiB/s, by one public boot (16.4 GB on an L4)"
 
 
 def _vulnerabilities(subject: Subject) -> Iterator[str]:

@@ -1,78 +1,49 @@
 """The physical limit of each stage of a start, and the best public figure for it (data/start_limits.json)."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from gemma_serving.planning.data.overheads import IMAGE_DOWNLOAD_GB
-from gemma_serving.planning.data.tables import typed_file
+from gemma_serving.planning.data.tables import Table, data_file, row_of
 from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import StartStage, StartupPlan, rounded
 
-_BYTES_PER_GB: Final = 1e9
 NEEDS_REASON: Final = 3.0
 """A stage that takes more than this multiple of its best public figure has a reason."""
 WHOLE: Final = "all"
 """Name of the row of the whole start."""
+_BYTES_PER_GB: Final = 1e9
 
 
-class PathRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The highest rate of one path into the devices of a family."""
+class StageFigure(Struct, frozen=True):
+    """The best public figure for a stage, in seconds or as a rate, and the path of its bytes."""
 
-    family: str
-    path: Literal["network", "host link"]
-    gb_per_s: float
-    """Per chip or GPU, 10^9 bytes per second."""
-    what: str
-    source: str
-
-
-class StageFigure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a stage moves, and the best public figure for it."""
-
-    stage: str
-    platforms: tuple[str, ...]
-    moves: Literal["image", "weights", ""] = ""
     path: Literal["network", "host link", ""] = ""
-    """Path of the bytes; "" if no limit in bytes is known."""
-    without_limit: str = "none in bytes is known"
+    limit: str = "none in bytes is known"
+    """Text for a stage without a path, or whose path's rate is unknown."""
     best: float | None = None
-    """None: no public figure is known."""
     unit: Literal["s", "bytes/s"] = "s"
-    what: str = ""
-    source: str = ""
-    """With its date."""
+    source: str = "no public figure is known"
     reasons: Mapping[str, str] = {}
     """Why the plan takes longer, by the constant that limits the stage."""
 
 
-_NO_FIGURES: Final = StageFigure(stage="", platforms=())
+PATHS: Final[Mapping[str, tuple[float, str]]] = Table(lambda: data_file("start_limits.json")["paths"])
+"""By family and path: 10^9 bytes per second for each chip or GPU, and the source."""
+FIGURES: Final[Mapping[str, StageFigure]] = Table(
+    lambda: {name: row_of(StageFigure, row) for name, row in data_file("start_limits.json")["stages"].items()}
+)
+"""By stage, with a platform before its name if the figure differs there."""
 
 
-class StartFigures(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rows of start_limits.json."""
-
-    paths: tuple[PathRate, ...]
-    stages: tuple[StageFigure, ...]
-
-
-@cache
-def start_figures() -> StartFigures:
-    """Return the rows of start_limits.json."""
-    return typed_file("start_limits.json", StartFigures)
-
-
-class StageLimit(Struct, frozen=True, kw_only=True):
+class StageLimit(StartStage, frozen=True, kw_only=True):
     """A stage next to its limit and its best public figure."""
 
-    stage: str
-    begins_s: float
-    takes_s: float
     limit_s: float | None
     """Bytes over the rate of their path; None if no limit in bytes is known."""
     limit_source: str
@@ -86,49 +57,35 @@ class StageLimit(Struct, frozen=True, kw_only=True):
         return {**asdict(self), **rounded(self, begins_s=1, takes_s=1, limit_s=1, best_s=1)}
 
 
-def stage_figures(platform: str) -> Mapping[str, StageFigure]:
-    """Return the rows of a platform, by stage."""
-    return {row.stage: row for row in start_figures().stages if platform in row.platforms}
+def figure_of(stage: str, platform: str) -> StageFigure | None:
+    """Return the row of a stage; None without one."""
+    return FIGURES.get(f"{platform} {stage}", FIGURES.get(stage))
 
 
 def stage_limits(resolved: Resolved, startup: StartupPlan) -> tuple[StageLimit, ...]:
     """Return the stages of a start, the longest first, then the whole start. A stage without a row has neither a limit nor a figure."""
-    rows = stage_figures(resolved.platform)
-    found = [_limited(resolved, stage, rows.get(stage.name, _NO_FIGURES)) for stage in startup.stages]
-    found.sort(key=lambda one: -one.takes_s)
-    whole = StartStage(name=WHOLE, begins_s=0.0, takes_s=startup.total_s, source="")
-    least_s = sum(one.limit_s or 0.0 for one in found)
-    return (*found, replace(_limited(resolved, whole, rows[WHOLE]), limit_s=least_s or None))
+    found = sorted((_limited(resolved, stage) for stage in startup.stages), key=lambda one: -one.takes_s)
+    whole = _limited(resolved, StartStage(name=WHOLE, begins_s=0.0, takes_s=startup.total_s, source=""))
+    return (*found, replace(whole, limit_s=sum(one.limit_s or 0.0 for one in found) or None))
 
 
-def _limited(resolved: Resolved, stage: StartStage, row: StageFigure) -> StageLimit:
-    weights = weights_of(resolved).checkpoint + parts_bytes(resolved)
-    size = IMAGE_DOWNLOAD_GB * _BYTES_PER_GB if row.moves == "image" else weights
-    rate, limit_source = _rate(resolved, row)
+def _limited(resolved: Resolved, stage: StartStage) -> StageLimit:
+    device, row = resolved.accelerator, figure_of(stage.name, resolved.platform) or StageFigure()
+    gb_per_s, limit_source = PATHS.get(f"{device.family} {row.path}", (0.0, row.limit))
+    if row.path == "host link" and device.host_link_gb_per_s:
+        gb_per_s, limit_source = device.host_link_gb_per_s, device.source
+    size = weights_of(resolved).checkpoint + parts_bytes(resolved)
+    size = IMAGE_DOWNLOAD_GB * _BYTES_PER_GB if stage.name == "image" else size
     best_s = row.best and (size / row.best if row.unit == "bytes/s" else row.best)
-    names = stage.source.split(", ")
-    if row.path == "host link" and resolved.unpacks_int4:
-        names.insert(0, "TPU_W4A16_LAYER_S")
+    # The host of a TPU unpacks 4-bit weights while it reads them.
+    unpacks = ("TPU_W4A16_LAYER_S",) if row.path == "host link" and resolved.unpacks_int4 else ()
     is_long = best_s is not None and stage.takes_s > NEEDS_REASON * best_s
+    reasons = [row.reasons[name] for name in (*unpacks, *stage.source.split(", ")) if name in row.reasons]
     return StageLimit(
-        stage=stage.name,
-        begins_s=stage.begins_s,
-        takes_s=stage.takes_s,
-        limit_s=size / rate if rate else None,
+        **asdict(stage),
+        limit_s=size / (gb_per_s * _BYTES_PER_GB * device.devices) if gb_per_s else None,
         limit_source=limit_source,
         best_s=best_s,
-        best_source=f"{row.what} ({row.source})" if best_s is not None else "",
-        reason=next((row.reasons[name] for name in names if is_long and name in row.reasons), ""),
+        best_source=row.source,
+        reason=reasons[0] if is_long and reasons else "",
     )
-
-
-def _rate(resolved: Resolved, row: StageFigure) -> tuple[float, str]:
-    """Return the bytes per second of a stage's path into all devices, and the words for it; 0 if it is unknown."""
-    device = resolved.accelerator
-    if row.path == "host link" and device.host_link_gb_per_s:
-        rate = device.host_link_gb_per_s * device.devices * _BYTES_PER_GB
-        return rate, f"{device.host_link_gb_per_s:g} GB/s of PCIe ({device.source})"
-    for one in start_figures().paths:
-        if (one.family, one.path) == (device.family, row.path):
-            return one.gb_per_s * device.chips * _BYTES_PER_GB, f"{one.what} ({one.source})"
-    return 0.0, row.without_limit
