@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from gemma_serving.cloud import google_api
@@ -31,7 +32,9 @@ OVERLAP: Final = timedelta(seconds=60)
 _PAGE: Final = 1000
 _LONGEST_START: Final = timedelta(hours=1)
 """Longest time from the first log line of a revision to its failure: Cloud Run's longest startup probe, with a margin."""
-_PHASE: Final = re.compile(r"Document \S+: (?P<phase>[a-z ]+)\.(?: (?P<reason>.*))?", re.DOTALL)
+SERVES: Final = "Application startup complete"
+"""vLLM's last line of a start (uvicorn, lifespan/on.py)."""
+PHASE_LINE: Final = re.compile(r"Document (?P<document>\S+): (?P<phase>[a-z ]+)\.(?: (?P<reason>.*))?", re.DOTALL)
 """Line of the agent about a phase (`vm_agent.publishing`)."""
 
 Mask = Callable[[str], str]
@@ -64,6 +67,12 @@ def newest_lines(api: GoogleApi, log: ServerLog, since: datetime, count: int, ma
             break
     # In order, because a mask can depend on the previous line.
     return [replace(line, text=mask(line.text)) for line in found][-count:]
+
+
+def oldest_lines(api: GoogleApi, log: ServerLog, since: datetime) -> Sequence[PrintedLine]:
+    """Return the lines of the first _PAGE entries since a time, oldest first. Raises ScriptError."""
+    entries = islice(_entries(api, log, since, order="timestamp asc", limit=_PAGE), _PAGE)
+    return [line for entry in entries for line in _log_lines(entry, masked)]
 
 
 def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
@@ -101,7 +110,7 @@ def api_keys(log: ServerLog) -> tuple[str, ...]:
 
 def _published_reason(lines: Sequence[PrintedLine]) -> str:
     """Return the reason of the newest phase in the agent's lines if it is `failed`, otherwise an empty string."""
-    phases = (_PHASE.fullmatch(line.text) for line in reversed(lines) if line.source == "agent")
+    phases = (PHASE_LINE.fullmatch(line.text) for line in reversed(lines) if line.source == "agent")
     newest = next((phase for phase in phases if phase is not None), None)
     if newest is None or newest["phase"] != FAILED:
         return ""

@@ -212,8 +212,11 @@ def plan_object(planned: PlannedQuestion) -> dict[str, object]:
         found |= {"loading_modes": ways, "faster_start": None if faster is None else faster.to_json(wording)}
     if planned.options.explain:
         from gemma_serving.planning.solve.explain import explain
+        from gemma_serving.planning.speed.start_limits import stage_limits
 
         found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
+        start = subject.known_startup
+        found["start_limits"] = start and [one.to_json() for one in stage_limits(subject.resolved, start)]
     return found
 
 

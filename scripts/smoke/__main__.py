@@ -12,7 +12,7 @@ token. docs/smoke.md describes every check.
 import json
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -64,19 +64,21 @@ class SmokeOptions:
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
+    from gemma_serving.scripts.logs.api import first_start
     from gemma_serving.scripts.smoke.checks import run_smoke
     from gemma_serving.scripts.smoke.context import SmokeTarget, stack_target
     from gemma_serving.scripts.smoke.failure import ServerFailure
     from gemma_serving.scripts.smoke.render import publish
     from gemma_serving.scripts.stack.access import open_stack_access, open_url_access
     from gemma_serving.scripts.stack.deployed_plan import deployed_plan
-    from gemma_serving.scripts.stack.serves import serving_outputs
+    from gemma_serving.scripts.stack.serves import serving_facts
 
-    server = options.server
+    server, start = options.server, None
     if (server.stack is None) == (server.url is None):
         raise CommandRefusedError("No server selected. Pass STACK or --url URL.")
     if server.stack is not None:
-        outputs = serving_outputs(server.stack)
+        facts, outputs = serving_facts(server.stack)
+        start = first_start(facts)
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
         # The plan is for one server.
         planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
@@ -88,7 +90,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     with way as access:
         report = run_smoke(access, target, _progress)
     _progress("")
-    publish(report, as_json=options.as_json, junit=options.junit)
+    publish(replace(report, start=start), as_json=options.as_json, junit=options.junit)
     return report.exit_code
 
 

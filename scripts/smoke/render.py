@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -97,6 +98,7 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
         "passed": report.passed,
         "interrupted": report.interrupted,
         "elapsed_s": round(report.elapsed_s, 3),
+        "start": report.start and asdict(report.start),
         "checks": [
             {
                 "name": check.name,

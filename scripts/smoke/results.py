@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.check_result import CheckResult, State, Values
+from gemma_serving.scripts.logs.api import MeasuredStart
 
 ReportVerdict = Literal["passed", "failed", "unreachable", "interrupted"]
 SCHEMA_VERSION: Final = 1
@@ -70,6 +71,8 @@ class SmokeReport:
     checks: tuple[FinishedCheck, ...]
     interrupted: bool
     elapsed_s: float
+    start: MeasuredStart | None = None
+    """First start of the server; None with --url, or if it is not in the log."""
 
     def of_state(self, state: State) -> tuple[FinishedCheck, ...]:
         """Return the checks with this result."""

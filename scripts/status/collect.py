@@ -17,6 +17,7 @@ from gemma_serving.engine import state as states
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
+from gemma_serving.scripts.logs.api import MeasuredStart, failed_service_cause, first_start
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
@@ -66,6 +67,7 @@ class _Answers(TypedDict, total=False):
     """Answers of Google, the server and the engine. One that did not respond has no entry."""
 
     facts: StackFacts
+    start: MeasuredStart | None
     endpoint: ServerFacts
     refresh: Sequence[str]
 
@@ -98,11 +100,7 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
     """Ask Google, the server and the engine at the same time. Of a server that Google reports as gone, nothing is kept."""
     facts, not_asked = facts_of(state), None
     outputs, server = facts.deployed, facts.recorded
-    queries: dict[str, Callable[[], _Answers]] = {
-        GOOGLE: lambda: {
-            "facts": _with_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
-        }
-    }
+    queries: dict[str, Callable[[], _Answers]] = {GOOGLE: lambda: _of_google(state, request)}
     if outputs is not None and server is not None:
         not_asked = why_not_asked(outputs, server, tunnel=request.tunnel, wake=request.wake)
         if not_asked is None:
@@ -139,10 +137,14 @@ def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest)
     return {} if cloud is not None and cloud.has_ended else {"endpoint": server_facts(outputs)}
 
 
+def _of_google(state: StackState, request: StatusRequest) -> _Answers:
+    """Return Google's report, and the first start of one stack: Cloud Logging allows 60 reads per minute and project."""
+    facts = _with_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
+    return {"facts": facts, "start": first_start(facts) if request.stack == state.stack else None}
+
+
 def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
     """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
-    from gemma_serving.scripts.logs.api import failed_service_cause  # noqa: PLC0415 - only a failure needs it
-
     cloud = facts.cloud
     if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
         return facts
@@ -175,6 +177,7 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
         serves=serves_now(facts),
         cloud=facts.cloud,
         server=answers.get("endpoint"),
+        start=answers.get("start"),
         drift=(
             *drift_of(facts, target),
             *lost,

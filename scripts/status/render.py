@@ -142,6 +142,7 @@ def _notes(
         why = run_end(cloud, stamp) if cloud.planned_end else status.serves.why
         yield "ended", why if status.serves.word == "ended" else ""
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
+    yield "start", status.start.text if status.start is not None else ""
     yield "health", _health(status)
     if cloud is not None:
         yield "limits", _enforced(cloud)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
+from gemma_serving.scripts.logs.api import MeasuredStart
 
 SCHEMA_VERSION: Final = 2
 
@@ -56,6 +57,8 @@ class StackStatus:
     """Address at which a gateway reaches the server, as of the last `pulumi up`; empty without one."""
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
+    start: MeasuredStart | None = None
+    """First start of the TPU VM or the revision that serves."""
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
     drift: Sequence[str] = ()

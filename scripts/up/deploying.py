@@ -25,9 +25,11 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
+from gemma_serving.scripts.logs.api import first_start, known_cause, server_log
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
+from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
 from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
 from gemma_serving.scripts.up.start_phases import StartPhases
@@ -42,6 +44,8 @@ _PRICES: Final = "Costs "
 """Start of the program's line about prices. The cost above the question has them."""
 _EXPLAINED: Final = re.compile(r"Revision (?P<revision>\S+) did not start")
 """Start of the program's explanation (`stacks.hooks.run_failures`)."""
+_START_LIMIT_S: Final = 30.0
+"""Timeout of Google's answer about a server that has started."""
 _SERVER_FAILED: Final = "The server failed: "
 """Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
 
@@ -162,8 +166,6 @@ def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
 
 def _of_server(stack: str, error: str) -> str:
     """Return the error of a TPU VM's server with its cause instead of its log lines, if the cause is known."""
-    from gemma_serving.scripts.logs.api import known_cause, server_log  # noqa: PLC0415 - only a failure needs it
-
     if not error.startswith(_SERVER_FAILED):
         return error
     reason, *lines = error.removeprefix(_SERVER_FAILED).splitlines()
@@ -174,7 +176,7 @@ def _of_server(stack: str, error: str) -> str:
 
 
 def next_lines(stack: str) -> Sequence[str]:
-    """Return the server's location, its price, the end of its run, and the commands to use and to delete it; without outputs, the reason."""
+    """Return the server's location, its start, its price, the end of its run, and the commands to use and to delete it; without outputs, the reason."""
     deployment = read_deployment(stack)
     try:
         outputs = outputs_in(stack, deployment.resources)
@@ -186,9 +188,12 @@ def next_lines(stack: str) -> Sequence[str]:
             f"Run `gemma status {stack} --watch` to follow the request.",
         ]
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
+    state = of_deployment(stack, deployment)
+    start = first_start(read_facts(state, "server", limit_s=_START_LIMIT_S))
     return [
         where,
-        *(costs.sentence for costs in recorded_costs(of_deployment(stack, deployment))),
+        *([f"Start: {start.text}"] if start is not None else []),
+        *(costs.sentence for costs in recorded_costs(state)),
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",

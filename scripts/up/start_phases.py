@@ -15,14 +15,12 @@ from gemma_serving.contracts.server_errors import LOGGER
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.logs.api import ServerLog, follow, log_of
+from gemma_serving.scripts.logs.api import SERVES, ServerLog, follow, log_of
 
 PERIOD_S: Final = 3.0
 """Polling interval in seconds: 20 reads per minute, of the 60 that Cloud Logging allows per project (2026-11)."""
 _SERVICE: Final = re.compile(r": (creating|updating)[\w ]* gcp:cloudrunv2:Service ")
 """Step of the engine that waits for a revision (`engine.events`)."""
-_SERVES: Final = "Application startup complete"
-"""vLLM's last line of a start (uvicorn, lifespan/on.py)."""
 
 
 class StartPhases:
@@ -61,7 +59,7 @@ class StartPhases:
                         return
                 elif line.where == self._former:
                     continue  # the server of before
-                elif _SERVES in line.text:
+                elif SERVES in line.text:
                     self._newest = READY
                 elif found := phase_in(line.text, phase):
                     phase = found

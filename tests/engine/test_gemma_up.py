@@ -27,7 +27,7 @@ def test_after_a_500_recover_stands_first_and_repairs_the_stack(workspace):
         assert last.startswith(f"up: Run `gemma recover {FAILED}` first, because Google may have")
         assert f"Run `gemma recover {FAILED}`, then `gemma up {FAILED}`. " in failed.err
     workspace.script("recover", "--stack", FAILED, "--yes")
-    workspace.run(*up)
+    assert re.search(r"^Start: \d+ s, planned \d+: image \d+ ", workspace.run(*up).out, re.MULTILINE)
     workspace.teardown(FAILED)
 
 

@@ -33,5 +33,11 @@ def test_the_phases_of_the_log_are_shown_in_their_order_and_reading_ends_with_th
     assert shards == sorted(shards)
     assert "Compiling a graph" in dict(shown)["compiling"]
     assert f"{STACK} deployed in" in done.out
+    measured = re.search(
+        r"^Start: (\d+ s, planned \d+: image \d+ \(\d+\), weights \d+ .*, compile [1-9].*)$", done.out, re.MULTILINE
+    )
+    assert measured is not None, done.out
+    assert f"  start    {measured[1]}\n" in workspace.script("status", "--stack", STACK).out
+    assert min(workspace.script("smoke", "--stack", STACK, "--json").json["start"]["phases_s"].values()) > 0
     assert reads(workspace) <= 60
     workspace.teardown(STACK)

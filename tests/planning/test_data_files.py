@@ -22,6 +22,7 @@ from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.registry import ALL_RULES, Rule
 from gemma_serving.planning.rules.security import advisories
 from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, MeasuredStarts
+from gemma_serving.planning.speed.start_limits import FIGURES, StageFigure
 
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
@@ -35,6 +36,7 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "accelerators": (Accelerator, ACCELERATORS),
     "families": (AcceleratorFamily, FAMILIES),
     "constants": (Constant, CONSTANTS),
+    "start limits": (StageFigure, FIGURES),
     "measured starts": (MeasuredStarts, MEASURED_STARTS),
 }
 

@@ -9,9 +9,10 @@ from gemma_serving.planning.memory.budget import captured_graphs, program_memory
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
 from gemma_serving.planning.model.spec import active_params, text_params
 from gemma_serving.planning.question.releases import tokens_in_flight
-from gemma_serving.planning.question.types import StartStage
+from gemma_serving.planning.question.types import StartupPlan
 from gemma_serving.planning.rules.security.advisories import ADVICE, vulnerabilities
 from gemma_serving.planning.speed.measured_starts import behind_the_start
+from gemma_serving.planning.speed.start_limits import StageLimit, stage_limits
 from gemma_serving.planning.speed.startup import xla_programs
 from gemma_serving.planning.units import KIB, number_of, to_gib
 
@@ -99,41 +100,31 @@ def _kv(subject: Subject) -> Iterator[str]:
     yield f"{more}; longest request that fits: {memory.largest_max_model_len:,}"
 
 
-def _delay(stage: StartStage) -> str:
-    return f", delayed by the {stage.shared} that both use" if stage.shared else ""
-
-
 def _startup(subject: Subject) -> Iterator[str]:
     resolved, startup = subject.resolved, subject.known_startup
     if startup is None:
         yield subject.unknown_words
         return
-    work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
-    if resolved.is_tpu:
-        work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
-    between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
-    order = "one after the other and " if startup.beside_s else ""
-    margin = f"; {order}with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
-    rows = [
-        ("image and process", startup.pull_s, ""),
-        (
-            f"weights, {resolved.weights_mode}",
-            startup.load_s,
-            f" for {subject.memory.checkpoint_gib:.2f} GiB{_fuse(subject)}",
-        ),
-        ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
-        ("side by side", -startup.beside_s, ": the weights are fetched while the image is pulled"),
-        ("total", startup.total_s, "" if resolved.is_tpu else margin),
-    ]
-    if (probe := startup.probe) is not None:
-        waits = f"; it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
-        rows.append(("seen by the probe", startup.ready_s, f"{waits}, {probe.failure_threshold} times"))
-    for name, seconds, more in rows:
-        if seconds:
-            yield f"{name:<19} {seconds:8.1f} s{more}"
+    limits = stage_limits(resolved, startup)
+    longest, whole = limits[0], limits[-1]
+    yield f"{longest.name} takes longest: {longest.takes_s:.0f} of {whole.takes_s:.0f} s"
+    if whole.limit_s:
+        yield f"the start takes {whole.takes_s / whole.limit_s:.0f} times its physical limit of {whole.limit_s:.1f} s"
     yield behind_the_start(resolved.accelerator.name)
-    for stage in startup.stages:
-        yield f"from {stage.begins_s:6.1f} to {stage.ends_s:6.1f} s  {stage.name:<23} {stage.source}{_delay(stage)}"
+    width = max(len(one.name) for one in limits)
+    yield f"{'seconds':<{width}}   from     to  takes  limit   best  x best"
+    for one in limits:
+        limit, best = ("-" if shown is None else f"{shown:.1f}" for shown in (one.limit_s, one.best_s))
+        times = f"{one.takes_s / one.best_s:.1f}" if one.best_s else "-"
+        spans = f"{one.begins_s:6.1f} {one.ends_s:6.1f} {one.takes_s:6.1f}"
+        yield f"{one.name:<{width}} {spans} {limit:>6} {best:>6} {times:>7}"
+    for one in limits:
+        yield from _sources(subject, startup, one)
+    if not resolved.is_tpu:
+        yield f"with a margin of {constant('PROBE_MARGIN'):g}, a probe budget of {startup.probe_budget_s} s"
+    if (probe := startup.probe) is not None:
+        waits = f"it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
+        yield f"seen by the probe after {startup.ready_s:.1f} s; {waits}, {probe.failure_threshold} times"
     for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),
@@ -144,12 +135,21 @@ def _startup(subject: Subject) -> Iterator[str]:
             yield f"{name:<42} {seconds:8.1f} s"
 
 
-def _fuse(subject: Subject) -> str:
-    """Return the rate of a plain mount and what it rests on; empty for other weights modes."""
-    if subject.resolved.weights_mode != "fuse":
-        return ""
-    rate = subject.memory.checkpoint_gib * 1024 / subject.startup.load_s
-    return f" at {rate:.0f} MiB/s, by one public boot (16.4 GB on an L4)"
+def _sources(subject: Subject, startup: StartupPlan, one: StageLimit) -> Iterator[str]:
+    """Yield the constants of a stage, its limit, its best public figure, and why it takes longer."""
+    resolved, details = subject.resolved, ""
+    if one.name.startswith("weights"):
+        details = f"; {subject.memory.checkpoint_gib:.2f} GiB"
+    elif one.name == startup.stages[-1].name:
+        count = xla_programs(resolved) if resolved.is_tpu else captured_graphs(resolved)
+        work = f"{resolved.spec.layers} layers, {count} {'XLA programs' if resolved.is_tpu else 'graphs'}"
+        details = f"; {work}; between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
+    delay = f"; delayed by the {one.shared} that both use" if one.shared else ""
+    yield f"{one.name}: {one.source}{details}{delay}" if one.source else "the whole start"
+    yield f"  limit: {one.limit_source}"
+    yield f"  best: {one.best_source}"
+    if one.reason:
+        yield f"  why longer: {one.reason}"
 
 
 def _vulnerabilities(subject: Subject) -> Iterator[str]:

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.fields import from_json, json_object
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke import __main__ as smoke
 from gemma_serving.scripts.smoke import checks_basic
@@ -55,7 +57,8 @@ def smoked(monkeypatch, capsys):
         raw = sample_outputs(**changes)
         raw["smoke"]["startupBudgetS"] = 1.0
         outputs = from_json(StackOutputs, raw)
-        monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _: outputs)
+        facts = StackFacts(stack="x", state=Absent(), outputs=Absent())
+        monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_facts", lambda _: (facts, outputs))
         code = run_command(smoke.COMMAND, ["--stack", "x", "--json"])
         shown = capsys.readouterr()
         return code, json_object(shown.out).get("verdict"), " ".join(shown.err.split())

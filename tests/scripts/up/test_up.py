@@ -25,6 +25,7 @@ from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor import blocking
 from gemma_serving.scripts.doctor.diagnosis import missing, unknown
+from gemma_serving.scripts.logs.api import MeasuredStart
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
 from gemma_serving.scripts.stack import facts, refused_capacity, serves, unfinished_teardown
@@ -840,11 +841,20 @@ def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeyp
     assert engine.updates == []
 
 
+START = MeasuredStart(
+    planned_s=940.4,
+    planned_phases_s={"image": 273, "weights": 271, "compile": 396},
+    measured_s=911.6,
+    phases_s={"image": 250.2, "weights": 240.4, "compile": 421},
+)
+
+
 def following(monkeypatch, **outputs):
     """Return what `up` prints after a deployment with these outputs."""
     resources = [planted.stack_resource(**{"target": "tpu", "state": "ACTIVE", **outputs}), planted.queued()]
     found = deployment_of(STACK, {"version": 3, "deployment": {"resources": resources}})
     monkeypatch.setattr(up, "read_deployment", lambda _stack: found)
+    monkeypatch.setattr(up, "first_start", lambda _facts: START)
     return up.next_lines(STACK)
 
 
@@ -863,7 +873,8 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
         monkeypatch.undo()
         time.tzset()
     usd = OUTPUTS.plan.cost.usd_per_hour
-    assert lines[1] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the VM."
+    assert lines[1] == "Start: 912 s, planned 940: image 250 (273), weights 240 (271), compile 421 (396)"
+    assert lines[2] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the VM."
     assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
     assert max(map(len, lines)) <= 80
 
