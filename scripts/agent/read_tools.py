@@ -82,7 +82,6 @@ solve: Final = CommandTool(
         "max_usd_per_hour": _PRICE,
         "max_ttft_s": Argument("Maximum time to first token, in seconds."),
         "max_tpot_s": Argument("Maximum time between two tokens, in seconds."),
-        "hours_per_day": Argument("Compare the cost of a day with this many hours of traffic."),
     },
     description="Search all models and machines for the cheapest deployment for a workload within limits.",
     hint=READS,

@@ -4,7 +4,6 @@ r"""Create the settings file for a new stack.
   gemma new chat --model google/gemma-4-E4B-it \
       --accelerator v6e-1 --workload in=1500,out=300,users=32
   gemma new chat --model 26B-A4B --budget 2
-  gemma new chat --model 31B --profile latency
   gemma new mine --model my-org/gemma-4-12b-sql --config models/sql
   gemma new mine --like tpu-v6e1-e4b
 
@@ -29,17 +28,9 @@ if TYPE_CHECKING:
     from gemma_serving.planning.data.checkpoints import Checkpoint
     from gemma_serving.planning.settings.stack import Settings
     from gemma_serving.planning.solve.search import Solution, SolutionSet
-    from gemma_serving.scripts.new.profiles import UsageProfile
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 """Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
-PROFILE_NAMES: Final = "latency, throughput, batch or spiky"
-
-
-def _profile_name(text: str) -> str:
-    if text not in PROFILE_NAMES.replace(" or ", ", ").split(", "):
-        raise ValueError(PROFILE_NAMES)
-    return text
 
 
 def _address(text: str) -> str:
@@ -83,17 +74,8 @@ class NewOptions:
     workload: Annotated[
         str | None,
         Option(
-            f"Workload of one slice or instance. docs/planning.md lists the keys. Default: {DEFAULT_WORKLOAD}, "
-            "without users for a profile of throughput or batch.",
+            f"Workload of one slice or instance. docs/planning.md lists the keys. Default: {DEFAULT_WORKLOAD}.",
             metavar="LIST",
-        ),
-    ] = None
-    profile: Annotated[
-        str | None,
-        Option(
-            f"Settings for a kind of use: {PROFILE_NAMES}. docs/new.md describes them.",
-            parse=_profile_name,
-            metavar="NAME",
         ),
     ] = None
     region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
@@ -131,12 +113,11 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = (), also: Sequ
         raise CommandRefusedError("No model. Pass --model ID, or --like STACK to copy a settings file.")
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
-    unmet: Sequence[str] = ()
     image: str | None = None
     if options.like:
         _copy(options, options.like, path)
     else:
-        unmet, image = _solved_file(options, provider, path.parent)
+        image = _solved_file(options, provider, path.parent)
     settings = from_file(path, project=NO_PROJECT)
     files = [path.name, *also, *_copy_image(settings.image.build_context, path.parent)]
     deployment = to_deployment(settings, path.parent)
@@ -158,8 +139,6 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = (), also: Sequ
             "start_s": round(planned.startup.ready_s),
             "findings": [finding.id for finding in planned.findings if finding.severity != "info"],
             "next": commands,
-            "profile": options.profile,
-            "profile_unmet": list(unmet),
         }
         print_text(json.dumps(report, allow_nan=False))
     else:
@@ -170,8 +149,6 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = (), also: Sequ
         for text in (f"Wrote {', '.join(files)}.", headline(planned), *about, price, *warnings):
             print_result(text)
         print_text("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
-    for sentence in unmet:
-        print_progress("new", sentence)
     return ExitCode.DONE
 
 
@@ -201,30 +178,26 @@ def _copy_image(context: str | None, root: Path) -> Sequence[str]:
     return [path.relative_to(root).as_posix() for path in sorted((root / context).rglob("*")) if path.is_file()]
 
 
-def _solved_file(options: NewOptions, provider: str, root: Path) -> tuple[Sequence[str], str | None]:
-    """Write the file of the best deployment. Return the profile's unmet requirements, and the image that it names. Raises PlanningError."""
+def _solved_file(options: NewOptions, provider: str, root: Path) -> str | None:
+    """Write the file of the best deployment, and return the image that it names. Raises PlanningError."""
     from gemma_serving.planning.solve.search import ServiceLimits
-    from gemma_serving.scripts.new.profiles import USAGE_PROFILES, with_profile
     from gemma_serving.scripts.plan.api import StackFile, write_stack
 
-    profile = USAGE_PROFILES.get(options.profile or "")
-    found = with_profile(options.profile, _solved(options, profile))
-    revision, is_hidden = _revision(options.model if options.config else found.solution.served.checkpoint.id, options)
+    found = _solved(options)
+    revision, is_hidden = _revision(options.model if options.config else found.served.checkpoint.id, options)
     file = StackFile(
         name=options.name,
-        solution=found.solution,
+        solution=found,
         limits=ServiceLimits(max_usd_per_hour=options.budget),
-        goal=profile.goal if profile else "cost",
+        goal="cost",
         revision=revision,
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
         is_off_hub=is_hidden,
         email=options.email,
-        head=tuple(found.unmet),
-        reasons=found.reasons,
         secrets_provider=provider,
     )
     write_stack(file)
-    return found.unmet, found.solution.image
+    return found.image
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
@@ -242,30 +215,21 @@ def _provider(path: "Path", options: NewOptions) -> str:
     return url
 
 
-def _solved(options: NewOptions, profile: "UsageProfile | None") -> "Solution":
-    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
-
-    Raises PlanningError with the closest one if none does.
-    """
+def _solved(options: NewOptions) -> "Solution":
+    """Return the cheapest deployment that meets the limits. Raises PlanningError with the closest one if none does."""
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.settings.workload import parse_workload
     from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
     from gemma_serving.planning.solve.search import ServiceLimits, solve
     from gemma_serving.scripts.plan.api import nothing_is_enough
 
-    workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
-    goal = profile.goal if profile else "cost"
+    workload = parse_workload(options.workload or DEFAULT_WORKLOAD)
     checkpoints = _same_as(options.config, options.model) if options.config else checkpoints_of(options.model)
     places = rentable_accelerators(options.region, accelerator=options.accelerator)
-    suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
-    sentence = ""
-    for among in dict.fromkeys((suitable, places)):
-        answer = solve(
-            workload, ServiceLimits(max_usd_per_hour=options.budget), goal=goal, checkpoints=checkpoints, places=among
-        )
-        if answer.chosen is not None:
-            return _in_own_precision(answer) if options.config else answer.chosen
-        sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
+    answer = solve(workload, ServiceLimits(max_usd_per_hour=options.budget), checkpoints=checkpoints, places=places)
+    if answer.chosen is not None:
+        return _in_own_precision(answer) if options.config else answer.chosen
+    sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
     raise PlanningError(
         f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
     )
@@ -282,16 +246,15 @@ def _converted(options: NewOptions, settings: "Settings") -> str:
         return ""
     from gemma_serving.planning.errors import PlanningError
     from gemma_serving.planning.machine.hardware import find_accelerator
-    from gemma_serving.scripts.new.profiles import USAGE_PROFILES
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
-    card, profile = find_accelerator(here), USAGE_PROFILES.get(options.profile or "")
+    card = find_accelerator(here)
     said = (
         f"Served in {settings.quantization}: vLLM converts your bf16 file while it loads, because bf16 does not serve this "
         f"workload on {card.name if card else here}."
     )
     try:
-        kept = _solved(replace(options, accelerator=None), profile)
+        kept = _solved(replace(options, accelerator=None))
     except PlanningError:
         return said
     if kept.served.quantization is not None:

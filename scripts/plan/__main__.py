@@ -12,8 +12,6 @@ r"""Plan a deployment before it costs anything.
       --min-concurrency 8 --max-usd-per-hour 6
   gemma plan --solve --workload in=4000,out=500,users=32 \
       --max-ttft-s 1 --write chat
-  gemma plan --solve --workload in=4000,out=500,users=32 \
-      --model 26B --hours-per-day 8
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
 findings. Without a stack, one line for each.
@@ -59,10 +57,9 @@ _CONFLICTS: Final = (
 """An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
     ("write max-ttft-s max-tpot-s region conservative", "--solve"),
-    ("hours-per-day traffic latency-first throughput-first", "--solve"),
+    ("latency-first throughput-first", "--solve"),
     ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
     ("solve", "--workload in=4000,out=500,users=32"),
-    ("traffic", "--hours-per-day"),
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("yes", "--compile"),

@@ -89,14 +89,6 @@ class ComparisonOptions:
     max_usd_per_hour: Annotated[float | None, Option("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
 
 
-def _traffic(text: str) -> float:
-    """Return the minutes of traffic in each hour. Raises ValueError with the allowed values."""
-    kind, _, minutes = text.partition("=")
-    if text == "steady" or (kind == "burst" and minutes.isdecimal() and 1 <= int(minutes) < _HOUR_MINUTES):
-        return float(minutes or _HOUR_MINUTES)
-    raise ValueError("steady, or burst=MINUTES with the minutes of traffic in each hour, from 1 to 59, e.g. burst=10")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Solving:
     """Search for the cheapest deployments."""
@@ -119,23 +111,6 @@ class Solving:
         tuple[str, ...], Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
     ] = ()
     conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
-    hours_per_day: Annotated[
-        float | None,
-        Option(
-            "With --solve: compare the server's cost per day if clients use it for this many hours.",
-            metavar="H",
-            least=0.25,
-            most=24,
-        ),
-    ] = None
-    traffic: Annotated[
-        float | None,
-        Option(
-            "With --hours-per-day: steady, or burst=MINUTES for one burst of that length in each hour. Default: steady.",
-            metavar="SHAPE",
-            parse=_traffic,
-        ),
-    ] = None
     latency_first: Annotated[bool, Option("With --solve: choose the shortest request, not the lowest price.")] = False
     throughput_first: Annotated[
         bool,

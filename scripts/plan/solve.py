@@ -12,7 +12,6 @@ from gemma_serving.planning.question.types import rounded
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
 from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
-from gemma_serving.planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text
@@ -38,13 +37,6 @@ class SolvedQuestion:
     question: Question
     limits: ServiceLimits
     answer: SolutionSet
-    choice: Choice | None
-    """Payment modes of the solutions; None without --hours-per-day or without solutions."""
-
-    @property
-    def chosen(self) -> Solution | None:
-        """The deployment to write."""
-        return self.answer.chosen if self.choice is None else self.choice.chosen.deployed()
 
     @property
     def shown(self) -> tuple[Solution, ...]:
@@ -62,7 +54,7 @@ def solve_question(
 
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
-    chosen = found.chosen
+    chosen = found.answer.chosen
     goal = found.answer.goal
     prices = question.prices
     if write is not None and path is not None and chosen is not None:
@@ -103,11 +95,7 @@ def search(question: Question, comparison: ComparisonOptions, solving: Solving) 
         places=rentable_accelerators(solving.region, accelerator=question.accelerator, prices=prices),
         prices=prices,
     )
-    choice = None
-    if solving.hours_per_day is not None and answer.solutions:
-        profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or HOUR_MINUTES)
-        choice = choose(answer.solutions, profile, goal)
-    return SolvedQuestion(question=question, limits=limits, answer=answer, choice=choice)
+    return SolvedQuestion(question=question, limits=limits, answer=answer)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -120,18 +108,10 @@ def nothing_is_enough(answer: SolutionSet) -> str:
 
 
 def show(found: SolvedQuestion, out: "Console") -> None:
-    """Print the solutions, or their cost per day, with the sentences below."""
+    """Print the solutions, with the sentences below."""
     from gemma_serving.scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
 
-    if found.choice is None:
-        out.print(_table(found))
-    else:
-        from gemma_serving.scripts.plan.profile import conditions, decision, profile_table  # noqa: PLC0415 - only with a profile
-
-        out.print(profile_table(found.choice))
-        paragraph(out, decision(found.choice))
-        for sentence in conditions(found.choice):
-            paragraph(out, sentence, prefix="- ")
+    out.print(_table(found))
     for note in _notes(found):
         paragraph(out, note)
 
@@ -168,13 +148,10 @@ def _notes(found: SolvedQuestion) -> Iterator[str]:
         f"Chosen by {by} among the deployments that meet the limits{context}; of equal ones, those that public logs show running precede "
         f"the others.{f' {quality}' if is_open else ''}"
     )
-    if found.choice is None:
-        end = "typical values; --conservative compares the slow ends of their bands"
-        end = "the slow ends of their bands" if found.limits.conservative else end
-        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day."
-    else:
-        yield "The cost includes cold starts and idle time; --costs has the other items of the bill."
-    printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
+    end = "typical values; --conservative compares the slow ends of their bands"
+    end = "the slow ends of their bands" if found.limits.conservative else end
+    yield f"TTFT and TPOT are {end}. `gemma plan NAME --costs` has the cost of a day."
+    printed = found.shown
     for name in sorted({name for one in printed for name in one.warnings}):
         yield f"{name} warns of {RULES[name].what}. Such a deployment ranks last."
     if not all(one.is_recorded for one in printed):
@@ -194,8 +171,6 @@ def _settings(one: Solution) -> str:
 
 
 def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
-    from gemma_serving.scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
-
     answer = found.answer
     limits = found.limits
     shown = found.shown
@@ -210,7 +185,6 @@ def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
         "judged_by": "high" if limits.conservative else "typical",
         "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
-        "profile": found.choice and profile_json(found.choice),
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,
     }

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, cast
 
@@ -58,10 +58,6 @@ class StackFile:
     """Commit of the model's repository, if fetched from the hub."""
     email: str | None = None
     """Recipient of the alerts."""
-    head: tuple[str, ...] = ()
-    """The caller's comments above the settings."""
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The caller's comments by key, such as `maxNumSeqs`."""
     secrets_provider: str = ""
     own_model: tuple[str, str] | None = None
     """Id and `modelConfig` of a fine-tune that is served with the settings of the solution's model."""
@@ -138,8 +134,7 @@ def _dumped(block: Mapping[str, object]) -> str:
 
 def stack_text(file: StackFile) -> str:
     """Return the text of the settings file."""
-    head = (*_head(file), *file.head)
-    lines = [_SCHEMA_LINE, *(f"# {line}" for line in head), "config:"]
+    lines = [_SCHEMA_LINE, *(f"# {line}" for line in _head(file)), "config:"]
     return "\n".join((*lines, *_config(file))) + "\n"
 
 
@@ -193,7 +188,7 @@ def _config(file: StackFile) -> Iterator[str]:
         **_hardware(deployment),
         "alerts": file.email and {"email": json.dumps(file.email)},
     }
-    comments = {**_COMMENTS, **file.reasons}
+    comments = dict(_COMMENTS)
     if image is not None:
         build = IMAGES[image].build_context
         comments["image"] = (

@@ -131,7 +131,6 @@ def test_each_place_that_suggests_an_image_without_a_build_says_so(run):
     places = {
         "remedies": (*model, "--accelerator", "v6e-1"),
         "solve": day,
-        "cost per day": (*day, "--hours-per-day", "2"),
         "comparison": ("--model", "google/gemma-4-31B-it-qat-w4a16-ct", "--compare"),
     }
     said = {

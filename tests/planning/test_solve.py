@@ -254,8 +254,6 @@ def test_what_is_chosen_first_is_written(command, tmp_path):
     )
     assert fastest != cheapest
     assert f"acceleratorType: {fastest}\n" in text
-    command(*asked, "--hours-per-day", "8", "--traffic", "burst=5", "--write", "bursts")
-    assert "target: cloud-run" in (tmp_path / "Pulumi.bursts.yaml").read_text(encoding="utf-8")
     command(*asked, "--write", "plain")
     assert f"acceleratorType: {cheapest}\n" in (tmp_path / "Pulumi.plain.yaml").read_text(encoding="utf-8")
 

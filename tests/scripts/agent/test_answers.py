@@ -58,7 +58,6 @@ SAMPLES = {
     "max_usd_per_hour": 6.5,
     "max_ttft_s": 2,
     "max_tpot_s": 0.1,
-    "hours_per_day": 8,
     "replicas": "1:3",
     "image": f"here/server@sha256:{'c' * 64}",
     "gateway": "inference",

@@ -164,7 +164,6 @@ def alerts():
 TABLES = {
     "alerts": ("scripts/alerts/render.py", lambda _: alerts()),
     "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
-    "solve, bursts": ("scripts/plan/profile.py", lambda _: plan((*SOLVE, "--model", "26B", "--hours-per-day", "8", "--traffic", "burst=10"))),
     "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
     "stacks": ("scripts/plan/stacks.py", lambda _: plan(())),
     "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
