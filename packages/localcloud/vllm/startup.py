@@ -334,9 +334,8 @@ class _Startup:
         weights = self._weights
         if not self._is_tpu:
             return weights.mb_per_s
-        if weights.streamed:
-            return min(constant("TPU_BUCKET_MB_PER_S"), weights.mb_per_s)
-        return min(tpu_read_mb_per_s(weights.model, self._card), weights.mb_per_s)
+        read = min(tpu_read_mb_per_s(weights.model, self._card), weights.mb_per_s)
+        return min(constant("TPU_BUCKET_MB_PER_S"), read) if weights.streamed else read
 
     def _compile(self) -> None:
         """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
