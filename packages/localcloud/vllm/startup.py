@@ -341,6 +341,10 @@ class _Startup:
         """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
         if self._arguments.enforce_eager:
             return
+        if self._is_tpu and "12B" not in self._weights.model.name:  # 12B is vLLM's PyTorch model
+            self._log(
+                "[compilation_manager.py:1] AOT lower skipped for worker0 backbone (not a jit); will compile in warmup."
+            )
         cache = self._cache
         full_s = self._full_compile_s()
         if cache is not None and cache.is_file():

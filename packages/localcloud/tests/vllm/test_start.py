@@ -288,6 +288,16 @@ def test_a_model_is_downloaded_again_unless_its_cache_lies_on_a_volume(
     assert (warm.total_s < cold.total_s - 50) is not again
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "size", "skipped"), [("v6e-1", "E2B", True), ("v6e-4", "12B", False), ("nvidia-l4", "E2B", False)]
+)
+def test_a_tpu_logs_that_the_pool_of_compilers_skips_its_steps(accelerator: str, size: str, *, skipped: bool):
+    steps = plan(
+        parse(["vllm", "serve", f"google/gemma-4-{size}-it"]), read({"VLLM_SIM_ACCELERATOR": accelerator})
+    ).steps
+    assert any("backbone (not a jit)" in step.line for step in steps) is skipped
+
+
 def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
     around = read(
         {
