@@ -28,6 +28,7 @@ from gemma_serving.planning.settings.workload import IMAGE_TOKENS
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
 from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.planning.solve.text_only_start import text_only_start
 from gemma_serving.planning.solve.wording import remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.laws import examples
@@ -209,6 +210,7 @@ def check(deployment: Deployment) -> None:
         json.dumps(faster.to_json(WORDING), allow_nan=False)
         assert faster.text(WORDING)
         assert examine(with_changes(deployment, faster.changes)).startup.total_s < subject.startup.total_s
+    check_sentence(text_only_start(subject, WORDING) or ".")
     check_lengths(subject)
 
 

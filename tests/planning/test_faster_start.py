@@ -1,17 +1,20 @@
-"""The next faster way to read the weights on Cloud Run: named with both starts and its price, and nothing if the fastest is in use."""
+"""The next faster way to read the weights on Cloud Run, or to start a TPU server: named with both starts and its price, and nothing if it is in use."""
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
-from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.cost.loading_modes import LoadingMode, loading_modes
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.solve.faster_start import FasterStart, faster_start
+from gemma_serving.planning.solve.text_only_start import text_only_start
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.plan.question import CommandWording
@@ -21,6 +24,7 @@ from gemma_serving.stacks.wording import StackWording
 
 ROOT = Path(__file__).parents[2]
 CLOUD_RUN = ("l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "l4-qat-002", "rtx6000-31b")
+TPU = tuple(sorted(name for path in shipped_files(ROOT) if (name := path.name.split(".")[1]).startswith("tpu-")))
 VPC = {"cloudRun.directVpc": True}
 NO_VPC = {"cloudRun.directVpc": False, "cloudRun.compileCache": "off"}
 
@@ -112,6 +116,38 @@ def test_every_answer_is_one_of_the_modes_and_fits(given: tuple[str, str]):
     assert faster is None or isinstance(faster.mode, LoadingMode)
 
 
+def text_only(before: Subject) -> tuple[str, Mapping[str, object]]:
+    """Return the text about a start for text only, and the settings that it names; empty if none is named."""
+    shown = text_only_start(before, StackWording(before.resolved.deployment))
+    return shown, yaml.safe_load(shown.rpartition(". Set ")[2].removesuffix(".")) or {}
+
+
+@pytest.mark.parametrize("stack", TPU)
+def test_text_only_starts_a_tpu_as_fast_as_it_states_and_is_named_unless_in_use(stack: str):
+    before = subject(stack)
+    shown, changes = text_only(before)
+    after = subject(stack, **changes)
+    assert bool(shown) is before.resolved.has_processor
+    assert not after.resolved.has_processor
+    assert text_only(after) == ("", {})
+    served = [name for kind, name in (("image", "images"), ("video", "video")) if before.resolved.item_limit(kind)]
+    starts = f"{duration(after.startup.total_s)} instead of {duration(before.startup.total_s)}"
+    assert not shown or f"{starts}; requests with {' or '.join(served)} are then rejected. " in shown
+
+
+def test_a_limit_that_is_not_stated_costs_the_time_of_the_processor_only():
+    before = subject("tpu-v6e1", **{"vllm.limitMmPerPrompt": {"image": 0, "audio": 0}})
+    shown, changes = text_only(before)
+    after = subject("tpu-v6e1", **changes)
+    assert before.startup.total_s - after.startup.total_s == pytest.approx(constant("TPU_MULTIMODAL_WARM_UP_S"))
+    assert "; no request that is served now is rejected. " in shown
+
+
+def test_text_only_is_not_named_if_a_finding_then_blocks_or_for_a_gpu():
+    assert text_only(subject("tpu-v6e1", **{"vllm.extraArgs": ["--limit-mm-per-prompt.image=2"]})) == ("", {})
+    assert text_only(subject("rtx6000-31b")) == ("", {})
+
+
 def test_plan_prints_it_below_the_start_up_and_json_has_a_key(capsys: pytest.CaptureFixture[str]):
     slow = ["plan", "l4-12b-qat", "--set", "cloudRun.directVpc=false", "--set", "cloudRun.compileCache=off"]
     assert main(slow) == 0
@@ -127,4 +163,7 @@ def test_plan_prints_it_below_the_start_up_and_json_has_a_key(capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["faster_start"] is None
     assert main(["plan", "tpu-v6e1", "--json"]) == 0
     assert "faster_start" not in json.loads(capsys.readouterr().out)
+    assert main(["plan", "tpu-v6e1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Faster with {text_only(subject('tpu-v6e1'))[0]} Speed" in shown
     assert found("l4-12b-qat").text(CommandWording()).endswith("Add --set cloudRun.directVpc=true.")

@@ -2,9 +2,11 @@
 
 import dataclasses
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.data.overheads import CONSTANTS, IMAGE_DOWNLOAD_GB, IMAGE_ON_DISK_GIB, constant
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.planner import plan
@@ -13,6 +15,8 @@ from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deplo
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 from tests.planning.corpus.measured import sequential_s
 from tests.records import replace
@@ -20,6 +24,8 @@ from tests.records import replace
 tpu_block = partial(dataclasses.replace, NO_TPU)
 service_block = partial(dataclasses.replace, NO_SERVICE)
 
+ROOT = Path(__file__).parents[2]
+TPU_STACKS = sorted(name for path in shipped_files(ROOT) if (name := path.name.split(".")[1]).startswith("tpu-"))
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 RUN = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 """Boots whose start-up the planner misses by more than a quarter."""
@@ -54,6 +60,16 @@ def test_a_tpu_vm_keeps_its_weights_outside_the_container():
     kept_s = start.restart_s - start.compile_s
     fetched_s = sequential_s(start) - constant("VM_IMAGE_PULL_S") - start.compile_s
     assert kept_s < fetched_s
+
+
+@pytest.mark.parametrize("stack", TPU_STACKS)
+def test_no_weights_reach_a_tpu_faster_than_a_file_in_its_hosts_memory(stack: str):
+    kept, streamed = (
+        plan(to_deployment(from_file(settings_file(stack, ROOT), project="my-project", changes=changes))).startup
+        for changes in ({"weights": "bucket"}, {"weights": "bucket", "vllm.loadFormat": "runai_streamer"})
+    )
+    assert kept.restart_s <= streamed.restart_s <= streamed.total_s
+    assert streamed.total_s == pytest.approx(sum(stage.takes_s for stage in streamed.stages))
 
 
 @pytest.mark.parametrize("mode", ["hub", "fuse", "fuse-buffered", "fuse-cached", "streamer"])

@@ -199,7 +199,9 @@ def _weights_stage(resolved: Resolved) -> tuple[str, str]:
     """Return the name of the stage of `_fetched_s`, and the constant that limits it."""
     mode = resolved.weights_mode
     limit = LOAD_RATES[mode]
-    if mode not in ("fuse", "image") and _network_rate(resolved, constant(limit)) < constant(limit):
+    if mode == "streamer" and resolved.is_tpu:
+        limit = min(limit, _read_name(resolved), key=constant)
+    elif mode not in ("fuse", "image") and _network_rate(resolved, constant(limit)) < constant(limit):
         limit = "CLOUD_RUN_NETWORK_BYTES_PER_S"
     return f"weights from {_PLACES.get(mode, 'the bucket')}", limit
 
@@ -247,6 +249,9 @@ def _fetched_s(resolved: Resolved) -> float:
     rate = constant(LOAD_RATES[mode])
     if mode in _ONCE_PER_READER and resolved.vllm.safetensors_load_strategy == "prefetch":
         size *= constant("FUSE_PREFETCH_READS")
+    if mode == "streamer" and resolved.is_tpu:
+        # The server converts each tensor as it does those of a file, while it reads the next ones (tpu-inference, LoadableWithIterator).
+        return max(size / rate, _reload_s(resolved))
     if mode == "fuse":
         return size / rate
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.

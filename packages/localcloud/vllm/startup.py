@@ -334,14 +334,17 @@ class _Startup:
         weights = self._weights
         if not self._is_tpu:
             return weights.mb_per_s
-        if weights.streamed:
-            return min(constant("TPU_BUCKET_MB_PER_S"), weights.mb_per_s)
-        return min(tpu_read_mb_per_s(weights.model, self._card), weights.mb_per_s)
+        read = min(tpu_read_mb_per_s(weights.model, self._card), weights.mb_per_s)
+        return min(constant("TPU_BUCKET_MB_PER_S"), read) if weights.streamed else read
 
     def _compile(self) -> None:
         """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
         if self._arguments.enforce_eager:
             return
+        if self._is_tpu and "12B" not in self._weights.model.name:  # 12B is vLLM's PyTorch model
+            self._log(
+                "[compilation_manager.py:1] AOT lower skipped for worker0 backbone (not a jit); will compile in warmup."
+            )
         cache = self._cache
         full_s = self._full_compile_s()
         if cache is not None and cache.is_file():

@@ -122,7 +122,7 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     return RuleResult(
         "vllm.loadFormat is runai_streamer, which stores no weights on the TPU VM. Each start will read "
         f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to "
-        f"over 1 GB/s; the plan uses {constant('STREAMER_BYTES_PER_S') / 1e9:g} GB/s.",
+        f"over 1 GB/s; the plan uses at most {constant('DISK_TO_DEVICE_BYTES_PER_S') / 1e9:g} GB/s, as for a file on the TPU VM.",
         severity="warn",
         remedies=remedies,
     )

@@ -288,6 +288,16 @@ def test_a_model_is_downloaded_again_unless_its_cache_lies_on_a_volume(
     assert (warm.total_s < cold.total_s - 50) is not again
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "size", "skipped"), [("v6e-1", "E2B", True), ("v6e-4", "12B", False), ("nvidia-l4", "E2B", False)]
+)
+def test_a_tpu_logs_that_the_pool_of_compilers_skips_its_steps(accelerator: str, size: str, *, skipped: bool):
+    steps = plan(
+        parse(["vllm", "serve", f"google/gemma-4-{size}-it"]), read({"VLLM_SIM_ACCELERATOR": accelerator})
+    ).steps
+    assert any("backbone (not a jit)" in step.line for step in steps) is skipped
+
+
 def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
     around = read(
         {
@@ -336,10 +346,13 @@ def test_a_tpu_that_streams_its_weights_is_charged_a_download_at_each_start():
     around = read({"VLLM_SIM_ACCELERATOR": "v6e-1"})
     model = find_model("google/gemma-4-E2B-it")
     assert model is not None
+    copied = plan(parse(["vllm", "serve", "google/gemma-4-E2B-it"]), around).steps
+    read_s = next(step.charge.seconds for step in copied if step.charge and step.charge.what == "load")
     for _ in range(2):
         start = plan(parse(["vllm", "serve", "gs://b/gemma-4-E2B-it", "--load-format=runai_streamer"]), around)
         charges = {step.charge.what: step.charge for step in start.steps if step.charge}
         assert charges["bucket"].bytes == model.disk_bytes
+        assert charges["bucket"].seconds >= read_s  # each tensor is converted as those of a file
         assert {"load", "hub"} & set(charges) == set()
 
 

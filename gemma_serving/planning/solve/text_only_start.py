@@ -1,0 +1,32 @@
+"""The faster start of a TPU server for text only: without the processor of images and video, and with one XLA program per step instead of two."""
+
+from typing import Final
+
+from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.question.features import allowed_items
+from gemma_serving.planning.rules.findings import accepted_by, detected_findings
+from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.vllm_args import Modality
+from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.units import duration
+
+_CHANGES: Final = {"vllm.limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}
+_INPUTS: Final[dict[Modality, str]] = {"image": "images", "video": "video"}
+"""Input that vLLM on TPU encodes. It has no audio encoder."""
+
+
+def text_only_start(subject: Subject, wording: Wording) -> str:
+    """Return both starts, what is then rejected and the change in one paragraph; empty if not faster, if a finding then blocks, or for a GPU."""
+    resolved, present = subject.resolved, subject.known_startup
+    if present is None or not resolved.is_tpu:
+        return ""
+    after = examine(with_changes(resolved.deployment, _CHANGES))
+    blocks = {name for name, severity in detected_findings(after).items() if severity == "block"}
+    if after.startup.total_s > present.total_s - PROBE_PERIOD_S or blocks - accepted_by(after):
+        return ""
+    served = " or ".join(name for kind, name in _INPUTS.items() if allowed_items(resolved, kind))
+    loss = f"requests with {served} are then rejected" if served else "no request that is served now is rejected"
+    change = wording.change(_CHANGES) or ""
+    starts = f"{duration(after.startup.total_s)} instead of {duration(present.total_s)}"
+    return f"text only: {starts}; {loss}. {change[:1].upper()}{change[1:]}."
