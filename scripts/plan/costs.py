@@ -96,7 +96,9 @@ def _starts(plan: Plan) -> Iterator[str]:
     else:
         traffic_usd = sum(part.usd for part in running.bill if part.basis == "start")
         traffic = f", ${traffic_usd:.2f} of it for traffic" if traffic_usd else ""
-        yield f"A cold start takes {plan.startup.ready_words} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
+        cached_s = plan.startup.cached_total_s
+        takes = plan.startup.ready_words if cached_s is None else f"{duration(cached_s)} after the first one"
+        yield f"A cold start takes {takes} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
     if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
         yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
         return
