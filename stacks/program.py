@@ -21,7 +21,7 @@ from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.deployed.deployed_state import deployed_resources
 from gemma_serving.stacks.deployed.home_region import home_region
-from gemma_serving.stacks.deployed.kept_start import kept_lines, with_deployed_start
+from gemma_serving.stacks.deployed.kept_start import start_lines, with_deployed_start
 from gemma_serving.stacks.google_project.propagation import require_enabled
 from gemma_serving.stacks.hooks.staged_weights import require_weights_of_new_server
 from gemma_serving.stacks.outputs import export
@@ -64,8 +64,8 @@ def run() -> None:
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     deployed = deployed_resources(stack)
-    by_file, settings = settings.service, with_deployed_start(settings, deployed)
-    for line in kept_lines(by_file, settings.service, stack):
+    by_file, settings = settings, with_deployed_start(settings, deployed)
+    for line in start_lines(by_file, settings, deployed, stack):
         pulumi.log.info(line)
     home = home_region(settings, stack, deployed)
     deployment = to_deployment(settings, today=today())

@@ -9,7 +9,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks.deployed.home_region import home_region
-from gemma_serving.stacks.deployed.kept_start import kept_lines, with_deployed_start
+from gemma_serving.stacks.deployed.kept_start import NEW_NETWORK, start_lines, with_deployed_start
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
@@ -155,20 +155,22 @@ FAST = {"vpcAccess": {"egress": "ALL_TRAFFIC"}, "volumes": [{"name": "graphs"}]}
 )
 def test_a_deployed_service_keeps_its_start_unless_the_file_sets_another(changes, template, start):
     """A default that has changed since the service was deployed adds no network and restarts nothing."""
-    by_file = settings("l4-qat", **changes)
-    kept = with_deployed_start(by_file, service_with(**template)).service
-    assert (kept.direct_vpc, kept.compile_cache) == start
-    lines = list(kept_lines(by_file.service, kept, "x"))
+    by_file, resources = settings("l4-qat", **changes), service_with(**template)
+    kept = with_deployed_start(by_file, resources)
+    assert (kept.service.direct_vpc, kept.service.compile_cache) == start
+    lines = list(start_lines(by_file, kept, resources, "x"))
     named = [
         re.search(r"config set --path gemma-serving:cloudRun\.(\w+) (\S+) --stack x`", line).groups() for line in lines
     ]
     assert len(named) == (by_file.service.direct_vpc != start[0]) + (by_file.service.compile_cache != start[1])
     asked = {f"cloudRun.{key}": {"true": True, "false": False}.get(value, value) for key, value in named}
-    moved = with_deployed_start(settings("l4-qat", **changes, **asked), service_with(**template)).service
+    moved = with_deployed_start(settings("l4-qat", **changes, **asked), resources).service
     assert (moved.direct_vpc, moved.compile_cache) == (by_file.service.direct_vpc, by_file.service.compile_cache)
 
 
 def test_a_new_service_starts_as_fast_as_it_can():
+    by_file = settings("l4-qat")
     for resources in ({}, deployed(bucket="US-EAST4")):
-        new = with_deployed_start(settings("l4-qat"), resources).service
-        assert (new.direct_vpc, new.compile_cache) == (True, "bucket")
+        new = with_deployed_start(by_file, resources)
+        assert (new.service.direct_vpc, new.service.compile_cache) == (True, "bucket")
+        assert list(start_lines(by_file, new, resources, "x")) == [NEW_NETWORK]
