@@ -59,4 +59,5 @@ def start_lines(by_file: Settings, kept: Settings, resources: Resources, stack: 
 def _deployed_template(resources: Resources) -> Mapping[str, object]:
     """Return the template of the deployed service; empty without one."""
     services = (as_mapping(each) for each in resources.values() if as_mapping(each).get("type") == SERVICE_TYPE)
-    return next((as_mapping(as_mapping(each.get("outputs")).get("template")) for each in services), {})
+    outputs = next((as_mapping(each.get("outputs")) for each in services), as_mapping(None))
+    return as_mapping(outputs.get("template"))
