@@ -25,7 +25,7 @@ from gemma_serving.scripts.stack.deployed_server import (
 )
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
 from gemma_serving.scripts.stack.refused_capacity import remembered_refusal
-from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
+from gemma_serving.scripts.stack.unfinished_teardown import held_until, is_unfinished
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
 
@@ -49,6 +49,7 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
         refusal=remembered_refusal(state.stack),
         # Only a deletion removes the server of a complete `up` from the state with its component.
         teardown_began=(is_complete and declared is None and not has_component) or is_unfinished(state.stack),
+        held_until=held_until(state.stack),
         locks=locks,
     )
 

@@ -1,8 +1,9 @@
-"""Teardowns to come: one that began and whose last search has not proved that no resource is left, and one at the limit of an assistant."""
+"""Teardowns to come: one that began and did not end, one that Google delays, and one at the limit of an assistant."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +16,45 @@ from gemma_serving.engine.state import StackState
 FOLDER: Final = Path(".work") / "teardown"
 LIMITS: Final = Path(".work") / "agent-limits"
 _STORED_KEYS: Final = ("type", "urn", "inputs")
+_SUFFIX: Final = "-begun.json"
 
 
 def remember(state: StackState) -> None:
     """Record that the deletions of a stack begin, with its projects and pending creations: an import drops these."""
-    path = _path(state.stack)
-    path.parent.mkdir(parents=True, exist_ok=True)
     pending = [{key: item[key] for key in _STORED_KEYS if key in item} for item in state.pending]
-    write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
+    _write(state.stack, {"written": state.written, "projects": list(state.projects), "pending": pending})
+
+
+def remember_held(stack: str, names: Sequence[str], projects: Sequence[str], until: datetime) -> None:
+    """Record that a stack is deleted except what Google holds: the full names, and until when at most."""
+    _write(stack, {"held": list(names), "projects": list(projects), "until": until.isoformat()})
+
+
+def held_names(stack: str) -> frozenset[str]:
+    """Return the full names of what Google held at the end of the last teardown of a stack in this folder."""
+    return frozenset(map(str, as_sequence(_noted(stack).get("held"))))
+
+
+def held_until(stack: str) -> datetime | None:
+    """Return until when Google holds what is left of a stack, at most; None if this folder has no record of it."""
+    until = _noted(stack).get("until")
+    return datetime.fromisoformat(until) if isinstance(until, str) else None
+
+
+def held_stacks() -> Sequence[str]:
+    """Return the stacks whose network Google held at the end of their last teardown in this folder."""
+    stacks = (path.name.removesuffix(_SUFFIX) for path in sorted(FOLDER.glob(f"*{_SUFFIX}")))
+    return [stack for stack in stacks if held_until(stack) is not None]
+
+
+def held_sentence(until: datetime) -> str:
+    """Return what is left of a deleted stack, and until when, as a sentence."""
+    return f"Deleted. Google holds its network until about {local_time(until)}, $0."
+
+
+def local_time(at: datetime) -> str:
+    """Return a time of day in the local time zone."""
+    return f"{at.astimezone():%H:%M}"
 
 
 def remembered(state: StackState) -> StackState:
@@ -40,7 +72,7 @@ def remembered(state: StackState) -> StackState:
 
 
 def is_unfinished(stack: str) -> bool:
-    """Return whether a teardown of a stack, started in this folder, has begun and not ended. `gemma up` ends it too."""
+    """Return whether a teardown of a stack, started in this folder, has begun and not ended, if only because of Google. `gemma up` ends it too."""
     return bool(_noted(stack))
 
 
@@ -63,5 +95,11 @@ def _noted(stack: str) -> Mapping[str, object]:
         return {}
 
 
+def _write(stack: str, record: Mapping[str, object]) -> None:
+    path = _path(stack)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, json.dumps(record))
+
+
 def _path(stack: str) -> Path:
-    return FOLDER / f"{stack}-begun.json"
+    return FOLDER / f"{stack}{_SUFFIX}"

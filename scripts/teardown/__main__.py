@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
+    from gemma_serving.scripts.stack.held_networks import finish_held
+    from gemma_serving.scripts.stack.unfinished_teardown import held_stacks
     from gemma_serving.scripts.teardown.output import progress, text_of
     from gemma_serving.scripts.teardown.receipt import ReceiptError
     from gemma_serving.scripts.teardown.removal import Teardown, connected, guard, read_inputs
@@ -31,6 +33,8 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
     if options.over_limit:
         return guard(options)
+    if options.stack is not None and not options.dry_run and options.stack not in held_stacks():
+        finish_held(progress)
     found = read_inputs(options)
     teardown = Teardown(options=options, known=found, api=connected(found.projects))
     try:
@@ -51,7 +55,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
             print_text(json.dumps(receipt.to_json()))
         raise
     print_text(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
-    return ExitCode.DONE if receipt.clean else ExitCode.FAILED
+    return ExitCode.DONE if receipt.succeeded else ExitCode.FAILED
 
 
 def _write_partial(receipt: "Receipt", options: TeardownOptions) -> None:
@@ -74,7 +78,7 @@ COMMAND: Final = Command(
     run=_teardown,
     changes=True,
     exit_codes={
-        ExitCode.DONE: "every list was read and no resource leaked",
+        ExitCode.DONE: "every list was read and no resource leaked; Google may hold a network for two hours, at no cost",
         ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",
     },
     after_interrupt="Run the same command again to continue.",
