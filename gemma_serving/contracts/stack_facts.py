@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final, Literal
 
 from gemma_serving.contracts.answers import Answer, Present
@@ -172,8 +171,8 @@ class StackFacts:
     """Sentences of the last `gemma up` of this folder, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
-    held_until: datetime | None = None
-    """Until when Google holds what is left of a deleted stack, at most; None if this folder has no record of it."""
+    held: str = ""
+    """What Google holds of a deleted stack, and until when, as a sentence; empty if this folder has no record of it."""
     server: Answer[CloudFacts] | None = None
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
     lost: Answer[Sequence[str]] | None = None

@@ -134,9 +134,9 @@ def _version() -> str:
 
 def _first() -> str:
     from gemma_serving.scripts.gemma.first import first_lines
-    from gemma_serving.scripts.stack.unfinished_teardown import held_stacks
+    from gemma_serving.scripts.stack.unfinished_teardown import held_networks
 
-    if held_stacks():
+    if held_networks():
         from gemma_serving.scripts.stack.held_networks import finish_held
 
         finish_held(partial(print_progress, "gemma"))

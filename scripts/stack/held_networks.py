@@ -6,12 +6,11 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.cloud.google_api import connect
-from gemma_serving.cloud.held import is_reserved
+from gemma_serving.cloud.held import addresses_in
 from gemma_serving.contracts.installation import product_program
 from gemma_serving.contracts.parallel import each_within
-from gemma_serving.scripts.stack.unfinished_teardown import held_names, held_sentence, held_stacks, held_until
+from gemma_serving.scripts.stack.unfinished_teardown import HeldNetwork, held_networks
 
-_LIMIT_S: Final = 600.0
 _ANSWER_LIMIT_S: Final = 5.0
 
 
@@ -20,37 +19,24 @@ def finish_held(say: Callable[[str], None], *, but: str = "") -> None:
 
     Nothing else is deleted: without --yes and a terminal, a teardown refuses what its record does not name.
     """
-    for stack in held_stacks():
-        until = held_until(stack)
-        if until is None or stack == but:
+    for stack, held in held_networks().items():
+        if stack == but:
             continue
-        if _is_held(stack):
-            say(f"stack {stack}: {held_sentence(until)}")
+        if _is_held(held):
+            say(f"stack {stack}: {held.sentence}")
             continue
         say(f"Google has released the network of stack {stack}: deleting it")
-        reason = _finish(stack)
-        if reason:
-            say(f"the network of stack {stack} is not deleted: {reason} Run `gemma teardown {stack}`.")
+        command = product_program("gemma_serving.scripts.teardown", f"--stack={stack}")
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            say(f"its deletion failed: {done.stderr.strip().rpartition(chr(10))[2]} Run `gemma teardown {stack}`.")
 
 
-def _is_held(stack: str) -> bool:
-    """Return whether Google holds a network of a stack, also if it does not answer."""
-    names = [name for name in held_names(stack) if "/subnetworks/" in name]
-    asks = [partial(_asks, name) for name in names]
-    return any(held is not False for held, _ in each_within(asks, workers=len(asks) or 1, limit_s=_ANSWER_LIMIT_S))
+def _is_held(held: HeldNetwork) -> bool:
+    """Return whether Google holds a network, also if it does not answer."""
+    asks = [partial(_has_addresses, name) for name in held.names if "/subnetworks/" in name]
+    return any(found is not False for found, _ in each_within(asks, workers=len(asks), limit_s=_ANSWER_LIMIT_S))
 
 
-def _asks(subnetwork: str) -> bool:
-    return is_reserved(connect(subnetwork.split("/")[1]), subnetwork)
-
-
-def _finish(stack: str) -> str:
-    """Tear a stack down without a question. Return why it failed; empty if it did not."""
-    command = product_program("gemma_serving.scripts.teardown", f"--stack={stack}")
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["It printed nothing."])[-1]
+def _has_addresses(subnetwork: str) -> bool:
+    return bool(addresses_in(connect(subnetwork.split("/")[1]), subnetwork))

@@ -20,7 +20,6 @@ from gemma_serving.engine.runner import no_such_stack
 from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, not_deployed, of_deployment, outputs_in
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
-from gemma_serving.scripts.stack.unfinished_teardown import held_sentence
 
 UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
 GOOGLE_LIMIT_S: Final = 10.0
@@ -150,17 +149,14 @@ def is_being_deleted(facts: StackFacts, serves: ServesNow) -> bool:
 
 def teardown_sentence(facts: StackFacts) -> str:
     """Return that a deletion of a stack did not finish, and what is left, as a sentence."""
-    if facts.held_until is not None:
-        return held_sentence(facts.held_until)
     left = f": the state still has {number_of(facts.resources, 'resource')}" if facts.resources else ""
-    return f"A teardown did not finish{left}."
+    return facts.held or f"A teardown did not finish{left}."
 
 
 def unfinished_teardown(facts: StackFacts, serves: ServesNow) -> str:
     """Return that `gemma teardown` continues a deletion that began, in sentences; empty if there is none."""
     continues = f"`gemma teardown {facts.stack}` continues it; `up` creates again what it deleted."
-    if facts.held_until is not None:
-        continues = "`up` uses it again."
+    continues = "`up` uses it again." if facts.held else continues
     return f"{teardown_sentence(facts)} {continues}" if is_being_deleted(facts, serves) else ""
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -15,8 +15,22 @@ from gemma_serving.engine.state import StackState
 
 FOLDER: Final = Path(".work") / "teardown"
 LIMITS: Final = Path(".work") / "agent-limits"
-_STORED_KEYS: Final = ("type", "urn", "inputs")
 _SUFFIX: Final = "-begun.json"
+_STORED_KEYS: Final = ("type", "urn", "inputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldNetwork:
+    """What Google held of a deleted stack at the end of its last teardown in this folder."""
+
+    names: frozenset[str] = frozenset()
+    """Full names of the network and its subnetworks."""
+    until: datetime
+
+    @property
+    def sentence(self) -> str:
+        """The rest of the stack and its end in local time, as a sentence."""
+        return f"Deleted. Google holds its network until about {self.until.astimezone():%H:%M}, $0."
 
 
 def remember(state: StackState) -> None:
@@ -25,36 +39,23 @@ def remember(state: StackState) -> None:
     _write(state.stack, {"written": state.written, "projects": list(state.projects), "pending": pending})
 
 
-def remember_held(stack: str, names: Sequence[str], projects: Sequence[str], until: datetime) -> None:
-    """Record that a stack is deleted except what Google holds: the full names, and until when at most."""
-    _write(stack, {"held": list(names), "projects": list(projects), "until": until.isoformat()})
+def remember_held(stack: str, names: Sequence[str], until: datetime) -> None:
+    """Record that a stack is deleted except a network that Google holds: its full names, and until when at most."""
+    projects = dict.fromkeys(name.split("/")[1] for name in names)
+    _write(stack, {"projects": list(projects), "held": list(names), "until": until.isoformat()})
 
 
-def held_names(stack: str) -> frozenset[str]:
-    """Return the full names of what Google held at the end of the last teardown of a stack in this folder."""
-    return frozenset(map(str, as_sequence(_noted(stack).get("held"))))
-
-
-def held_until(stack: str) -> datetime | None:
-    """Return until when Google holds what is left of a stack, at most; None if this folder has no record of it."""
-    until = _noted(stack).get("until")
-    return datetime.fromisoformat(until) if isinstance(until, str) else None
-
-
-def held_stacks() -> Sequence[str]:
-    """Return the stacks whose network Google held at the end of their last teardown in this folder."""
-    stacks = (path.name.removesuffix(_SUFFIX) for path in sorted(FOLDER.glob(f"*{_SUFFIX}")))
-    return [stack for stack in stacks if held_until(stack) is not None]
-
-
-def held_sentence(until: datetime) -> str:
-    """Return what is left of a deleted stack, and until when, as a sentence."""
-    return f"Deleted. Google holds its network until about {local_time(until)}, $0."
-
-
-def local_time(at: datetime) -> str:
-    """Return a time of day in the local time zone."""
-    return f"{at.astimezone():%H:%M}"
+def held_networks(stack: str | None = None) -> Mapping[str, HeldNetwork]:
+    """Return what Google held of the stacks that were torn down in this folder: of one, or of all."""
+    records = {path.name.removesuffix(_SUFFIX): path for path in sorted(FOLDER.glob(f"*{_SUFFIX}"))}
+    noted = {name: _noted(name) for name in records if stack in {None, name}}
+    return {
+        name: HeldNetwork(
+            names=frozenset(map(str, as_sequence(one["held"]))), until=datetime.fromisoformat(str(one["until"]))
+        )
+        for name, one in noted.items()
+        if "held" in one
+    }
 
 
 def remembered(state: StackState) -> StackState:
@@ -72,7 +73,7 @@ def remembered(state: StackState) -> StackState:
 
 
 def is_unfinished(stack: str) -> bool:
-    """Return whether a teardown of a stack, started in this folder, has begun and not ended, if only because of Google. `gemma up` ends it too."""
+    """Return whether a teardown of a stack, started in this folder, has begun and not ended. `gemma up` ends it too."""
     return bool(_noted(stack))
 
 

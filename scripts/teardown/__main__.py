@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
-    from gemma_serving.scripts.stack.held_networks import finish_held
-    from gemma_serving.scripts.stack.unfinished_teardown import held_stacks
     from gemma_serving.scripts.teardown.output import progress, text_of
     from gemma_serving.scripts.teardown.receipt import ReceiptError
     from gemma_serving.scripts.teardown.removal import Teardown, connected, guard, read_inputs
@@ -33,8 +31,6 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
     if options.over_limit:
         return guard(options)
-    if options.stack is not None and not options.dry_run and options.stack not in held_stacks():
-        finish_held(progress)
     found = read_inputs(options)
     teardown = Teardown(options=options, known=found, api=connected(found.projects))
     try:
@@ -55,7 +51,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
             print_text(json.dumps(receipt.to_json()))
         raise
     print_text(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
-    return ExitCode.DONE if receipt.succeeded else ExitCode.FAILED
+    return ExitCode.DONE if receipt.clean else ExitCode.FAILED
 
 
 def _write_partial(receipt: "Receipt", options: TeardownOptions) -> None:

@@ -42,7 +42,7 @@ def text_of(receipt: Receipt) -> str:
     if receipt.reasons:
         lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
     lines += _held(receipt)
-    if receipt.succeeded:
+    if receipt.clean:
         but = " except the retained ones below" if receipt.retained else ""
         lines.append(f"No leaked resources{but}: {_searched(receipt)}.")
     lines += [f"Retained: {item.text}. To delete it, run:\n  {item.resource.command}" for item in receipt.retained]
@@ -57,16 +57,18 @@ def text_of(receipt: Receipt) -> str:
 
 
 def _held(receipt: Receipt) -> Sequence[str]:
-    """Return what Google holds, until when, what was proved, and how it ends."""
+    """Return what Google holds and until when, what was read about it, and how it ends."""
     if not receipt.held:
         return ()
-    ends = dict.fromkeys(item.end for item in receipt.held)
-    which = {end: [item.resource for item in receipt.held if item.end == end] for end in ends}
-    named = {end: ", ".join(f"{item.kind} {item.id}" for item in items) for end, items in which.items()}
+    end = (
+        "for two hours at most"
+        if receipt.held_until is None
+        else f"until about {receipt.held_until.astimezone():%H:%M}"
+    )
     return [
-        *(f"Held by Google {end}, $0: {items}." for end, items in named.items()),
-        receipt.held[0].proof,
-        "The next `gemma`, `gemma up` or `gemma teardown` in this folder deletes them then, or pass --wait now.",
+        f"Held by Google {end}, $0: {', '.join(f'{item.kind} {item.id}' for item in receipt.held)}.",
+        f"No service, machine or other resource uses them. Their only addresses are Cloud Run's: {', '.join(receipt.held_by)}.",
+        "The next `gemma`, `gemma up` or `gemma teardown` in this folder deletes them then; `--wait` waits.",
     ]
 
 
@@ -113,7 +115,7 @@ def _verdict(receipt: Receipt) -> str:
         return f"{resource_counts(receipt.leaked)} would be deleted."
     if receipt.unknown:
         return "no resource was found, but a check failed."
-    return "nothing to delete now: every list was read." if receipt.held else "nothing to delete: every list was read."
+    return "nothing to delete: every list was read."
 
 
 def _stacks(found: Sequence[FoundResource]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from gemma_serving.planning.data.prices import price_words
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.stack.costs import found_costs, storage_price
-from gemma_serving.scripts.stack.unfinished_teardown import FOLDER, local_time
+from gemma_serving.scripts.stack.unfinished_teardown import FOLDER
 
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
 
@@ -56,22 +56,6 @@ class RetainedBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldResource:
-    """A resource of a deleted stack that only Google holds. It costs nothing."""
-
-    resource: FoundResource
-    until: datetime | None
-    """The end, at most; None if the deletion of the last service is not known."""
-    proof: str
-    """What was read about it, as sentences."""
-
-    @property
-    def end(self) -> str:
-        """The end in local time, for a sentence."""
-        return "for two hours at most" if self.until is None else f"until about {local_time(self.until)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """Result of a teardown. The engine destroys; the API deletes the rest."""
 
@@ -80,7 +64,6 @@ class Receipt:
     destroyed: int
     state: Sequence[Mapping[str, object]]
     leaked: Sequence[FoundResource]
-    held: Sequence[HeldResource]
     retained: Sequence[RetainedBucket]
     deletions: Sequence[DeletedResource]
     unknown: Sequence[str]
@@ -90,6 +73,12 @@ class Receipt:
     elapsed_s: float
     spent: Sequence[StackSpending] = ()
     """Cost of each stack that the first search found, as in `gemma status`."""
+    held: Sequence[FoundResource] = ()
+    """Networks and subnetworks that only Google holds."""
+    held_by: Sequence[str] = ()
+    """Names of Cloud Run's addresses, which are the reason."""
+    held_until: datetime | None = None
+    """The end of the hold, at most; None if the deletion of the last service is not known."""
     reasons: Sequence[str] = ()
     """Limits that the stack exceeded, each with its measured value."""
     interrupted: bool = False
@@ -97,12 +86,7 @@ class Receipt:
 
     @property
     def clean(self) -> bool:
-        """True if every check succeeded and no resource is left."""
-        return self.succeeded and not self.held
-
-    @property
-    def succeeded(self) -> bool:
-        """True if every check succeeded, and no resource is left that the teardown can delete: Google may hold some, at no cost."""
+        """True if every check succeeded and no resource is left, except what only Google holds at no cost."""
         return not (self.state or self.leaked or self.unknown or self.interrupted)
 
     def to_json(self) -> dict[str, object]:
@@ -115,12 +99,12 @@ class Receipt:
             "leaked": [resource_json(item, self.started, self.spent) for item in self.leaked],
             "held": [
                 {
-                    **resource_json(item.resource, self.started, self.spent),
-                    "until": item.until and item.until.astimezone(UTC).isoformat(timespec="seconds"),
-                    "proof": item.proof,
+                    **resource_json(item, self.started, self.spent),
+                    "until": self.held_until and self.held_until.isoformat(),
                 }
                 for item in self.held
             ],
+            "held_by": list(self.held_by),
             "retained": [
                 {
                     **resource_json(item.resource, self.started, self.spent),

@@ -4,7 +4,7 @@ Destroy needs a stack, a state and no lock. The search and the deletions through
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,9 +13,9 @@ from typing import Final
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
-from gemma_serving.cloud.google_api import GoogleApi, answer_of, connect
-from gemma_serving.cloud.held import GRACE, HOLD, held_in, reserved_in
-from gemma_serving.cloud.kinds import BUCKET, SERVICE
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, connect
+from gemma_serving.cloud.held import GRACE, HOLD, addresses_in, held_in
+from gemma_serving.cloud.kinds import BUCKET, NETWORK, SERVICE, SUBNETWORK, by_name
 from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending, spending
@@ -44,10 +44,11 @@ from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written, print_text
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack import engine_run, unfinished_teardown
+from gemma_serving.scripts.stack.held_networks import finish_held
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
-from gemma_serving.scripts.teardown.receipt import HeldResource, Receipt, ReceiptError, RetainedBucket, retained_bucket
+from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
 _DECLINED: Final = "Cancelled. Nothing more was deleted."
@@ -66,9 +67,10 @@ class Teardown:
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
-    held: tuple[HeldResource, ...] = ()
-    until: dict[str, datetime | None] = field(default_factory=dict[str, datetime | None])
-    """By stack: until when Google holds what is left of it, at most. None: unknown."""
+    held: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Full names of what only Google holds, with its addresses."""
+    held_until: datetime | None = None
+    """Until when, at most. None: unknown."""
     spent: Sequence[StackSpending] = ()
     confirmed: set[str] = field(default_factory=set[str])
     deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
@@ -102,38 +104,37 @@ class Teardown:
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
-            self.begun = True
-            reserved = reserved_in(self.api, self.searches[-1].found)
-            for state in self.known.states:
-                recorded = unfinished_teardown.held_names(state.stack)
-                if not recorded or self._beyond(state, recorded):
-                    self._with_file(partial(unfinished_teardown.remember, state))
-                self._destroy(state, reserved)
-            now = partial(datetime.now, UTC)
-            pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
-            self._clear()
-            if self.options.wait and self.held:
-                self._record()
-                self._wait_for_google()
-                self._clear()
-            for state in self.known.states:
-                self._update_state(state)
-            self._record()
+            self._delete()
         self.done = True
+
+    def _delete(self) -> None:
+        self.begun = True
+        recorded = self._recorded
+        for state in self.known.states:
+            if state.stack not in recorded or self._beyond(state, recorded[state.stack].names):
+                self._with_file(partial(unfinished_teardown.remember, state))
+            self._destroy(state)
+        now = partial(datetime.now, UTC)
+        pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
+        self._clear()
+        if self.options.wait and self.held:
+            self._wait_for_google()
+        for state in self.known.states:
+            self._update_state(state)
+        self._record()
+        if self.options.stack and not recorded:  # with a record, this run may be the one that another command started
+            finish_held(progress, but=self.options.stack)
 
     def _record(self) -> None:
         """Record for the next command that no resource is left of the stacks, or only what Google holds."""
-        if self._absence() is None:
-            return
-        owners = [item.owner.stack for item in self.searches[0].found if self.options.all_stacks]
-        for stack in dict.fromkeys([*(state.stack for state in self.known.states), *owners]):
-            held = [item.resource for item in self.held if stack in {item.resource.owner.stack, self.options.stack}]
-            until = self.until.get(held[0].owner.stack) if held else None
-            names, projects = [item.name for item in held], [item.project for item in held]
-            remember = partial(
-                unfinished_teardown.remember_held, stack, names, projects, until or GOOGLE_CLOCK.now() + HOLD
+        owned = [item for item in self.searches[-1].found if item.name in self.held]
+        stacks = dict.fromkeys([*(state.stack for state in self.known.states), *(item.owner.stack for item in owned)])
+        for stack in stacks if self._absence() else ():
+            names = [item.name for item in owned if stack in {item.owner.stack, self.options.stack}]
+            held = partial(
+                unfinished_teardown.remember_held, stack, names, self.held_until or GOOGLE_CLOCK.now() + HOLD
             )
-            self._with_file(remember if held else partial(unfinished_teardown.forget, stack))
+            self._with_file(held if names else partial(unfinished_teardown.forget, stack))
 
     def _with_file(self, change: Callable[[], None]) -> None:
         """Change a local file. A failure becomes a warning, because no resource may stay for it."""
@@ -151,31 +152,27 @@ class Teardown:
         self.searches.append(found)
         left = tuple(item for item in found.found if not self._is_retained(item))
         self.held = self._held_among(left)
-        held = {item.resource.name for item in self.held}
-        self.leaked = tuple(item for item in left if item.name not in held)
+        self.leaked = tuple(item for item in left if item.name not in self.held)
         self.retained = tuple(retained_bucket(self.api, item) for item in found.found if self._is_retained(item))
 
-    def _held_among(self, left: Sequence[FoundResource]) -> tuple[HeldResource, ...]:
-        """Return what only Google holds, and may hold: for two hours after the last service, and an hour more."""
-        found, now = held_in(self.api, self.searches[-1], left), GOOGLE_CLOCK.now()
-        self.warnings += [why for why in found.unknown if why not in self.warnings]
-        for item in found.resources:
-            self.until.setdefault(item.owner.stack, self._hold_end(item, now))
-        ends = ((item, self.until[item.owner.stack]) for item in found.resources)
-        return tuple(
-            HeldResource(resource=item, until=until, proof=found.proof)
-            for item, until in ends
-            if until is None or now < until + GRACE
-        )
-
-    def _hold_end(self, item: FoundResource, now: datetime) -> datetime | None:
-        """Return until when Google holds a resource: two hours after this run deleted the service, or as an earlier run recorded."""
-        stack = item.owner.stack
-        if any(one.kind == SERVICE and one.owner.stack == stack for search in self.searches for one in search.found):
-            return now + HOLD
-        known = unfinished_teardown.held_until(self.options.stack or stack)
-        is_older = known is not None and (not item.created or datetime.fromisoformat(item.created) < known)
-        return known if is_older else None
+    def _held_among(self, left: Sequence[FoundResource]) -> Mapping[str, Sequence[str]]:
+        """Return what only Google holds: for two hours after the last service, and for one more if it is late."""
+        try:
+            held = held_in(self.api, self.searches[-1], left)
+        except (GoogleListError, ScriptError) as error:
+            self.warnings.append(f"Could not check whether Google holds the network: {error}")
+            return {}
+        now, stacks = GOOGLE_CLOCK.now(), {item.owner.stack for item in left if item.name in held}
+        if held and self.held_until is None:
+            seen = {item.owner.stack for search in self.searches for item in search.found if item.kind == SERVICE}
+            ends = [
+                now + HOLD if stack in seen else self._recorded[stack].until
+                for stack in stacks
+                if stack in seen or stack in self._recorded
+            ]
+            self.held_until = max(ends) if len(ends) == len(stacks) else None
+        is_late = self.held_until is not None and now > self.held_until + GRACE
+        return {} if is_late else held
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
         """Return the resources that the last search found for deletion."""
@@ -194,7 +191,9 @@ class Teardown:
             destroyed=self.destroyed,
             state=self.state_left,
             leaked=self.leaked,
-            held=self.held,
+            held=[item for item in self.searches[-1].found if item.name in self.held],
+            held_by=sorted({address for addresses in self.held.values() for address in addresses}),
+            held_until=self.held_until,
             retained=self.retained,
             deletions=self.deletions,
             unknown=self.searches[-1].unknown,
@@ -215,9 +214,8 @@ class Teardown:
         """Reject a name without state, settings and resources. Raises CommandRefusedError."""
         stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = self._absence() is not None and not self.retained
-        if stack is not None and stack not in self.known.settings and nothing and searched and not self.held:
-            self._with_file(partial(unfinished_teardown.forget, stack))
+        searched = self._absence() is not None and not self.retained and not self.held
+        if stack is not None and stack not in self.known.settings and nothing and searched:
             raise CommandRefusedError(
                 f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all."
             )
@@ -241,13 +239,11 @@ class Teardown:
     # Confirmation
 
     def _confirm(self) -> None:
-        """Prompt once for all known resources, except what only Google kept from an earlier deletion. Raises CommandRefusedError unless the answer is yes."""
-        held = frozenset(item.resource.name for item in self.held)
-        recorded = {state.stack: unfinished_teardown.held_names(state.stack) for state in self.known.states}
-        count = sum(len(self._beyond(state, held | recorded[state.stack])) for state in self.known.states)
-        more = {item.name for item in self.leaked}.difference(*recorded.values())
-        self.confirmed |= {*held, *(item.name for item in self.leaked)}
-        if self.options.yes or not (count or more):
+        """Prompt once for all known resources, without what only Google kept. Raises CommandRefusedError unless the answer is yes."""
+        kept = frozenset(self.held).union(*(held.names for held in self._recorded.values()))
+        count = sum(len(self._beyond(state, kept)) for state in self.known.states)
+        self.confirmed |= {*self.held, *(item.name for item in self.leaked)}
+        if self.options.yes or not (count or any(item.name not in kept for item in self.leaked)):
             return
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
@@ -269,22 +265,46 @@ class Teardown:
 
     # Engine
 
+    @property
+    def _recorded(self) -> Mapping[str, unfinished_teardown.HeldNetwork]:
+        """What Google held of these stacks after the last teardown of this folder."""
+        return unfinished_teardown.held_networks(self.options.stack)
+
     @staticmethod
-    def _beyond(state: StackState, names: frozenset[str]) -> Sequence[Mapping[str, object]]:
+    def _beyond(state: StackState, names: Collection[str]) -> Sequence[Mapping[str, object]]:
         """Return the resources in a state; none if it has only these names and their components."""
         ids = {item.get("id") for item in state.resources if item.get("custom")}
-        return () if ids and ids <= names else state.resources
+        return () if ids and ids <= {*names} else state.resources
 
-    def _destroy(self, state: StackState, reserved: frozenset[str]) -> None:
-        """Run `pulumi destroy` without the `reserved` networks, which Google refuses to delete. A failure becomes a warning; the search shows its effect."""
+    def _wait_for_google(self) -> None:
+        """Wait until Google has released what it holds, or should have an hour ago, and delete it."""
+        self._record()
+        names = [name for name in self.held if "/subnetworks/" in name]
+        left_s = ((self.held_until or GOOGLE_CLOCK.now() + HOLD) - GOOGLE_CLOCK.now()).total_seconds()
+        end_s = self.clock.now_s() + left_s + GRACE.total_seconds()
+        with engine_run.show_step("waiting for Google to release the network") as show:
+            while self.clock.now_s() < end_s and any(addresses_in(self.api, name) for name in names):
+                show(
+                    f"waiting for Google to release {names[0]}: {(end_s - self.clock.now_s()) / 60:.0f} minutes left at most",
+                    "",
+                )
+                self.clock.sleep(_POLL_S)
+        self._clear()
+
+    def _destroy(self, state: StackState) -> None:
+        """Run `pulumi destroy`. A failure becomes a warning; the search shows its effect.
+
+        The networks of Cloud Run stay for the search, because Google refuses to delete those that it holds.
+        """
         proof = state.proof
-        if proof is None or not self._beyond(state, reserved):
+        kept = [] if state.printed.get("target") == "tpu" else [*_networks(state)]
+        if proof is None or not self._beyond(state, kept):
             return
         deployment = deployment_of(state.stack, state.raw)
         changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
-        self._engine(state, proof, *_without(state, reserved))
+        self._engine(state, proof, *_without(state, kept))
         after = states.read(state.stack)
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
@@ -330,19 +350,6 @@ class Teardown:
         if held:
             remove_lock_files(stack)
 
-    # What Google holds
-
-    def _wait_for_google(self) -> None:
-        """Wait until Google has released what it holds, or should have an hour ago."""
-        held = [item.resource for item in self.held]
-        end = max(until or GOOGLE_CLOCK.now() + HOLD for until in self.until.values()) + GRACE
-        end_s = self.clock.now_s() + (end - GOOGLE_CLOCK.now()).total_seconds()
-        with engine_run.show_step("waiting for Google") as show:
-            while reserved_in(self.api, held) and self.clock.now_s() < end_s:
-                minutes = max(0, round((end - GRACE - GOOGLE_CLOCK.now()).total_seconds() / 60))
-                show(f"waiting for Google to release {held[0].id}: {number_of(minutes, 'minute')} left at most", "")
-                self.clock.sleep(_POLL_S)
-
     # Leaked resources
 
     def _clear(self) -> None:
@@ -363,10 +370,7 @@ class Teardown:
     def _update_state(self, state: StackState) -> None:
         """Remove deleted resources from the state. Report an unreadable state."""
         after, proof = states.read(state.stack), self._absence()
-        held = frozenset(item.resource.name for item in self.held)
-        if after.status == "read" and not self._beyond(after, held) and not after.pending:
-            return
-        if proof is not None:
+        if proof is not None and self._beyond(after, self.held):
             after = self._emptied(after, proof)
         elif isinstance(self.remaining(), Unknown) and after.resources:
             self.warnings.append(
@@ -374,7 +378,7 @@ class Teardown:
                 "Fix the failed checks, then run the same command again."
             )
         if after.status == "read":
-            self.state_left += tuple(self._beyond(after, held))
+            self.state_left += tuple(self._beyond(after, self.held))
         elif after.is_cut_off and proof is not None:
             warning = f"The state of stack {state.stack} was truncated. It is now empty."
             self._write_empty(state.stack, proof, file_text(state.stack), warning)
@@ -389,14 +393,13 @@ class Teardown:
     def _emptied(self, after: StackState, absence: Proof) -> StackState:
         """Return the state without deleted resources, by the engine or else empty."""
         stack, named = after.stack, after.proof
-        held = frozenset(item.resource.name for item in self.held)
         if named is not None and after.resources:
-            self._engine(after, named, "--refresh", *_without(after, held))
+            self._engine(after, named, "--refresh", *_without(after, self.held))
             after = states.read(stack)
         if after.status == "read" and after.pending:
             self._import(stack, deployment_of(stack, after.raw).changed(pending=()))
             after = states.read(stack)
-        if after.status == "read" and after.resources and not _without(after, held):
+        if after.status == "read" and after.resources and not _without(after, self.held):
             self._write_empty(
                 stack,
                 absence,
@@ -420,7 +423,13 @@ class Teardown:
             self.warnings.append(f"{warning}{copied}")
 
 
-def _without(state: StackState, names: frozenset[str]) -> Sequence[str]:
+def _networks(state: StackState) -> Iterator[str]:
+    """Yield the full names of the networks and subnetworks in a state."""
+    types = {by_name(kind).type_ for kind in (NETWORK, SUBNETWORK)}
+    return (str(item.get("id")) for item in state.resources if item.get("type") in types)
+
+
+def _without(state: StackState, names: Collection[str]) -> Sequence[str]:
     """Return the engine's options that keep resources, by their full names."""
     return [f"--exclude={item.get('urn')}" for item in state.resources if item.get("id") in names]
 
@@ -462,8 +471,7 @@ def guard(options: TeardownOptions) -> ExitCode:
     scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
     scan.search()
     seen = scan.searches[-1]
-    held = [item.resource for item in scan.held]
-    stacks = spending(api, [item for item in seen.found if item not in held], GOOGLE_CLOCK.now())
+    stacks = spending(api, [item for item in seen.found if item.name not in scan.held], GOOGLE_CLOCK.now())
     for item in stacks:
         progress(item.sentence())
         for line in (*item.read, *(f"unknown: {sentence}" for sentence in item.unknown)):
@@ -479,14 +487,13 @@ def guard(options: TeardownOptions) -> ExitCode:
         progress("unknown whether a stack of this product has resources in the project, see above")
     all_read = not seen.unknown and not any(item.unknown for item in stacks)
     clean = all_read and all(receipt.clean and path for receipt, path in receipts)
-    succeeded = all_read and all(receipt.succeeded and path for receipt, path in receipts)
     if options.as_json:
         rest = {"unknown": list(seen.unknown), "clean": clean, "simulated": is_simulated()}
         print_text(json.dumps({**_to_json(stacks, receipts), **rest}))
     else:
         for receipt, path in receipts:
             print_text(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
-    return ExitCode.DONE if succeeded else ExitCode.FAILED
+    return ExitCode.DONE if clean else ExitCode.FAILED
 
 
 def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, Path | None]]) -> dict[str, object]:

@@ -19,19 +19,8 @@ _NAMES: Final = {"nvidia-l4": "NVIDIA L4", "nvidia-rtx-pro-6000": "NVIDIA RTX PR
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of jobs, and the list of worker pools."""
-    return {**_RunJobs(cloud).handlers(), **_WorkerPools(cloud).handlers()}
-
-
-class _WorkerPools(ApiService):
-    """Worker pools, of which the local cloud has none."""
-
-    prefix = "run.projects.locations.workerPools"
-
-    @method("list")
-    def list_all(self, call: Call) -> JsonObject:
-        check_region(call.name)
-        return {}
+    """Return the methods of jobs."""
+    return _RunJobs(cloud).handlers()
 
 
 class _RunJobs(ApiService):
