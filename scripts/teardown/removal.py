@@ -160,7 +160,8 @@ class Teardown:
         try:
             held = held_in(self.api, self.searches[-1], left)
         except (GoogleListError, ScriptError) as error:
-            self.warnings.append(f"Could not check whether Google holds the network: {error}")
+            why = f"Could not check whether Google holds the network: {error}"
+            self.warnings += [why] if why not in self.warnings else []
             return {}
         now, stacks = GOOGLE_CLOCK.now(), {item.owner.stack for item in left if item.name in held}
         if held and self.held_until is None:
@@ -281,7 +282,7 @@ class Teardown:
         self._record()
         names = [name for name in self.held if "/subnetworks/" in name]
         left_s = ((self.held_until or GOOGLE_CLOCK.now() + HOLD) - GOOGLE_CLOCK.now()).total_seconds()
-        end_s = self.clock.now_s() + left_s + GRACE.total_seconds()
+        end_s = self.clock.now_s() + left_s + GRACE.total_seconds() + _POLL_S
         with engine_run.show_step("waiting for Google to release the network") as show:
             while self.clock.now_s() < end_s and any(addresses_in(self.api, name) for name in names):
                 show(
