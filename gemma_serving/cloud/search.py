@@ -5,6 +5,7 @@ No list uses the wildcard location `-`, because Cloud Run rejects it, and elsewh
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from gemma_serving.cloud.kinds import (
     LOCATIONS,
     NETWORK,
     SECRET,
+    SUBNETWORK,
     Item,
     Places,
     ResourceKind,
@@ -156,7 +158,7 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     resources = [*_resources(reads)]
     owned = [item for item in resources if scope.wants(item.owner, item.name)]
     found = [*owned, *_grants(reads, scope, [item.owner for item in resources])]
-    networks = [item.name for item in owned if item.kind == NETWORK]
+    networks = [item for item in owned if item.kind == NETWORK]
     unread = _unread_sentences(reads)
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
@@ -164,6 +166,7 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
         unknown=tuple(dict.fromkeys([*unread, *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
         guests=tuple(item for item in resources if not scope.wants(item.owner, item.name) and _uses(item, networks)),
+        users={item.name: _users(item, reads) for item in owned if item.kind in {NETWORK, SUBNETWORK}},
     )
 
 
@@ -319,7 +322,7 @@ def _read(api: GoogleApi, scope: Scope, of: _List) -> _ReadList:
             return items
         for page in api.pages(of.api, of.path):
             items.extend(_items_of(page, of.of.items if isinstance(of.of, ResourceKind) else "locations"))
-            omitted.extend(_unread(page))
+            omitted.extend(omitted_places(page))
         return items
 
     raw = answer_of(of.api, read)
@@ -344,7 +347,7 @@ def _items_of(page: Item, key: str) -> Sequence[Item]:
     return [as_mapping(item) for part in parts or [page] for item in list_in(part, key)]
 
 
-def _unread(page: Item) -> Iterator[str]:
+def omitted_places(page: Item) -> Iterator[str]:
     """Yield the locations that the response itself reports as omitted."""
     for key in ("unreachable", "unreachables"):
         yield from map(str, as_sequence(page.get(key)))
@@ -388,10 +391,22 @@ def _resources(reads: Sequence[_ReadList]) -> Iterator[FoundResource]:
             yield resource_of(kind, item, project=read.list.project, owner=owner)
 
 
-def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
+def _uses(found: FoundResource, networks: Sequence[FoundResource]) -> bool:
     """Return whether the document of a resource names one of these networks."""
-    text = json.dumps(found.document)
-    return any(f'/{name}"' in text or f'"{name}"' in text for name in networks)
+    return any(names(found.document, network.name) for network in networks)
+
+
+def _users(of: FoundResource, reads: Sequence[_ReadList]) -> Sequence[str]:
+    """Return the full names of the listed resources that name a network or subnetwork."""
+    named = [(kind.name(item), names(item, of.name)) for _, kind, item in _items(reads)]
+    return [name for name, uses in named if uses and name != of.name]
+
+
+def names(item: Item, network: str) -> bool:
+    """Return whether a document names a network or subnetwork, by the project's id or number. Cloud Run takes the last part of a name too."""
+    _, project, rest = network.split("/", 2)
+    full = rf'projects/({re.escape(project)}|\d+)/{re.escape(rest)}"'
+    return bool(re.search(full, json.dumps(item))) or f'"{rest.rpartition("/")[2]}"' in json.dumps(item.get("template"))
 
 
 def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:

@@ -64,6 +64,8 @@ class Inventory:
     elapsed_s: float
     guests: Sequence[FoundResource] = ()
     """Resources of other stacks in the networks among `found`. Google deletes no network in use."""
+    users: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """For each network and subnetwork among `found`: the full names of the listed resources that name it, whoever owns them."""
 
     def answer_about(self, items: Sequence[FoundResource]) -> Answer[Sequence[FoundResource]]:
         """Return whether any of these `found` resources exists. Absent only if everything could be read."""

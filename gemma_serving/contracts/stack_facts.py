@@ -171,6 +171,8 @@ class StackFacts:
     """Sentences of the last `gemma up` of this folder, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
+    held: str = ""
+    """What Google holds of a deleted stack, and until when, as a sentence; empty if this folder has no record of it."""
     server: Answer[CloudFacts] | None = None
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
     lost: Answer[Sequence[str]] | None = None

@@ -141,7 +141,7 @@ def _may_delete(stack: str) -> bool:
     """
     try:
         if prove(stack) is None:
-            forget(stack)
+            limit_file(stack).unlink(missing_ok=True)
             return False
     except CommandRefusedError:
         raise
@@ -165,7 +165,7 @@ def main(stack: str, until_s: float) -> bool:
             return True
         try:
             if _end(stack, teardown):
-                forget(stack)
+                path.unlink(missing_ok=True)
                 return True
         except ScriptError as error:
             _log(stack, str(error))

@@ -16,6 +16,7 @@ from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, Part, Stack
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.deployed_server import (
     cloud_facts,
     has_server_component,
@@ -25,7 +26,6 @@ from gemma_serving.scripts.stack.deployed_server import (
 )
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
 from gemma_serving.scripts.stack.refused_capacity import remembered_refusal
-from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
 
@@ -35,6 +35,7 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
     declared, outputs = serving(state), _outputs(state)
     has_component = has_server_component(state)
     is_complete = isinstance(outputs, Present) and not state.is_gateway
+    held = unfinished_teardown.held_networks(state.stack)
     return StackFacts(
         stack=state.stack,
         state=_state(state),
@@ -48,7 +49,9 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
         is_without_capacity=state.lacks_capacity,
         refusal=remembered_refusal(state.stack),
         # Only a deletion removes the server of a complete `up` from the state with its component.
-        teardown_began=(is_complete and declared is None and not has_component) or is_unfinished(state.stack),
+        teardown_began=(is_complete and declared is None and not has_component)
+        or unfinished_teardown.is_unfinished(state.stack),
+        held=held[state.stack].sentence if held else "",
         locks=locks,
     )
 

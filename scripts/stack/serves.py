@@ -150,12 +150,13 @@ def is_being_deleted(facts: StackFacts, serves: ServesNow) -> bool:
 def teardown_sentence(facts: StackFacts) -> str:
     """Return that a deletion of a stack did not finish, and what is left, as a sentence."""
     left = f": the state still has {number_of(facts.resources, 'resource')}" if facts.resources else ""
-    return f"A teardown did not finish{left}."
+    return facts.held or f"A teardown did not finish{left}."
 
 
 def unfinished_teardown(facts: StackFacts, serves: ServesNow) -> str:
     """Return that `gemma teardown` continues a deletion that began, in sentences; empty if there is none."""
     continues = f"`gemma teardown {facts.stack}` continues it; `up` creates again what it deleted."
+    continues = "`up` uses it again." if facts.held else continues
     return f"{teardown_sentence(facts)} {continues}" if is_being_deleted(facts, serves) else ""
 
 

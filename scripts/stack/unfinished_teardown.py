@@ -1,8 +1,9 @@
-"""Teardowns to come: one that began and whose last search has not proved that no resource is left, and one at the limit of an assistant."""
+"""Teardowns to come: one that began and did not end, one that Google delays, and one at the limit of an assistant."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +15,47 @@ from gemma_serving.engine.state import StackState
 
 FOLDER: Final = Path(".work") / "teardown"
 LIMITS: Final = Path(".work") / "agent-limits"
+_SUFFIX: Final = "-begun.json"
 _STORED_KEYS: Final = ("type", "urn", "inputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldNetwork:
+    """What Google held of a deleted stack at the end of its last teardown in this folder."""
+
+    names: frozenset[str] = frozenset()
+    """Full names of the network and its subnetworks."""
+    until: datetime
+
+    @property
+    def sentence(self) -> str:
+        """The rest of the stack and its end in local time, as a sentence."""
+        return f"Deleted. Google holds its network until about {self.until.astimezone():%H:%M}, $0."
 
 
 def remember(state: StackState) -> None:
     """Record that the deletions of a stack begin, with its projects and pending creations: an import drops these."""
-    path = _path(state.stack)
-    path.parent.mkdir(parents=True, exist_ok=True)
     pending = [{key: item[key] for key in _STORED_KEYS if key in item} for item in state.pending]
-    write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
+    _write(state.stack, {"written": state.written, "projects": list(state.projects), "pending": pending})
+
+
+def remember_held(stack: str, names: Sequence[str], until: datetime) -> None:
+    """Record that a stack is deleted except a network that Google holds: its full names, and until when at most."""
+    projects = dict.fromkeys(name.split("/")[1] for name in names)
+    _write(stack, {"projects": list(projects), "held": list(names), "until": until.isoformat()})
+
+
+def held_networks(stack: str | None = None) -> Mapping[str, HeldNetwork]:
+    """Return what Google held of the stacks that were torn down in this folder: of one, or of all."""
+    records = {path.name.removesuffix(_SUFFIX): path for path in sorted(FOLDER.glob(f"*{_SUFFIX}"))}
+    noted = {name: _noted(name) for name in records if stack in {None, name}}
+    return {
+        name: HeldNetwork(
+            names=frozenset(map(str, as_sequence(one["held"]))), until=datetime.fromisoformat(str(one["until"]))
+        )
+        for name, one in noted.items()
+        if "held" in one
+    }
 
 
 def remembered(state: StackState) -> StackState:
@@ -63,5 +96,11 @@ def _noted(stack: str) -> Mapping[str, object]:
         return {}
 
 
+def _write(stack: str, record: Mapping[str, object]) -> None:
+    path = _path(stack)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, json.dumps(record))
+
+
 def _path(stack: str) -> Path:
-    return FOLDER / f"{stack}-begun.json"
+    return FOLDER / f"{stack}{_SUFFIX}"

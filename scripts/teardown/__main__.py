@@ -74,7 +74,7 @@ COMMAND: Final = Command(
     run=_teardown,
     changes=True,
     exit_codes={
-        ExitCode.DONE: "every list was read and no resource leaked",
+        ExitCode.DONE: "every list was read and no resource leaked; Google may hold a network for two hours, at no cost",
         ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",
     },
     after_interrupt="Run the same command again to continue.",

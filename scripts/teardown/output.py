@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from gemma_serving.cloud.kinds import GRANT, KINDS, SUBNETWORK
+from gemma_serving.cloud.kinds import GRANT, KINDS
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.search_results import FoundResource
@@ -41,6 +41,7 @@ def text_of(receipt: Receipt) -> str:
     lines = [f"teardown: {name}{simulated}: {_deleted(receipt)} in {receipt.elapsed_s:.0f} s."]
     if receipt.reasons:
         lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
+    lines += _held(receipt)
     if receipt.clean:
         but = " except the retained ones below" if receipt.retained else ""
         lines.append(f"No leaked resources{but}: {_searched(receipt)}.")
@@ -50,14 +51,25 @@ def text_of(receipt: Receipt) -> str:
     lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
     failed = [item for item in receipt.deletions if item.detail]
     lines += [f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}" for item in failed]
-    in_use = any("already being used by" in item.detail for item in failed)
-    if in_use and any(item.kind == SUBNETWORK for item in receipt.leaked):
-        lines.append(
-            "Cloud Run holds a subnetwork for up to two hours after its service is gone. Then run the same command again."
-        )
     lines += receipt.unknown
     lines += receipt.warnings
     return "\n".join(lines)
+
+
+def _held(receipt: Receipt) -> Sequence[str]:
+    """Return what Google holds and until when, what was read about it, and how it ends."""
+    if not receipt.held:
+        return ()
+    end = (
+        "for two hours at most"
+        if receipt.held_until is None
+        else f"until about {receipt.held_until.astimezone():%H:%M}"
+    )
+    return [
+        f"Held by Google {end}, $0: {', '.join(f'{item.kind} {item.id}' for item in receipt.held)}.",
+        f"No service, machine or other resource uses them. Their only addresses are Cloud Run's: {', '.join(receipt.held_by)}.",
+        "The next `gemma`, `gemma up` or `gemma teardown` in this folder deletes them then; `--wait` waits.",
+    ]
 
 
 def _deleted(receipt: Receipt) -> str:
@@ -91,7 +103,7 @@ def _would_delete(receipt: Receipt) -> str:
     """Return the result of a dry run: kinds, places and cost. `--json` lists names and commands."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
     lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.spent)]
-    lines += [f"Retained: {item.text}" for item in receipt.retained]
+    lines += [*_held(receipt), *(f"Retained: {item.text}" for item in receipt.retained)]
     lines += [*receipt.unknown, *receipt.warnings, f"Searched: {_searched(receipt)}."]
     if receipt.leaked:
         lines.append("With --json: each name, its age and its delete command, in the order of deletion.")

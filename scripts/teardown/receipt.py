@@ -73,6 +73,12 @@ class Receipt:
     elapsed_s: float
     spent: Sequence[StackSpending] = ()
     """Cost of each stack that the first search found, as in `gemma status`."""
+    held: Sequence[FoundResource] = ()
+    """Networks and subnetworks that only Google holds."""
+    held_by: Sequence[str] = ()
+    """Names of Cloud Run's addresses, which are the reason."""
+    held_until: datetime | None = None
+    """The end of the hold, at most; None if the deletion of the last service is not known."""
     reasons: Sequence[str] = ()
     """Limits that the stack exceeded, each with its measured value."""
     interrupted: bool = False
@@ -80,7 +86,7 @@ class Receipt:
 
     @property
     def clean(self) -> bool:
-        """True if every check succeeded and no resource is left."""
+        """True if every check succeeded and no resource is left, except what only Google holds at no cost."""
         return not (self.state or self.leaked or self.unknown or self.interrupted)
 
     def to_json(self) -> dict[str, object]:
@@ -91,6 +97,14 @@ class Receipt:
             "destroyed": self.destroyed,
             "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],
             "leaked": [resource_json(item, self.started, self.spent) for item in self.leaked],
+            "held": [
+                {
+                    **resource_json(item, self.started, self.spent),
+                    "until": self.held_until and self.held_until.isoformat(),
+                }
+                for item in self.held
+            ],
+            "held_by": list(self.held_by),
             "retained": [
                 {
                     **resource_json(item.resource, self.started, self.spent),

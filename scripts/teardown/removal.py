@@ -4,7 +4,7 @@ Destroy needs a stack, a state and no lock. The search and the deletions through
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,8 +13,9 @@ from typing import Final
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK, WaitClock
 from gemma_serving.cloud.deletion import DeletedResource, delete_all
-from gemma_serving.cloud.google_api import GoogleApi, answer_of, connect
-from gemma_serving.cloud.kinds import BUCKET
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, connect
+from gemma_serving.cloud.held import GRACE, HOLD, addresses_in, held_in
+from gemma_serving.cloud.kinds import BUCKET, NETWORK, SERVICE, SUBNETWORK, by_name
 from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending, spending
@@ -43,6 +44,7 @@ from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written, print_text
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.stack import engine_run, unfinished_teardown
+from gemma_serving.scripts.stack.held_networks import finish_held
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
@@ -52,6 +54,7 @@ from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 _DECLINED: Final = "Cancelled. Nothing more was deleted."
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
+_POLL_S: Final = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +67,10 @@ class Teardown:
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
+    held: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Full names of what only Google holds, with its addresses."""
+    held_until: datetime | None = None
+    """Until when, at most. None: unknown."""
     spent: Sequence[StackSpending] = ()
     confirmed: set[str] = field(default_factory=set[str])
     deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
@@ -97,23 +104,42 @@ class Teardown:
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
-            self.begun = True
-            for state in self.known.states:
-                self._with_file(unfinished_teardown.remember, state)
-                self._destroy(state)
-            now = partial(datetime.now, UTC)
-            pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
-            self._clear()
-            for state in self.known.states:
-                self._update_state(state)
-                if self._absence():
-                    self._with_file(lambda ended: unfinished_teardown.forget(ended.stack), state)
+            self._delete()
         self.done = True
 
-    def _with_file(self, change: Callable[[StackState], None], state: StackState) -> None:
+    def _delete(self) -> None:
+        self.begun = True
+        recorded = self._recorded
+        for state in self.known.states:
+            if state.stack not in recorded or self._beyond(state, recorded[state.stack].names):
+                self._with_file(partial(unfinished_teardown.remember, state))
+            self._destroy(state)
+        now = partial(datetime.now, UTC)
+        pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
+        self._clear()
+        if self.options.wait and self.held:
+            self._wait_for_google()
+        for state in self.known.states:
+            self._update_state(state)
+        self._record()
+        if self.options.stack and not recorded:  # with a record, this run may be the one that another command started
+            finish_held(progress, but=self.options.stack)
+
+    def _record(self) -> None:
+        """Record for the next command that no resource is left of the stacks, or only what Google holds."""
+        owned = [item for item in self.searches[-1].found if item.name in self.held]
+        stacks = dict.fromkeys([*(state.stack for state in self.known.states), *(item.owner.stack for item in owned)])
+        for stack in stacks if self._absence() else ():
+            names = [item.name for item in owned if stack in {item.owner.stack, self.options.stack}]
+            held = partial(
+                unfinished_teardown.remember_held, stack, names, self.held_until or GOOGLE_CLOCK.now() + HOLD
+            )
+            self._with_file(held if names else partial(unfinished_teardown.forget, stack))
+
+    def _with_file(self, change: Callable[[], None]) -> None:
         """Change a local file. A failure becomes a warning, because no resource may stay for it."""
         try:
-            change(state)
+            change()
         except OSError as error:
             self.warnings.append(not_written(error))
 
@@ -124,8 +150,30 @@ class Teardown:
         if any(item.owner.stack == self.options.stack for item in found.found):
             self.known = replace(self.known, is_name_known=True)  # for the searches after the deletions
         self.searches.append(found)
-        self.leaked = tuple(item for item in found.found if not self._is_retained(item))
+        left = tuple(item for item in found.found if not self._is_retained(item))
+        self.held = self._held_among(left)
+        self.leaked = tuple(item for item in left if item.name not in self.held)
         self.retained = tuple(retained_bucket(self.api, item) for item in found.found if self._is_retained(item))
+
+    def _held_among(self, left: Sequence[FoundResource]) -> Mapping[str, Sequence[str]]:
+        """Return what only Google holds: for two hours after the last service, and for one more if it is late."""
+        try:
+            held = held_in(self.api, self.searches[-1], left)
+        except (GoogleListError, ScriptError) as error:
+            why = f"Could not check whether Google holds the network: {error}"
+            self.warnings += [why] if why not in self.warnings else []
+            return {}
+        now, stacks = GOOGLE_CLOCK.now(), {item.owner.stack for item in left if item.name in held}
+        if held and self.held_until is None:
+            seen = {item.owner.stack for search in self.searches for item in search.found if item.kind == SERVICE}
+            ends = [
+                now + HOLD if stack in seen else self._recorded[stack].until
+                for stack in stacks
+                if stack in seen or stack in self._recorded
+            ]
+            self.held_until = max(ends) if len(ends) == len(stacks) else None
+        is_late = self.held_until is not None and now > self.held_until + GRACE
+        return {} if is_late else held
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
         """Return the resources that the last search found for deletion."""
@@ -144,6 +192,9 @@ class Teardown:
             destroyed=self.destroyed,
             state=self.state_left,
             leaked=self.leaked,
+            held=[item for item in self.searches[-1].found if item.name in self.held],
+            held_by=sorted({address for addresses in self.held.values() for address in addresses}),
+            held_until=self.held_until,
             retained=self.retained,
             deletions=self.deletions,
             unknown=self.searches[-1].unknown,
@@ -164,7 +215,7 @@ class Teardown:
         """Reject a name without state, settings and resources. Raises CommandRefusedError."""
         stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = self._absence() is not None and not self.retained
+        searched = self._absence() is not None and not self.retained and not self.held
         if stack is not None and stack not in self.known.settings and nothing and searched:
             raise CommandRefusedError(
                 f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all."
@@ -189,10 +240,11 @@ class Teardown:
     # Confirmation
 
     def _confirm(self) -> None:
-        """Prompt once for all known resources. Raises CommandRefusedError unless the answer is yes."""
-        count = sum(len(state.resources) for state in self.known.states)
-        self.confirmed |= {item.name for item in self.leaked}
-        if self.options.yes or not (count or self.leaked):
+        """Prompt once for all known resources, without what only Google kept. Raises CommandRefusedError unless the answer is yes."""
+        kept = frozenset(self.held).union(*(held.names for held in self._recorded.values()))
+        count = sum(len(self._beyond(state, kept)) for state in self.known.states)
+        self.confirmed |= {*self.held, *(item.name for item in self.leaked)}
+        if self.options.yes or not (count or any(item.name not in kept for item in self.leaked)):
             return
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
@@ -214,16 +266,46 @@ class Teardown:
 
     # Engine
 
+    @property
+    def _recorded(self) -> Mapping[str, unfinished_teardown.HeldNetwork]:
+        """What Google held of these stacks after the last teardown of this folder."""
+        return unfinished_teardown.held_networks(self.options.stack)
+
+    @staticmethod
+    def _beyond(state: StackState, names: Collection[str]) -> Sequence[Mapping[str, object]]:
+        """Return the resources in a state; none if it has only these names and their components."""
+        ids = {item.get("id") for item in state.resources if item.get("custom")}
+        return () if ids and ids <= {*names} else state.resources
+
+    def _wait_for_google(self) -> None:
+        """Wait until Google has released what it holds, or should have an hour ago, and delete it."""
+        self._record()
+        names = [name for name in self.held if "/subnetworks/" in name]
+        left_s = ((self.held_until or GOOGLE_CLOCK.now() + HOLD) - GOOGLE_CLOCK.now()).total_seconds()
+        end_s = self.clock.now_s() + left_s + GRACE.total_seconds() + _POLL_S
+        with engine_run.show_step("waiting for Google to release the network") as show:
+            while self.clock.now_s() < end_s and any(addresses_in(self.api, name) for name in names):
+                show(
+                    f"waiting for Google to release {names[0]}: {(end_s - self.clock.now_s()) / 60:.0f} minutes left at most",
+                    "",
+                )
+                self.clock.sleep(_POLL_S)
+        self._clear()
+
     def _destroy(self, state: StackState) -> None:
-        """Run `pulumi destroy`. A failure becomes a warning; the search shows its effect."""
+        """Run `pulumi destroy`. A failure becomes a warning; the search shows its effect.
+
+        The networks of Cloud Run stay for the search, because Google refuses to delete those that it holds.
+        """
         proof = state.proof
-        if proof is None or not state.resources:
+        kept = [] if state.printed.get("target") == "tpu" else [*_networks(state)]
+        if proof is None or not self._beyond(state, kept):
             return
         deployment = deployment_of(state.stack, state.raw)
         changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
-        self._engine(state, proof)
+        self._engine(state, proof, *_without(state, kept))
         after = states.read(state.stack)
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
@@ -289,7 +371,7 @@ class Teardown:
     def _update_state(self, state: StackState) -> None:
         """Remove deleted resources from the state. Report an unreadable state."""
         after, proof = states.read(state.stack), self._absence()
-        if proof is not None:
+        if proof is not None and self._beyond(after, self.held):
             after = self._emptied(after, proof)
         elif isinstance(self.remaining(), Unknown) and after.resources:
             self.warnings.append(
@@ -297,7 +379,7 @@ class Teardown:
                 "Fix the failed checks, then run the same command again."
             )
         if after.status == "read":
-            self.state_left += tuple(after.resources)
+            self.state_left += tuple(self._beyond(after, self.held))
         elif after.is_cut_off and proof is not None:
             warning = f"The state of stack {state.stack} was truncated. It is now empty."
             self._write_empty(state.stack, proof, file_text(state.stack), warning)
@@ -313,12 +395,12 @@ class Teardown:
         """Return the state without deleted resources, by the engine or else empty."""
         stack, named = after.stack, after.proof
         if named is not None and after.resources:
-            self._engine(after, named, "--refresh")
+            self._engine(after, named, "--refresh", *_without(after, self.held))
             after = states.read(stack)
         if after.status == "read" and after.pending:
             self._import(stack, deployment_of(stack, after.raw).changed(pending=()))
             after = states.read(stack)
-        if after.status == "read" and after.resources:
+        if after.status == "read" and after.resources and not _without(after, self.held):
             self._write_empty(
                 stack,
                 absence,
@@ -340,6 +422,17 @@ class Teardown:
             return
         if self._past_locks(stack, partial(write_empty, stack, proof)):
             self.warnings.append(f"{warning}{copied}")
+
+
+def _networks(state: StackState) -> Iterator[str]:
+    """Yield the full names of the networks and subnetworks in a state."""
+    types = {by_name(kind).type_ for kind in (NETWORK, SUBNETWORK)}
+    return (str(item.get("id")) for item in state.resources if item.get("type") in types)
+
+
+def _without(state: StackState, names: Collection[str]) -> Sequence[str]:
+    """Return the engine's options that keep resources, by their full names."""
+    return [f"--exclude={item.get('urn')}" for item in state.resources if item.get("id") in names]
 
 
 def read_inputs(options: TeardownOptions) -> SearchedStacks:
@@ -379,7 +472,7 @@ def guard(options: TeardownOptions) -> ExitCode:
     scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
     scan.search()
     seen = scan.searches[-1]
-    stacks = spending(api, seen.found, GOOGLE_CLOCK.now())
+    stacks = spending(api, [item for item in seen.found if item.name not in scan.held], GOOGLE_CLOCK.now())
     for item in stacks:
         progress(item.sentence())
         for line in (*item.read, *(f"unknown: {sentence}" for sentence in item.unknown)):

@@ -22,5 +22,8 @@ class TeardownOptions:
     ] = False
     keep_bucket: Annotated[bool, Option("Keep the bucket with the weights.")] = False
     include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy is set.")] = False
+    wait: Annotated[bool, Option("Wait until Google releases the network of a Cloud Run service: up to two hours.")] = (
+        False
+    )
     receipt: Annotated[Path | None, Option("File to write the receipt to. Default: a file in .work/teardown.")] = None
     as_json: JsonSwitch = False

@@ -11,10 +11,11 @@ the same.
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option
 
 
@@ -28,9 +29,11 @@ class UpOptions:
 
 
 def _up(options: UpOptions) -> ExitCode:
+    from gemma_serving.scripts.stack.held_networks import finish_held
     from gemma_serving.scripts.up.deploying import deploy
     from gemma_serving.scripts.up.starting import prepared_stack
 
+    finish_held(partial(print_progress, "up"), but=options.stack)
     with prepared_stack(options.stack) as (facts, settings):
         return deploy(facts, settings, yes=options.yes, refreshes=options.refresh)
 

@@ -74,7 +74,7 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         *filter(None, [moved_traffic(facts)]),
     ]
     if deletion := unfinished_teardown(facts, serves_now(facts)):
-        shown = [f"Warning: {deletion}", *shown]
+        shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
     if not changes:
         compared = "are as Google reports them" if refresh else "are up to date"
         engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])  # settings can change the outputs alone

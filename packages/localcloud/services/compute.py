@@ -14,8 +14,8 @@ from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of the four collections, of operations, projects and machine types."""
-    services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _ProjectsAndTypes)
+    """Return the methods of the five collections, of operations, projects and machine types."""
+    services = (_Networks, _Subnetworks, _Addresses, _Firewalls, _Routers, ComputeOperations, _ProjectsAndTypes)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
 
 
@@ -38,7 +38,7 @@ class ComputeCollection(ApiService):
         super().__init__(cloud)
         self._operations = ComputeOperations(cloud)
         self._collection = self.prefix.partition(".")[2]
-        self._singular = self._collection.removesuffix("s")
+        self._singular = self._collection.removesuffix("es" if self._collection == "addresses" else "s")
 
     def handlers(self) -> dict[str, Handler]:
         """Return the methods that Compute Engine offers."""
@@ -221,6 +221,20 @@ class _Subnetworks(ComputeCollection):
             self._store.put(self.prefix, name, document)
             raise
         return self.save(call, "expandIpCidrRange", name, wider)
+
+
+class _Addresses(ComputeCollection):
+    """The ranges that Cloud Run reserves, read-only: nobody can release them (assumed), and the local cloud has no other addresses."""
+
+    prefix = networks.ADDRESSES
+    lacks = frozenset({"insert", "patch", "update", "delete"})
+
+    def is_shown(self, document: JsonObject) -> bool:
+        return not networks.is_free(self._cloud, document)
+
+    def shown(self, call: Call, name: str, document: JsonObject) -> JsonObject:
+        shown = {**super().shown(call, name, document), "name": name.rpartition("/")[2]}
+        return {**shown, "subnetwork": link_to(call, document["subnetwork"])}
 
 
 class _Firewalls(ComputeCollection):

@@ -14,8 +14,8 @@ NETWORKS = "compute.networks"
 SUBNETWORKS = "compute.subnetworks"
 FIREWALLS = "compute.firewalls"
 ROUTERS = "compute.routers"
-ADDRESSES = "run.addresses"
-"""The addresses that Cloud Run reserves in a subnetwork for Direct VPC egress."""
+ADDRESSES = "compute.addresses"
+"""The ranges that Cloud Run reserves in a subnetwork for Direct VPC egress."""
 _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _HOLD_ADDRESSES = (ADDRESSES, "tpu.nodes", "compute.instances")
 HELD_S = 2 * 3600.0
@@ -320,7 +320,7 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
         users.extend(
             user
             for user, document in cloud.store.under(kind)
-            if name in strings(document, "_networks") and not _is_free(cloud, document)
+            if name in strings(document, "_networks") and not is_free(cloud, document)
         )
     return users
 
@@ -333,16 +333,38 @@ def reserve_addresses(cloud: Cloud, service: str, used: list[str]) -> None:
         _, project, _, region, *_ = service.split("/")
         subnetwork = subnetwork_of(cloud, project, region, used) or ""
         addresses = _free_addresses(cloud, subnetwork, _SERVICE_ADDRESSES)
-        document = {"_service": service, "_networks": used, "_subnetwork": subnetwork, "_addresses": addresses}
+        document = {
+            **_reserved_range(cloud, region, subnetwork, addresses),
+            "_service": service,
+            "_networks": used,
+            "_subnetwork": subnetwork,
+            "_addresses": addresses,
+        }
         name = f"projects/{project}/regions/{region}/addresses/serverless-ipv4-{random_id()}"
         cloud.store.put(ADDRESSES, name, document)
+
+
+def _reserved_range(cloud: Cloud, region: str, subnetwork: str, addresses: list[str]) -> JsonObject:
+    """Return what the API shows of a range (compute.v1, Address). That its status is RESERVED, without a user, is assumed."""
+    prefix = ipaddress.IPV4LENGTH - int(math.log2(_SERVICE_ADDRESSES))
+    return {
+        "id": random_id(),
+        "creationTimestamp": cloud.timeline.stamp(),
+        "address": next(iter(addresses), ""),
+        "prefixLength": prefix,
+        "addressType": "INTERNAL",
+        "purpose": "SERVERLESS",
+        "status": "RESERVED",
+        "subnetwork": subnetwork,
+        "region": region,
+    }
 
 
 def release_addresses(cloud: Cloud, service: str, *, keep: list[str] | None = None) -> None:
     """Release a service's addresses, except those in `keep`. They stay in use for two simulated hours."""
     now_s = cloud.timeline.simulated_s()
     for name, document in cloud.store.under(ADDRESSES):
-        if _is_free(cloud, document):
+        if is_free(cloud, document):
             cloud.store.delete(ADDRESSES, name)
         elif document["_service"] == service and "_freeAtS" not in document and document["_networks"] != keep:
             cloud.store.put(ADDRESSES, name, {**document, "_freeAtS": now_s + HELD_S})
@@ -372,7 +394,7 @@ def _free_addresses(cloud: Cloud, subnetwork: str, count: int) -> list[str]:
     taken = {str(block[index]) for index in (0, 1, -2, -1)}
     for kind in _HOLD_ADDRESSES:
         for _, document in cloud.store.under(kind):
-            if document.get("_subnetwork") == subnetwork and not _is_free(cloud, document):
+            if document.get("_subnetwork") == subnetwork and not is_free(cloud, document):
                 taken.update(strings(document, "_addresses"))
     for start in range(0, block.num_addresses - count + 1, count):
         wanted = [str(block[start + index]) for index in range(count)]
@@ -381,7 +403,7 @@ def _free_addresses(cloud: Cloud, subnetwork: str, count: int) -> list[str]:
     return []
 
 
-def _is_free(cloud: Cloud, document: JsonObject) -> bool:
+def is_free(cloud: Cloud, document: JsonObject) -> bool:
     """Return whether the addresses of a deleted service are no longer in use."""
     return bool(document.get("_freeAtS", math.inf) <= cloud.timeline.simulated_s())
 

@@ -83,9 +83,9 @@ class Desk:
         """Sit at a terminal and answer the questions."""
         self.monkeypatch.setattr("sys.stdin", Terminal("".join(f"{answer}\n" for answer in answers)))
 
-    def sleeps(self, sleep):
-        """Replace the waits of each teardown."""
-        clock = WaitClock(sleep=sleep)
+    def sleeps(self, sleep, **clock):
+        """Replace the waits of each teardown, and their clock."""
+        clock = WaitClock(sleep=sleep, **clock)
         self.monkeypatch.setattr(removal, "Teardown", partial(removal.Teardown, clock=clock))
 
     def run(self, *words, stack=STACK):

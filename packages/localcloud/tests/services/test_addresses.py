@@ -59,7 +59,7 @@ class Subnetworks:
         return [item["networkInterfaces"][0]["networkIP"] for item in self.client.ok("GET", INSTANCES)["items"]]
 
     def of_services(self) -> list[str]:
-        held = [document for _, document in self.started.cloud.store.under("run.addresses")]
+        held = [document for _, document in self.started.cloud.store.under("compute.addresses")]
         return [address for document in held for address in document["_addresses"]]
 
 

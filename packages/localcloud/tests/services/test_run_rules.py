@@ -322,6 +322,13 @@ def test_a_subnetwork_stays_in_use_for_two_hours_after_direct_vpc_egress(own_clo
         used = f"The subnetwork resource '{place}/subnetworks/sub' is already being used by '{place}/addresses/serverless-ipv4-"
         return status == 400 and answer["error"]["message"].startswith(used)
 
+    def listed():
+        found = own_client.ok("GET", f"{compute}/regions/us-east4/addresses").get("items", [])
+        return [
+            (one["name"][:16], one["purpose"], one["prefixLength"], one["subnetwork"].rpartition("/")[2])
+            for one in found
+        ]
+
     def leave(name):
         own_client.ok("POST", f"{compute}/global/networks", {"name": "vpc", "autoCreateSubnetworks": False})
         subnetwork = {"name": "sub", "network": f"{P}/global/networks/vpc", "ipCidrRange": "10.80.0.0/26"}
@@ -340,7 +347,9 @@ def test_a_subnetwork_stays_in_use_for_two_hours_after_direct_vpc_egress(own_clo
             own_cloud.cloud.timeline.advance(7000)
             assert refused()
             assert delete("global/networks/vpc")[0] == 400
+            assert listed() == [("serverless-ipv4-", "SERVERLESS", 28, "sub")]
             own_cloud.cloud.timeline.advance(200)
+            assert listed() == []
             assert delete("regions/us-east4/subnetworks/sub")[0] == 200
             assert delete("global/networks/vpc")[0] == 200
 

@@ -1,0 +1,67 @@
+"""A stack with Direct VPC is torn down, deployed again and finished while Google holds its network: the real engine and the real commands."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.engine.conftest import open_workspace, until
+
+STACK = "l4-12b-qat"
+HELD = re.compile(r"Held by Google until about \d\d:\d\d, \$0: subnetwork gemma-l4-12b-qat, network gemma-l4-12b-qat\.")
+NETWORKS = ["gcp:compute/network:Network", "gcp:compute/subnetwork:Subnetwork"]
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A cloud whose two hours are longer than the test: 20 minutes."""
+    with open_workspace(tmp_path_factory.mktemp("workspace"), "--speed", "6") as opened:
+        opened.configure(STACK, **{"cloudRun.directVpc": True})
+        yield opened
+
+
+def deploy(workspace):
+    """Deploy the stack with its weights: the first `up` makes the state, `stage_model` the bucket."""
+    workspace.script("up", "--stack", STACK, "--yes", expect=None)
+    workspace.stage(STACK)
+    workspace.script("up", "--stack", STACK, "--yes")
+
+
+def networks(workspace):
+    return sorted(item["type"] for item in workspace.resources(STACK, "gcp:compute/"))
+
+
+def test_a_held_network_is_kept_used_again_and_deleted(workspace, subtests):
+    deploy(workspace)
+    with subtests.test("right after"):
+        done = workspace.script("teardown", "--stack", STACK, "--yes")
+        assert HELD.search(done.out)
+        assert "pulumi destroy" not in done.text
+        assert networks(workspace) == NETWORKS
+        assert len([item for item in workspace.resources(STACK) if item["custom"]]) <= 4  # and a provider
+    with subtests.test("killed in the held time, and again without a question"):
+        waiting = workspace.begin(sys.executable, "-m", "scripts.teardown", "--stack", STACK, "--wait")
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(8)
+        os.killpg(waiting.pid, signal.SIGKILL)
+        assert HELD.search(workspace.script("teardown", "--stack", STACK).out)
+        assert "$0" in workspace.script("gemma").err
+        receipt = workspace.script("teardown", "--all", "--json").json
+        assert (receipt["clean"], [item["kind"] for item in receipt["held"]]) == (True, ["subnetwork", "network"])
+    with subtests.test("deployed again in the held time"):
+        deploy(workspace)
+        workspace.script("teardown", "--stack", STACK, "--yes")
+    with subtests.test("after it, by any command of the folder, after a kill"):
+        workspace.advance(2 * 3600)
+        killed = workspace.begin(sys.executable, "-m", "scripts.teardown", "--stack", STACK)
+        until(lambda: killed.poll() is not None or not workspace.made("/subnetworks/gemma-"), "the first deletion")
+        os.killpg(killed.pid, signal.SIGKILL)
+        workspace.script("gemma")
+        assert workspace.made("gemma-l4-12b-qat") == []
+        assert json.loads(workspace.state(STACK))["checkpoint"]["latest"].get("resources", []) == []
