@@ -1,6 +1,5 @@
 """Finish the teardowns that Google delayed: the next command of the folder deletes the networks that Google has released since."""
 
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -9,6 +8,7 @@ from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.held import addresses_in
 from gemma_serving.contracts.installation import product_program
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.engine.children import ended
 from gemma_serving.scripts.stack.unfinished_teardown import HeldNetwork, held_networks
 
 _ANSWER_LIMIT_S: Final = 5.0
@@ -27,7 +27,7 @@ def finish_held(say: Callable[[str], None], *, but: str = "") -> None:
             continue
         say(f"Google has released the network of stack {stack}: deleting it")
         command = product_program("gemma_serving.scripts.teardown", f"--stack={stack}")
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = ended(command)
         if done.returncode != 0:
             say(f"its deletion failed: {done.stderr.strip().rpartition(chr(10))[2]} Run `gemma teardown {stack}`.")
 

@@ -47,7 +47,7 @@ def simulated(one: Served, stack: str, folder: Path, **more: str) -> Start:
             **({"VLLM_SIM_MOUNTS_FILE": str(listing)} if mode.startswith("fuse") else {}),
             **(
                 {"VLLM_SIM_NETWORK_MB_PER_S": "75"}
-                if mode.startswith("fuse") and not one.subject.resolved.deployment.cloud_run.direct_vpc
+                if mode.startswith("fuse") and not one.subject.resolved.service.direct_vpc
                 else {}
             ),
             **more,

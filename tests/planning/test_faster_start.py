@@ -31,7 +31,11 @@ NO_VPC = {"cloudRun.directVpc": False, "cloudRun.compileCache": "off"}
 
 def subject(stack: str, **changes: object) -> Subject:
     path = settings_file(stack, ROOT)
-    return examine(to_deployment(from_file(path, project="my-project", changes={**NO_VPC, **changes})))
+    return examine(
+        to_deployment(
+            from_file(path, project="my-project", changes=changes if stack.startswith("tpu") else {**NO_VPC, **changes})
+        )
+    )
 
 
 def found(stack: str, **changes: object) -> FasterStart:
@@ -110,10 +114,16 @@ def test_more_memory_is_the_price_where_buffered_reads_do_not_fit_and_the_image_
 @pytest.mark.parametrize("given", [("hub", "fuse"), ("bucket", "memory")])
 def test_every_answer_is_one_of_the_modes_and_fits(given: tuple[str, str]):
     weights, mode = given
-    one = subject("l4-12b-qat", weights=weights, **({"cloudRun.mount.mode": mode} if weights == "bucket" else {}))
+    given_mode = {"cloudRun.mount.mode": mode} if weights == "bucket" else {}
+    one = subject("l4-12b-qat", weights=weights, **given_mode)
     faster = faster_start(one)
-    assert (faster is None) is (weights == "hub")
-    assert faster is None or isinstance(faster.mode, LoadingMode)
+    assert faster is not None
+    assert isinstance(faster.mode, LoadingMode)
+    # From the hub, Direct VPC needs Cloud NAT, whose price is named.
+    nat = f"; Cloud NAT adds ${faster.mode.nat_start_usd:.2f} per start. " in text(
+        "l4-12b-qat", weights=weights, **given_mode
+    )
+    assert (faster.mode.mode == "hub", nat) == (weights == "hub",) * 2
 
 
 def text_only(before: Subject) -> tuple[str, Mapping[str, object]]:

@@ -33,7 +33,7 @@ def test_one_row_is_the_chosen_one():
     assert {one.mode for one in loading_modes(examine(L4_26B))} == set(MODES)
 
 
-@pytest.mark.parametrize("changes", [{"weights_mode": "hub"}, {"platform": "gce"}])
+@pytest.mark.parametrize("changes", [{"weights_mode": "image"}, {"platform": "gce"}])
 def test_only_a_service_with_a_bucket_has_ways_to_choose(changes: dict[str, str]):
     assert loading_modes(examine(replace(L4_26B, **{"weights_mode": None, **changes}))) == ()  # pyright: ignore[reportArgumentType]
 

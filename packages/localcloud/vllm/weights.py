@@ -119,10 +119,14 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
     if below and not mount.readable:
         raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
     prefetch = arguments.safetensors_load_strategy == "prefetch"
-    buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
-    plain = "FUSE_PREFETCH_MB_PER_S" if prefetch else "FUSE_MB_PER_S"
-    rate = constant("FUSE_BUFFERED_MB_PER_S" if buffered else plain)
-    fetched = constant("PREFETCH_READS") if prefetch and "cache-dir" not in mount.options else 1.0
+    is_cached = "cache-dir" in mount.options
+    if is_cached:
+        rate = constant("FUSE_CACHED_MB_PER_S")
+    elif mount.options.get("enable-buffered-read") == "true":
+        rate = constant("FUSE_BUFFERED_MB_PER_S")
+    else:
+        rate = constant("FUSE_PREFETCH_MB_PER_S" if prefetch else "FUSE_MB_PER_S")
+    fetched = constant("PREFETCH_READS") if prefetch and not is_cached else 1.0
     network = network_mb_per_s / fetched
     return _folder_weights(arguments.model, below, min(rate, network))
 

@@ -897,7 +897,7 @@ EFFECTS = [
     (STACK, AGAIN, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
     (STACK, step("update", CAPACITY_TYPE, machine(), machine(), reasons=("state",)), "nothing serves until its capacity is ACTIVE", []),
     (STACK, LABELS, "updates other resources; the server keeps running", ["No requests are lost."]),
-    (RUN, REVISION, "creates a new revision", ["The old revision serves until the new one is ready, after about 6 min (planned)."]),
+    (RUN, REVISION, "creates a new revision", ["The old revision serves until the new one is ready, after about 4 min (planned)."]),
 ]  # fmt: skip
 
 
