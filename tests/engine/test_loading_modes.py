@@ -40,7 +40,8 @@ def archives(workspace):
 
 
 def test_a_streamed_service_mounts_nothing_and_answers(staged):
-    staged.configure(STACK, **{"cloudRun.mount.mode": "streamer"})
+    slow = {"cloudRun.directVpc": False, "cloudRun.compileCache": "off"}
+    staged.configure(STACK, **{"cloudRun.mount.mode": "streamer", **slow})
     staged.up(STACK)
     made, revision = template(staged)
     (container,) = made["containers"]
