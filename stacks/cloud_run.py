@@ -24,7 +24,7 @@ from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.secrets import API_KEY
-from gemma_serving.stacks.base import Context, Foundation, ServerParts, lay_foundation
+from gemma_serving.stacks.base import Context, ServerParts, lay_foundation
 from gemma_serving.stacks.deployed.kept_start import GRAPHS_VOLUME
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
@@ -50,9 +50,9 @@ def deploy(context: Context, run: CloudRunSettings) -> StackOutputs:
         project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),
         before_change=lambda: keep_runs(context),
     )
-    network = _network(context, run, foundation) if run.direct_vpc else None
-    vpc = None
-    if network is not None:
+    network, vpc = None, None
+    if run.direct_vpc:
+        network = service_network("network", context, context.names.base, run.region, foundation.options)
         vpc = DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=context.names.base)
     explain_failures(context, foundation.new_grants)
     require_staged_weights(context)
@@ -158,19 +158,19 @@ def _command(
     return container_command(), (known.apply(lambda each: start(*each)), *COMMAND, *words)
 
 
-def _network(context: Context, run: CloudRunSettings, foundation: Foundation) -> "PrivateNetwork":
-    from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few stacks need it
+def service_network(
+    name: str, context: Context, base: str, region: str, options: pulumi.ResourceOptions | None
+) -> "PrivateNetwork":
+    """Declare the network of a service. `base`: name of the network, its subnetwork and its tag at Google."""
+    from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few servers need it
 
-    return PrivateNetwork(
-        "network",
-        PrivateNetworkArgs(
-            project=context.settings.project,
-            name=context.names.base,
-            regions=[run.region],
-            ownership=context.ownership,
-            target_tag=context.names.base,
-            internet_egress=context.needs_hub,
-            allow_iap=False,
-        ),
-        foundation.options,
+    arguments = PrivateNetworkArgs(
+        project=context.settings.project,
+        name=base,
+        regions=[region],
+        ownership=context.ownership,
+        target_tag=base,
+        internet_egress=context.needs_hub,
+        allow_iap=False,
     )
+    return PrivateNetwork(name, arguments, options)

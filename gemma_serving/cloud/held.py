@@ -1,4 +1,4 @@
-"""What Google still holds of a torn-down stack: a subnetwork in which Cloud Run has not released its addresses, and its network.
+"""Resources of a torn-down stack that Google holds: a subnetwork in which Cloud Run has not released its addresses, and its network.
 
 Cloud Run releases them one to two hours after the last service is gone (docs.cloud.google.com/run/docs/configuring/vpc-direct-vpc, "Delete a
 subnet", 2026-11). Until then Google deletes neither. They cost nothing: networks and internal addresses have no price.

@@ -13,5 +13,4 @@ GATEWAY_COMPONENT: Final = "gemma-serving:index:GatewayService"
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 """Types of what serves: a request for capacity, or a service."""
-NETWORK_TYPE: Final = "gcp:compute/network:Network"
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"

@@ -85,7 +85,7 @@ _INSTANCES = _role(
 )
 _TUNNEL = _role("iap.tunnelResourceAccessor", "iap.tunnelInstances accessViaIAP")
 _ACCOUNT_ACCESS = _role("iam.serviceAccountAdmin", f"iam.serviceAccounts {_ACCESS}")
-_NETWORKS = _role(
+NETWORKS = _role(
     "compute.networkAdmin",
     "compute.networks create get delete updatePolicy",
     "compute.subnetworks create get delete use",
@@ -98,7 +98,7 @@ _FIREWALLS = _role("compute.securityAdmin", "compute.firewalls create get delete
 
 def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
     """Return the permissions for a gateway's service, network and alert. Each backend needs its own stack's permissions."""
-    return (*COMMON, _SERVICES, _NETWORKS, _LOGS, *([_ALERTS] if settings.alerts.enabled else []))
+    return (*COMMON, _SERVICES, NETWORKS, _LOGS, *([_ALERTS] if settings.alerts.enabled else []))
 
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
@@ -129,11 +129,11 @@ def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:
         yield _ACCOUNT_ACCESS
     yield from (_NODES if tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL)
     if not tpu.existing_network:
-        yield from (_IN_GATEWAY if tpu.gateway else _NETWORKS, _FIREWALLS)
+        yield from (_IN_GATEWAY if tpu.gateway else NETWORKS, _FIREWALLS)
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
     """Yield the permissions for the service and its networks."""
     yield _SERVICES
     if run.direct_vpc:
-        yield from (_NETWORKS, _FIREWALLS)
+        yield from (NETWORKS, _FIREWALLS)

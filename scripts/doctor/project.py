@@ -7,13 +7,13 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.cloud.enabled import SERVICE_USAGE, read_enabled_apis
+from gemma_serving.cloud.kinds import NETWORK, by_name
 from gemma_serving.cloud.quotas import VIEWER
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.resource_types import NETWORK_TYPE
-from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from gemma_serving.scripts.doctor.permissions import (
     CREATIONS,
+    NETWORKS,
     RolePermissions,
     permissions_of,
     permissions_of_gateway,
@@ -22,7 +22,7 @@ from gemma_serving.stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be enabled first, because the provider calls them before the stack can enable others."""
-_NETWORKS: Final = "NETWORKS"
+_QUOTA: Final = "NETWORKS"
 _QUOTAS: Final = "https://console.cloud.google.com/iam-admin/quotas"
 _MANAGER: Final = "cloudresourcemanager"
 _POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
@@ -42,11 +42,11 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of a project. Each sends one request."""
     yield checkup.calling("APIs", SERVICE_USAGE, VIEWER, partial(_apis, checkup))
     gateway = checkup.gateway
-    for needed in permissions_of_gateway(gateway) if gateway else permissions_of(checkup.settings):
+    permissions = permissions_of_gateway(gateway) if gateway else permissions_of(checkup.settings)
+    for needed in permissions:
         name = f"permissions of {needed.role.removeprefix('roles/')}"
         yield checkup.calling(name, _MANAGER, needed.role, partial(_permissions, checkup, needed))
-    settings = checkup.settings
-    if settings is not None and _has_own_network(settings):
+    if gateway is None and NETWORKS in permissions:
         yield checkup.calling("quota of networks", "compute", "roles/compute.viewer", partial(_networks, checkup))
     yield checkup.calling("keys of service accounts", _MANAGER, _POLICY_VIEWER, partial(_keys, checkup))
     for constraint in _constraints(checkup):
@@ -55,24 +55,18 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         )
 
 
-def _has_own_network(settings: Settings) -> bool:
-    if settings.service is not None:
-        return settings.service.direct_vpc is True
-    return settings.tpu is not None and settings.tpu.existing_network is None and settings.tpu.gateway is None
-
-
 def _networks(checkup: Checkup) -> Iterator[Diagnosis]:
     """Yield whether the project can have another network: a stack creates one. That of a deployed stack is in use already."""
     quotas = as_sequence(checkup.google.get("compute", f"compute/v1/projects/{checkup.project}").get("quotas"))
-    quota = next((as_mapping(each) for each in quotas if as_mapping(each).get("metric") == _NETWORKS), None)
+    quota = next((as_mapping(each) for each in quotas if as_mapping(each).get("metric") == _QUOTA), None)
     if quota is None:
         yield unknown("Google's response has no quota of networks", f"{_QUOTAS}?project={checkup.project}")
         return
-    limit, used = (float(str(quota.get(key))) for key in ("limit", "usage"))
-    is_deployed = any(each.get("type") == NETWORK_TYPE for each in checkup.state.resources)
+    limit, used = float(str(quota.get("limit"))), float(str(quota.get("usage")))
+    is_deployed = any(each.get("type") == by_name(NETWORK).type_ for each in checkup.state.resources)
     detail = f"{limit:g} networks, {used:g} in use, {0 if is_deployed else 1} needed"
     is_enough = is_deployed or used < limit
-    yield ok(detail) if is_enough else missing(detail, f"request {_NETWORKS} at {_QUOTAS}?project={checkup.project}")
+    yield ok(detail) if is_enough else missing(detail, f"request {_QUOTA} at {_QUOTAS}?project={checkup.project}")
 
 
 def _apis(checkup: Checkup) -> Iterator[Diagnosis]:

@@ -184,7 +184,8 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> str | None:
     from gemma_serving.scripts.plan.api import StackFile, write_stack
 
     found = _solved(options)
-    revision, is_hidden = _revision(options.model if options.config else found.served.checkpoint.id, options)
+    model = options.model if options.config else found.served.checkpoint.id
+    revision, is_hidden = _revision(model, options)
     file = StackFile(
         name=options.name,
         solution=found,

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 
 from gemma_serving.scripts.cli.options import Option
 
-_HOUR_MINUTES: Final = 60
 NONE: Final = "none"
 """The value of `--set` that unsets a field."""
 

@@ -21,7 +21,7 @@ _STORED_KEYS: Final = ("type", "urn", "inputs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldNetwork:
-    """What Google held of a deleted stack at the end of its last teardown in this folder."""
+    """The network of a deleted stack that Google held at the end of its last teardown in this folder."""
 
     names: frozenset[str] = frozenset()
     """Full names of the network and its subnetworks."""

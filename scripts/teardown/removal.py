@@ -163,7 +163,8 @@ class Teardown:
             why = f"Could not check whether Google holds the network: {error}"
             self.warnings += [why] if why not in self.warnings else []
             return {}
-        now, stacks = GOOGLE_CLOCK.now(), {item.owner.stack for item in left if item.name in held}
+        now = GOOGLE_CLOCK.now()
+        stacks = {item.owner.stack for item in left if item.name in held}
         if held and self.held_until is None:
             seen = {item.owner.stack for search in self.searches for item in search.found if item.kind == SERVICE}
             ends = [
@@ -268,7 +269,7 @@ class Teardown:
 
     @property
     def _recorded(self) -> Mapping[str, unfinished_teardown.HeldNetwork]:
-        """What Google held of these stacks after the last teardown of this folder."""
+        """The networks of these stacks that Google held after the last teardown of this folder."""
         return unfinished_teardown.held_networks(self.options.stack)
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pulumi
 from pulumi.errors import InputPropertiesError
@@ -40,9 +40,6 @@ from gemma_serving.stacks.package.inputs import (
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, file_changes
 
-if TYPE_CHECKING:
-    from gemma_serving.components.private_network import PrivateNetwork
-
 _OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
 """Settings whose defaults need resources that only a stack declares."""
 _BUCKET: Final = "name-of-the-bucket"
@@ -62,31 +59,14 @@ def cloud_run_server(
     if given.network is not None and given.subnetwork is not None:
         vpc = DirectVpc(network=given.network, subnetwork=given.subnetwork, tag=given.service_name)
     elif run.direct_vpc:
-        network = _network(name, given, run.region, opts)
+        of_network = pulumi.ResourceOptions.merge(opts, None)
+        of_network.aliases = None  # those of the service
+        network = cloud_run.service_network(f"{name}-network", context, given.service_name, run.region, of_network)
         vpc = DirectVpc(network=network.network, subnetwork=network.subnetwork_name, tag=given.service_name)
         opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=network.ready))
     made = cloud_run.service_arguments(context, run, _parts(context, given), vpc)
     made = replace(made, service_name=given.service_name, server=_with_bucket(made.server, given))
     return CloudRunGpuService(name, made, opts), context.plan
-
-
-def _network(
-    name: str, given: CloudRunServerInputs, region: str, opts: pulumi.ResourceOptions | None
-) -> "PrivateNetwork":
-    """Declare the network of a service without Cloud NAT: the default needs none, and with it the hub is out of reach."""
-    from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few servers need it
-
-    arguments = PrivateNetworkArgs(
-        project=given.project,
-        name=given.service_name,
-        regions=[region],
-        target_tag=given.service_name,
-        internet_egress=False,
-        allow_iap=False,
-    )
-    own = pulumi.ResourceOptions.merge(opts, None)
-    own.aliases = None  # those of the service
-    return PrivateNetwork(f"{name}-network", arguments, own)
 
 
 def tpu_server(

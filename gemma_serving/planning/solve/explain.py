@@ -114,7 +114,7 @@ def _startup(subject: Subject) -> Iterator[str]:
     width = max(len(one.name) for one in limits)
     yield f"{'seconds':<{width}}   from     to  takes  limit   best  x best"
     for one in limits:
-        limit, best = ("-" if shown is None else f"{shown:.1f}" for shown in (one.limit_s, one.best_s))
+        limit, best = _seconds(one.limit_s), _seconds(one.best_s)
         times = f"{one.takes_s / one.best_s:.1f}" if one.best_s else "-"
         spans = f"{one.begins_s:6.1f} {one.ends_s:6.1f} {one.takes_s:6.1f}"
         yield f"{one.name:<{width}} {spans} {limit:>6} {best:>6} {times:>7}"
@@ -133,6 +133,10 @@ def _startup(subject: Subject) -> Iterator[str]:
     ):
         if seconds is not None:
             yield f"{name:<42} {seconds:8.1f} s"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _sources(subject: Subject, startup: StartupPlan, one: StageLimit) -> Iterator[str]:

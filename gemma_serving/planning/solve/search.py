@@ -80,12 +80,6 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
 Rank: TypeAlias = tuple[float, ...]
 
 
-def rank(goal: Goal, solution: "Solution", usd: float, usd_per_million_tokens: float, *, starts: float = 0.0) -> Rank:
-    """Return the order of a deployment by a goal, the best lowest: warnings, money, cold starts, whether no public log shows it running, time of a request."""
-    first = {"cost": (), "latency": (solution.request_s,), "throughput": (usd_per_million_tokens,)}[goal]
-    return (len(solution.warnings), *first, round(usd, 2), starts, not solution.is_recorded, solution.request_s)
-
-
 class Solution(Struct, frozen=True, kw_only=True):
     """A deployment that meets the limits, with every chosen setting."""
 
@@ -152,8 +146,9 @@ class Solution(Struct, frozen=True, kw_only=True):
         return name if name not in DEFAULT_IMAGES.values() else None
 
     def rank(self, goal: Goal) -> Rank:
-        """Return the order of solutions by a goal, the lowest first."""
-        return rank(goal, self, self.usd_per_hour, self.usd_per_million_tokens)
+        """Return the order of solutions by a goal, the best lowest: warnings, money, whether no public log shows it running, time of a request."""
+        first = {"cost": (), "latency": (self.request_s,), "throughput": (self.usd_per_million_tokens,)}[goal]
+        return (len(self.warnings), *first, round(self.usd_per_hour, 2), not self.is_recorded, self.request_s)
 
 
 Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))

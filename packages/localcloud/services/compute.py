@@ -224,7 +224,7 @@ class _Subnetworks(ComputeCollection):
 
 
 class _Addresses(ComputeCollection):
-    """The ranges that Cloud Run reserves, read-only: nobody can release them (assumed), and the local cloud has no other addresses."""
+    """The ranges that Cloud Run reserves, read-only: no call releases them (assumed), and the local cloud has no other addresses."""
 
     prefix = networks.ADDRESSES
     lacks = frozenset({"insert", "patch", "update", "delete"})

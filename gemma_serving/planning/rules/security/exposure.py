@@ -131,9 +131,8 @@ def _opens(argument: ServerArgument) -> str:
 
 @rule("SEC08")
 def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
-    deployment = subject.resolved.deployment
-    cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.compile_cache", "off")
-    resolved = subject.resolved
+    resolved, deployment = subject.resolved, subject.resolved.deployment
+    cache = ("tpu.compile_cache", "machine") if resolved.is_tpu else ("cloud_run.compile_cache", "off")
     value = deployment.tpu.compile_cache if resolved.is_tpu else resolved.service.compile_cache
     if deployment.bucket.existing is None or value != "bucket":
         return None
