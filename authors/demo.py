@@ -342,6 +342,8 @@ def _teardown(output: str) -> str:
     report = _json(output)
     if report.get("clean") is not True:
         raise StepError(f"Resources leaked: {report}")
+    if report.get("held"):
+        return "no leaked resources; Google holds the network for up to two hours, $0"
     return "state empty, no leaked resources"
 
 
