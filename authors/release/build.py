@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -30,11 +31,19 @@ _LIMIT_S: Final = 600
 _NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
 
 
-def _not_packed(folder: str, names: list[str]) -> set[str]:
-    """Return the names in a folder that its distribution does not need."""
-    is_root = "gemma_serving" in names and "packages" in names
-    others = set(names).difference(_PRODUCT) if is_root else set[str]()
-    return others | _NO_SOURCES(folder, names)
+def _copied(package: Path, target: Path) -> Path:
+    """Copy what a distribution has, of the root only the product and the files of its build's table. Return the copy."""
+    table = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["tool"].get("hatch")
+    if table is None:
+        return shutil.copytree(package, target, ignore=_NO_SOURCES)
+    target.mkdir()
+    for name in (*_PRODUCT, *table["build"]["targets"]["wheel"]["force-include"]):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (package / name).is_dir():
+            shutil.copytree(package / name, target / name, ignore=_NO_SOURCES)
+        else:
+            shutil.copy2(package / name, target / name)
+    return target
 
 
 def build(out: Path) -> Sequence[Path]:
@@ -69,7 +78,7 @@ def build_distribution(package: Path, out: Path) -> None:
     """
     date = source_date()
     with tempfile.TemporaryDirectory(prefix="distribution-") as base:
-        sources = shutil.copytree(package, Path(base) / package.name, ignore=_not_packed)
+        sources = _copied(package, Path(base) / package.name)
         _write_addresses(sources)
         made = Path(base) / "made"
         uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-config", "--no-create-gitignore"]

@@ -15,9 +15,11 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
-"""Folder of `gemma_serving`, with the examples and the images that a wheel has, too."""
+"""Folder of `gemma_serving`."""
 CHECKOUT: Final = PACKAGE.parent if (PACKAGE.parent / "Pulumi.yaml").is_file() else None
 """Root of the checkout; None in an installation."""
+ROOT: Final = CHECKOUT or PACKAGE
+"""Folder of the product's files, by their names in the checkout, such as `docs/tasks.md`. pyproject.toml says which a wheel has."""
 
 _RUN: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 """Runs a module with the product's folder as the last place of imports, because a checkout is not installed."""

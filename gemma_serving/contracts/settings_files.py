@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gemma_serving.contracts.installation import CHECKOUT, PACKAGE
+from gemma_serving.contracts.installation import CHECKOUT, ROOT
 from gemma_serving.contracts.spelling import did_you_mean
 
 _OF_STACK: Final = re.compile(r"Pulumi\.\w[\w.-]*\.yaml", re.ASCII)
 """Files of stacks. Printed commands have their names, so a name that no stack can have, such as `$(id)`, is left out."""
-EXAMPLES: Final = PACKAGE / "examples"
-"""Folder of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
-
+_EXAMPLES: Final = (ROOT / "examples" / "stacks", ROOT)
+"""Folders of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
 
 MOST_BYTES: Final = 2**20
 """Maximum size of a settings file. A parser of YAML takes about a second for it."""
@@ -31,7 +30,7 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 def shipped_files(folder: Path) -> Sequence[Path]:
     """Return the settings files in a project's folder, of a checkout with the examples, sorted by file name."""
-    places = (EXAMPLES, folder) if folder == CHECKOUT else (folder,)
+    places = _EXAMPLES if folder == CHECKOUT else (folder,)
     found = {path.name: path for place in places for path in _files_of_stacks(place)}
     return [found[name] for name in sorted(found)]
 
@@ -39,7 +38,7 @@ def shipped_files(folder: Path) -> Sequence[Path]:
 def settings_file(stack: str, folder: Path) -> Path:
     """Return the settings file of a stack, or of the example with that name if the project's folder has none."""
     name = f"Pulumi.{stack}.yaml"
-    return next((place / name for place in (folder, EXAMPLES) if (place / name).is_file()), folder / name)
+    return next((place / name for place in (folder, *_EXAMPLES) if (place / name).is_file()), folder / name)
 
 
 def stacks_in(folder: Path) -> Sequence[str]:

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 
+from gemma_serving.contracts.installation import ROOT
 from gemma_serving.planning.data.tables import Table
 
-_FOLDER: Final = Path(__file__).with_name("pages")
-"""Links to the pages, which the wheel has as files."""
 PAGES: Final = {
     "runbook": "docs/recovery.md",
     "tasks": "docs/tasks.md",
@@ -36,4 +35,4 @@ def add_pages(server: MCPServer[Any]) -> None:
 def _add_page(server: MCPServer[Any], name: str, file: str) -> None:
     @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=file)
     def page() -> str:
-        return (_FOLDER / Path(file).name).read_text(encoding="utf-8")
+        return (ROOT / file).read_text(encoding="utf-8")

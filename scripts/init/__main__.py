@@ -22,18 +22,23 @@ from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.installation import DISTRIBUTIONS, no_project, own_project, own_wheels
+from gemma_serving.contracts.installation import DISTRIBUTIONS, ROOT, no_project, own_project, own_wheels
 from gemma_serving.scripts.cli.command import Command, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import Option
 from gemma_serving.scripts.cli.prompts import answered
 from gemma_serving.scripts.new.api import NewOptions, write_settings
 
 _GITHUB: Final = Path(__file__).with_name("github")
-"""Workflows with their scripts, most of them links to those of the repository."""
-_SCRIPTS: Final = re.compile(r"scripts/\w+/(?=ci_)")
-"""Folders of the repository with what the workflows run."""
-_LOCKS: Final = Path(__file__).with_name("locks")
-"""Locks of the extras that a folder has, links to those of the repository."""
+"""Files for `.github` that differ from the repository's: they install wheels."""
+_OF_REPOSITORY: Final = (
+    *(f"workflows/{name}.yml" for name in ("deploy", "drift", "guard", "preview", "teardown")),
+    *("setup/accounts.sh", "setup/claims.py", "setup/repository.sh"),
+)
+"""Files of the repository's `.github` that a folder has, too."""
+_PROGRAMS: Final = ("scripts/preview/ci_plan.sh", "scripts/preview/ci_preview.sh", "scripts/teardown/ci_teardown.sh")
+"""What the workflows run. A folder has them in `.github/scripts`."""
+_LOCKS: Final = ("requirements.txt", "packages/localcloud/requirements.txt")
+"""Locks of the extras that a folder has."""
 _LOCKED: Final = re.compile(r"^([\w.-]+)==(?:.+\\\n)+.+\n", re.MULTILINE)
 """A package of a lock with its hashes."""
 _WHEELS: Final = "wheels"
@@ -144,7 +149,7 @@ def _packages() -> Mapping[str, bytes]:
         f"./{name} --hash=sha256:{hashlib.sha256(wheel).hexdigest()}\n" for name, wheel in files.items()
     )
     lines = [product.replace(".whl ", ".whl[deploy,localcloud] "), *others]
-    texts = [path.read_text(encoding="utf-8") for path in sorted(_LOCKS.iterdir())]
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in _LOCKS]
     locked = {entry[1]: entry[0] for text in texts for entry in _LOCKED.finditer(text)}
     return {**files, _LOCK: "".join([*lines, *(locked[name] for name in sorted(locked))]).encode()}
 
@@ -152,9 +157,17 @@ def _packages() -> Mapping[str, bytes]:
 def _workflows() -> Sequence[str]:
     """Write the workflows with their scripts, and return the names of the files."""
     github = Path(".github")
-    shutil.copytree(_GITHUB, github, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(_GITHUB, github)
+    copied = {f".github/{name}": github / name for name in _OF_REPOSITORY}
+    programs = {name: github / "scripts" / Path(name).name for name in _PROGRAMS}
+    for source, target in {**copied, **programs}.items():
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / source, target)
     for path in (github / "workflows").iterdir():
-        path.write_text(_SCRIPTS.sub(".github/scripts/", path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        for name, program in programs.items():
+            text = text.replace(name, program.as_posix())
+        path.write_text(text, encoding="utf-8")
     return [path.as_posix() for path in sorted(github.rglob("*")) if path.is_file()]
 
 

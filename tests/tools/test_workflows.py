@@ -16,6 +16,7 @@ import yaml
 
 from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess
 from gemma_serving.scripts.doctor import permissions
+from gemma_serving.scripts.init import __main__ as init
 from gemma_serving.stacks.tpu import PROJECT_ROLES, tunnel_roles
 from localcloud.tests.server import gcloud_commands
 from localcloud.world.conditions import MODIFIED_ROLES
@@ -618,8 +619,9 @@ def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_own
 
 def test_the_rules_of_a_folder_of_its_own_require_the_checks_of_a_pull_request_there():
     (checks,) = [rule for rule in rules_of_main(2, is_clone=False)["rules"] if rule["type"] == "required_status_checks"]
-    folder = Path(__file__).parents[2] / "scripts" / "init" / "github" / "workflows"
-    flows = {path.name: yaml.safe_load(path.read_text()) for path in folder.glob("*.yml")}
+    same = [ROOT / ".github" / name for name in init._OF_REPOSITORY if name.startswith("workflows/")]
+    own = init._GITHUB.glob("workflows/*.yml")
+    flows = {path.name: yaml.safe_load(path.read_text()) for path in (*same, *own)}
     reported = set()
     for flow in flows.values():
         if "pull_request" in flow[True]:

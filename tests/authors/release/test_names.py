@@ -26,8 +26,8 @@ BARE = re.compile(rf"(?<![\w./@-])(?:{'|'.join(NAMES)})(?=[\[=<>~\s'\"]|$)")
 OURS = re.compile("|".join(installation.DISTRIBUTIONS))
 LOCKED = {
     name: version
-    for lock in sorted(init._LOCKS.iterdir())
-    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE)
+    for lock in init._LOCKS
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / lock).read_text(), re.MULTILINE)
 }
 
 
@@ -120,15 +120,14 @@ def run(tmp_path, index, monkeypatch):
         file = f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
         (tmp_path / file).write_bytes(wheel(name, VERSION, requires))
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "locks").mkdir()
     monkeypatch.setattr(installation, "CHECKOUT", None)
     monkeypatch.setattr(installation, "_installed_from", lambda: tmp_path)
     lines = [*required("plan.in"), *extras]
     needed = {re.split(r"[=<>]", line.removeprefix("Requires-Dist: "))[0].replace("_", "-") for line in lines}
     hashes = {name: hashlib.sha256(wheel(name, LOCKED[name])).hexdigest() for name in needed & {*LOCKED}}
     lock = [f"{name}=={LOCKED[name]} \\\n    --hash=sha256:{digest}\n" for name, digest in hashes.items()]
-    (tmp_path / "locks" / "lock.txt").write_text("".join(lock))
-    monkeypatch.setattr(init, "_LOCKS", tmp_path / "locks")  # with the hashes of this index
+    (tmp_path / "lock.txt").write_text("".join(lock))
+    monkeypatch.setattr(init, "_LOCKS", [tmp_path / "lock.txt"])  # with the hashes of this index
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements.txt").write_text(init._TEXTS["requirements.txt"])
     init._write(init._packages())

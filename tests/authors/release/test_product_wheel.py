@@ -2,9 +2,9 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def installed(dist, tmp_path_factory):
     return run
 
 
-def test_it_has_every_file_of_the_product_and_the_examples(dist):
+def test_it_has_every_file_of_the_product_and_of_the_table(dist):
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         names = {name for name in packed.namelist() if ".dist-info/" not in name}
@@ -63,11 +63,12 @@ def test_it_has_every_file_of_the_product_and_the_examples(dist):
     ).stdout.split()
     wanted = {f"gemma_serving/{name}" if name.partition("/")[0] in rooms else name for name in files}
     links = {f"gemma_serving/{room}" for room in rooms}
-    of_the_repository = {name for name in wanted if re.fullmatch(r"gemma_serving/scripts/\w+/ci_\w+\.sh", name)}
     plugin = {f"gemma_serving/components/{name}" for name in ("PulumiPlugin.yaml", "requirements.txt")}
-    assert names == wanted - links - of_the_repository - plugin
-    shipped = {path.name for place in (ROOT, ROOT / "examples/stacks") for path in place.glob("Pulumi.*.yaml")}
-    assert {Path(name).name for name in names if name.startswith("gemma_serving/examples/")} == shipped
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    outside = subprocess.run(
+        ["git", "ls-files", *table["force-include"]], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert names == {*(wanted - links - plugin), *(f"gemma_serving/{name}" for name in outside)}
 
 
 @pytest.mark.parametrize(

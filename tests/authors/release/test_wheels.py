@@ -2,7 +2,9 @@
 
 import re
 import shutil
+import subprocess
 import tarfile
+import tomllib
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -12,6 +14,8 @@ from packaging.requirements import Requirement
 
 from authors.release import version
 from authors.release.build import build_distribution
+from gemma_serving.scripts.agent.pages import PAGES
+from gemma_serving.scripts.init import __main__ as init
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = [ROOT / "packages" / name for name in ("gcp-tpu", "loadtest", "localcloud")]
@@ -49,6 +53,19 @@ def metadata_of(wheel):
     with zipfile.ZipFile(wheel) as packed:
         (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
         return HeaderParser().parsestr(packed.read(name).decode())
+
+
+def test_the_product_s_wheel_has_each_stack_page_and_workflow_that_the_product_reads():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    table = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert table == {name: f"gemma_serving/{name}" for name in table}
+    assert all((ROOT / name).exists() for name in table)
+    listed = subprocess.run(
+        ["git", "ls-files", "Pulumi.*.yaml", "examples/stacks"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    pages = [name for name in PAGES.values() if name.startswith("docs/")]
+    read = [*listed, *pages, *init._LOCKS, *(f".github/{name}" for name in init._OF_REPOSITORY)]
+    assert [name for name in read if not {name, str(Path(name).parent)} & {*table}] == []
 
 
 @pytest.mark.long

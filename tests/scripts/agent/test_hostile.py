@@ -270,8 +270,9 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
 
 
 def test_no_secret_is_in_a_page_or_its_errors(bench_of, audit, monkeypatch, tmp_path):
-    (tmp_path / "tasks.md").write_text(f"# Tasks {CANARY}\n")
-    monkeypatch.setattr("gemma_serving.scripts.agent.pages._FOLDER", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tasks.md").write_text(f"# Tasks {CANARY}\n")
+    monkeypatch.setattr("gemma_serving.scripts.agent.pages.ROOT", tmp_path)
 
     async def read():
         async with Client(build(bench_of(), audit)) as client:

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -40,10 +39,6 @@ def init(monkeypatch, tmp_path, capsys, dist):
     """Run the command in an empty folder, installed from a folder of wheels; returns exit code, stdout and stderr."""
     monkeypatch.setattr(installation, "CHECKOUT", None)
     monkeypatch.setattr(installation, "_installed_from", lambda: dist)
-    github = shutil.copytree(command._GITHUB, dist / "github")
-    (github / "setup" / "__pycache__").mkdir(exist_ok=True)
-    (github / "setup" / "__pycache__" / "claims.cpython-311.pyc").touch()
-    monkeypatch.setattr(command, "_GITHUB", github)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
@@ -191,7 +186,6 @@ def test_an_upgrade_writes_the_wheels_and_the_lock_again_and_nothing_else(init, 
 def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
     code, out, _ = init("chat", "--like", "l4-qat", "--ci")
     assert (code, named_in(out)) == (0, files_in(tmp_path))
-    assert not [name for name in files_in(tmp_path) if "__pycache__" in name]
     workflows = {path.stem: path.read_text() for path in (tmp_path / ".github" / "workflows").iterdir()}
     assert workflows.keys() == {"deploy", "drift", "guard", "preview", "set-up", "teardown"}
     promised = {re.sub(r" [A-Z\[].*", "", line) for line in PROMISED.read_text().splitlines()}

@@ -1,1 +1,0 @@
-../../../preview/ci_preview.sh

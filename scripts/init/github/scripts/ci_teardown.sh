@@ -1,1 +1,0 @@
-../../../teardown/ci_teardown.sh

@@ -1,1 +1,0 @@
-../../../../.github/setup/accounts.sh

@@ -1,1 +1,0 @@
-../../../../.github/setup/claims.py

@@ -1,1 +1,0 @@
-../../../../.github/setup/repository.sh
