@@ -37,7 +37,7 @@ demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 
 # Tests wait for processes and servers half of their time, so a few cores run twice as many workers.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))')
-PYTEST = .venv/bin/python -m pytest -c pyproject.toml --workers $(WORKERS)
+PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS)
 
 # The product's suite, with one full lifecycle of each target. `make test TESTS=tests/planning` runs fewer tests.
 # BUDGET is the cost, in fixed loops, above which the suite fails; .ci/run sets it.

@@ -9,7 +9,7 @@ import sys
 
 from hypothesis import settings
 
-pytest_plugins = ["pytester", "tests.engine.warm", "tests.suite", "tests.workers"]
+pytest_plugins = ["pytester", "tests.engine.warm", "tests.suite"]
 
 # A property's example may take long on a busy machine without affecting its result.
 # Before a commit and in continuous integration the examples are always the same, so a failure belongs to the change. New ones run at night.

@@ -3,14 +3,12 @@
 import gc
 import itertools
 import json
-import os
 import random
 import re
 import resource
 import statistics
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,7 @@ COSTS = Path(__file__).with_name("costs.json")
 """Cost of each file when it was last recorded: `loops`, multiples of the fixed loop, and `wall_s`. Files below one loop are left out."""
 SHOWN_FILES = 10
 _CPU_S = "cpu_s"
-_CPU: Counter[str] = Counter()
-_WALL: Counter[str] = Counter()
-_LOOP_S: list[float] = []
-"""CPU seconds of the fixed loop, measured while the tests run: other load slows the loop and the tests alike."""
 _REPORTS_PER_LOOP = 400
-_REPORTS = itertools.count()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -145,17 +138,14 @@ class _Meter:
     """Measures the CPU seconds of this process since the last report."""
 
     def __init__(self):
-        self.process_id, self._last_s = os.getpid(), cpu_s()
+        self._last_s = cpu_s()
 
     def take_s(self):
-        now_s = cpu_s()
-        last_s = self._last_s if os.getpid() == self.process_id else 0.0  # a fork begins at 0
-        self.process_id, self._last_s = os.getpid(), now_s
-        return now_s - last_s
+        last_s, self._last_s = self._last_s, cpu_s()
+        return self._last_s - last_s
 
 
 _METER = _Meter()
-_FIRST_PROCESS = os.getpid()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -167,16 +157,10 @@ def pytest_runtest_makereport():
     return report
 
 
-def pytest_runtest_logreport(report):
-    """Sum by file, in the process that prints the summary."""
-    if os.getpid() != _FIRST_PROCESS:
-        return
-    _CPU[_file(report.nodeid)] += dict(report.user_properties).get(_CPU_S, 0.0)
-    of_subtest = isinstance(report, pytest.SubtestReport)  # its time is part of its test's
-    _WALL[_file(report.nodeid)] += 0.0 if of_subtest else report.duration
-    if next(_REPORTS) % _REPORTS_PER_LOOP == 0:
-        _LOOP_S.append(loop_s())
-        _METER.take_s()
+def pytest_configure(config):
+    """Sum the cost in the process that prints the summary: a worker of xdist has a `workerinput`."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Cost(config), "cost")
 
 
 def recorded_costs():
@@ -191,58 +175,58 @@ def growth(costs, recorded):
     return [(by, name, before.get(name, 0)) for by, name in sorted(grown, reverse=True)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
+class _Cost:
     """Cost of the suite: CPU seconds, and fixed loops in all and by file."""
 
-    cpu_s: float
-    whole: float
-    files: dict[str, float]
+    def __init__(self, config):
+        self.config, self.budget = config, config.getoption("--budget")
+        self.cpu, self.wall = Counter(), Counter()
+        self.loops_s = []
+        """CPU seconds of the fixed loop, measured while the tests run: other load slows the loop and the tests alike."""
+        self.reports = itertools.count()
+        self.whole_s, self.loops, self.files = 0.0, 0.0, {}
 
+    def pytest_runtest_logreport(self, report):
+        """Sum by file."""
+        file, of_subtest = _file(report.nodeid), isinstance(report, pytest.SubtestReport)
+        self.cpu[file] += dict(report.user_properties).get(_CPU_S, 0.0)
+        self.wall[file] += 0.0 if of_subtest else report.duration  # a subtest's time is part of its test's
+        if next(self.reports) % _REPORTS_PER_LOOP == 0:
+            self.loops_s.append(loop_s())
+            _METER.take_s()
 
-_COST = pytest.StashKey[Cost]()
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session):
+        """Fail beyond the budget, when all workers have ended; write the record if that is requested."""
+        each_s, self.whole_s = statistics.median(self.loops_s or [loop_s()]), cpu_s()
+        self.loops, self.files = self.whole_s / each_s, {name: file_s / each_s for name, file_s in self.cpu.items()}
+        if self.is_beyond_budget() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.config.getoption("--record-cost"):
+            rows = {
+                name: {"loops": round(loops, 1), "wall_s": round(self.wall[name], 1)}
+                for name, loops in sorted(self.files.items())
+                if round(loops) >= 1
+            }
+            COSTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
-
-def _measured():
-    each_s, spent_s = statistics.median(_LOOP_S or [loop_s()]), cpu_s()
-    files = {name: file_s / each_s for name, file_s in _CPU.items()}
-    return Cost(cpu_s=spent_s, whole=spent_s / each_s, files=files)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session):
-    """Fail beyond the budget; write the record if that is requested."""
-    if os.getpid() != _FIRST_PROCESS:
-        return
-    cost = session.config.stash[_COST] = _measured()
-    budget = session.config.getoption("--budget")
-    if budget is not None and cost.whole > budget and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if session.config.getoption("--record-cost"):
-        rows = {
-            name: {"loops": round(loops, 1), "wall_s": round(_WALL[name], 1)}
-            for name, loops in sorted(cost.files.items())
-            if round(loops) >= 1
-        }
-        COSTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """Print the files that took longest and the whole cost, and beyond the budget the files that grew."""
-    cost = config.stash[_COST]
-    terminalreporter.section("cost")
-    for name, wall_s in _WALL.most_common(SHOWN_FILES):
-        terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}")
-    terminalreporter.write_line(
-        f"{cost.cpu_s / 60:.1f} CPU minutes, {cost.whole:,.0f} times a fixed loop; processes that no test waited for are not counted"
-    )
-    budget = config.getoption("--budget")
-    if budget is not None and cost.whole > budget:
+    def pytest_terminal_summary(self, terminalreporter):
+        """Print the files that took longest and the whole cost, and beyond the budget the files that grew."""
+        terminalreporter.section("cost")
+        for name, wall_s in self.wall.most_common(SHOWN_FILES):
+            terminalreporter.write_line(f"{wall_s:7.1f} s {self.cpu[name]:7.1f} CPU s  {name}")
         terminalreporter.write_line(
-            f"The suite costs {cost.whole:,.0f} fixed loops; the budget is {budget:,}. Files that grew:"
+            f"{self.whole_s / 60:.1f} CPU minutes, {self.loops:,.0f} times a fixed loop; processes that no test waited for are not counted"
         )
-        for by, name, before in growth(cost.files, recorded_costs())[:SHOWN_FILES]:
-            terminalreporter.write_line(f"{by:+7.0f} loops, {before:.0f} recorded  {name}")
+        if self.is_beyond_budget():
+            terminalreporter.write_line(
+                f"The suite costs {self.loops:,.0f} fixed loops; the budget is {self.budget:,}. Files that grew:"
+            )
+            for by, name, before in growth(self.files, recorded_costs())[:SHOWN_FILES]:
+                terminalreporter.write_line(f"{by:+7.0f} loops, {before:.0f} recorded  {name}")
+
+    def is_beyond_budget(self):
+        return self.budget is not None and self.loops > self.budget
 
 
 def _file(nodeid):

@@ -53,7 +53,7 @@ COMPONENTS = {
     TpuQueuedResource: dataclasses.replace(CAPACITY, weights=WEIGHTS, parts=[WEIGHTS]),
 }
 CLASSES = [
-    *{type(args) for args in COMPONENTS.values()},
+    *dict.fromkeys(type(args) for args in COMPONENTS.values()),
     VllmServer,
     CloudRunSettings,
     TpuSettings,

@@ -55,7 +55,7 @@ def run_program(path, declare, monkeypatch, tmp_path):
     return declare(lambda: runpy.run_path(str(program)) and exported["service"])
 
 
-@pytest.mark.parametrize("name", FILES.keys() - {SLOW})
+@pytest.mark.parametrize("name", sorted(FILES.keys() - {SLOW}))
 def test_the_program_takes_the_settings_of_each_shipped_stack(declare, monkeypatch, tmp_path, name):
     recorder, service = run_program(FILES[name], declare, monkeypatch, tmp_path)
     stack = name.removeprefix("Pulumi.").removesuffix(".yaml")

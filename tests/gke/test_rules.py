@@ -35,7 +35,7 @@ def test_only_a_built_image_and_a_long_start_block_a_shipped_stack(stack):
     assert blocking == ({"GKE03"} if stack in BUILT else set()) | ({"GKE07"} if stack == TOO_SLOW else set())
 
 
-@pytest.mark.parametrize("stack", BUILT)
+@pytest.mark.parametrize("stack", sorted(BUILT))
 def test_a_built_stack_is_served_from_a_given_digest_with_a_fixed_number(stack):
     options = GkeOptions(replicas=(2, 2), image=f"us-docker.pkg.dev/p/r/i@sha256:{'c' * 64}")
     assert not [one for one in found_in(stack, options).values() if one.severity == "block"]

@@ -1,4 +1,4 @@
-"""How the suite is divided: nothing is lost between its parts, and a long file runs whole."""
+"""How the suite is divided: nothing is lost between its parts or with a worker, and a long file runs whole."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +9,7 @@ from tests.suite import growth, longest_first, part_of, shuffled
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
-
-PLAIN = "def test_plain(): pass\n"
-MIXED = "import pytest\n\ndef test_first(): pass\n\n@pytest.mark.long\ndef test_second(): pass\n"
-LAW = "import pytest\n\n@pytest.mark.law\ndef test_law(): pass\n"
+PLUGINS = ("-p", "tests.suite", "-p", "xdist.plugin", "-p", "no:cacheprovider")
 
 
 def test_the_parts_together_are_all_files_and_none_is_in_two():
@@ -57,43 +54,35 @@ def test_beyond_the_budget_the_files_that_grew_are_named():
     assert growth({"a.py": 30, "b.py": 80, "new.py": 5}, recorded) == [(20, "a.py", 10), (5, "new.py", 0)]
 
 
-PLUGINS = ("-p", "tests.suite", "-p", "tests.workers", "-p", "no:cacheprovider")
-
-
-def lean(monkeypatch):
-    """Let the tests that a test starts find the suite, and spare them the import of each installed plugin."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-
-
 @pytest.fixture
 def suite(pytester, monkeypatch):
-    lean(monkeypatch)
-    pytester.makepyfile(test_plain=PLAIN, test_mixed=MIXED, test_law=LAW)
+    """Run the suite over files in which one test is long and one is a law, without the import of each installed plugin."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    mixed = "import pytest\n\ndef test_first(): pass\n\n@pytest.mark.long\ndef test_second(): pass\n"
+    law = "import pytest\n\n@pytest.mark.law\ndef test_law(): pass\n"
+    pytester.makepyfile(test_plain="def test_plain(): pass\n", test_mixed=mixed, test_law=law)
     pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
+    return lambda *options: pytester.runpytest_subprocess(*PLUGINS, "-v", *options)
 
-    def passed(*options):
-        done = pytester.runpytest_subprocess(*PLUGINS, "-v", *options)
-        return sorted(line.split("::")[1].split()[0] for line in done.outlines if "PASSED" in line)
 
-    return passed
+def passed(done):
+    return sorted(line.split("::")[1].split()[0] for line in done.outlines if " PASSED " in line)
 
 
 def test_the_short_suite_leaves_long_tests_out_and_draws_laws(suite):
-    assert suite() == ["test_first", "test_law", "test_plain"]
+    assert passed(suite()) == ["test_first", "test_law", "test_plain"]
 
 
 def test_the_long_suite_runs_whole_files_because_their_tests_follow_one_another(suite):
-    whole = suite("--long")
+    whole = passed(suite("--long"))
     assert whole == ["test_first", "test_law", "test_second"]
-    assert sorted(suite("--long", "--part", "1/2") + suite("--long", "--part", "2/2")) == whole
+    assert sorted(passed(suite("--long", "--part", "1/2")) + passed(suite("--long", "--part", "2/2"))) == whole
 
 
-def test_a_suite_beyond_its_budget_fails_and_names_the_file(pytester, monkeypatch):
-    lean(monkeypatch)
-    pytester.makepyfile(test_plain=PLAIN)
-    assert pytester.runpytest_subprocess(*PLUGINS, "--budget", "100000").ret == 0
-    done = pytester.runpytest_subprocess(*PLUGINS, "--budget", "0")
+def test_a_suite_beyond_its_budget_fails_and_names_the_file(suite):
+    assert suite("--budget", "100000").ret == 0
+    done = suite("--budget", "0")
     assert done.ret == 1
     done.stdout.fnmatch_lines(
         ["The suite costs * fixed loops; the budget is 0. Files that grew:", "*recorded  test_plain.py"]
