@@ -77,7 +77,12 @@ audit: setup  #m Check the locked packages for vulnerabilities.
 	@failed=0; for file in $(AUDITED); do \
 		echo "audit: $$file"; .audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r $$file || failed=1; done; exit $$failed
 
-check: setup  ## Check format, types, imports and workflows.
+# The newest commits that no remote has: a subject of at most 72 characters, with the area in front, and a body. Nothing is checked without git.
+COMMITS = git log -20 -z --no-merges --format='%h%x09%s%x09%b' HEAD --not --remotes 2>/dev/null | tr '\n\000' ' \n' | \
+	awk -F '\t' 'length($$2) > 72 || $$2 !~ /^[a-z][a-z0-9_.,\/ -]*: / || $$3 ~ /^ *$$/ { print "commit " $$1 ": " $$2 " (CONTRIBUTING.md, Commits)"; bad = 1 } END { exit bad }'
+
+check: setup  ## Check format, types, imports, workflows and commit messages.
+	@$(COMMITS)
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
