@@ -1,11 +1,10 @@
-"""The pages name files and anchors that exist, decisions have one form, and tables of options are generated."""
+"""The pages name files and anchors that exist, and decisions have one form."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("packages/*/*.md"))]
-GENERATED = {"accuracy.md", "assumptions.md", "checkpoints.md", "commands.md", "rules.md", "settings.md", "stacks.md"}
 PLACEHOLDER = re.compile(r"NAME|<|\*|\$|STATE|GROUP")
 
 
@@ -63,19 +62,3 @@ def test_each_decision_is_one_page_or_one_row_and_states_a_decision():
         assert text.startswith(f"# {int(page.name[:4])}. ")
         assert "## Question" in text
         assert "## Decision" in text
-
-
-BY_HAND = {
-    "docs/agent.md": 2,  # permissions and groups of tools, compared in tests/scripts/agent/test_safety.py
-    "docs/staging.md": 1,  # sources of weights
-}
-"""Rows that begin with an option and are written by hand, by page. Tables of a command's options are generated."""
-
-
-def test_tables_of_options_are_generated():
-    found = {}
-    for page in PAGES:
-        if page.name not in GENERATED:
-            text = re.sub(r"<!-- generated: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
-            found[page.relative_to(ROOT).as_posix()] = len(re.findall(r"^\| `--[a-z]", text, flags=re.MULTILINE))
-    assert {name: count for name, count in found.items() if count} == BY_HAND

@@ -43,10 +43,3 @@ def test_nothing_that_is_promised_is_missing():
     if os.environ.get("UPDATE_GOLDEN"):
         PROMISED.write_text("\n".join(sorted(found)) + "\n")
     assert {*PROMISED.read_text().splitlines()} - found == set()
-
-
-def test_the_page_names_tests_that_exist():
-    page = (ROOT / "docs" / "compatibility.md").read_text()
-    named = set(re.findall(r"`(tests/[\w./]+)`", page))
-    assert len(named) >= 5
-    assert [name for name in named if not (ROOT / name).exists()] == []
