@@ -1,4 +1,7 @@
-"""The workflows run scripts that exist, with no more rights than they need, and the pages about CI set up what they use."""
+"""The workflows run scripts that exist, with no more rights than they need, and the pages about CI set up what they use.
+
+`make check` runs zizmor, which finds actions without a commit, texts of events in commands and pull_request_target.
+"""
 
 import json
 import os
@@ -304,27 +307,10 @@ def test_a_vulnerability_that_the_file_does_not_have_fails_the_night(tmp_path, g
     assert (done.returncode != 0) is said.startswith("new")
 
 
-def test_no_text_of_an_event_or_an_input_becomes_a_command():
-    assert [name for name, step in steps() if "${{" in step.get("run", "")] == []
-
-
-def test_no_code_of_a_pull_request_meets_the_rights_of_the_base():
-    """pull_request_target runs with the base's secrets."""
-    assert [name for name, flow in WORKFLOWS.items() if "pull_request_target" in triggers(flow)] == []
-
-
 def test_no_checkout_keeps_its_token():
     checkouts = [step for _, step in steps() if str(step.get("uses", "")).startswith("actions/checkout@")]
     assert len(checkouts) >= 8
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
-
-
-def test_every_action_is_pinned_by_its_commit_or_is_ours():
-    used = [step["uses"] for _, step in steps() if "uses" in step] + [
-        job["uses"] for *_, job in jobs() if "uses" in job
-    ]
-    for action in used:
-        assert re.search(r"@[0-9a-f]{40}$", action) or (ROOT / action).exists(), action
 
 
 def test_every_step_runs_a_command_that_exists():
