@@ -21,11 +21,12 @@ from gemma_serving.components.startup_script import startup_script
 from gemma_serving.contracts.serving_document import SCRIPT_METADATA_KEY
 from gemma_serving.vm_agent.base import TMPFS
 from gemma_serving.vm_agent.clock import CLOCK, AgentClock
+from localcloud.hub.api import HubRequest
 from localcloud.tests.google_bodies import google_body, google_request
 from tests.clock import ThreadClock
 from tests.polling import until
+from tests.small_hub import SmallHub
 from tests.vm_agent import docker
-from tests.vm_agent.hub import Hub
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"
@@ -81,8 +82,8 @@ class Machine:
     """Verbs that Cloud Storage refuses."""
     on_upload: "Callable[[str], None]" = lambda name: None
     """Is called before an upload is judged, with the object's name."""
-    hub: Hub = field(default_factory=Hub)
-    """Without a model, the agent leaves the download to the server."""
+    hub: SmallHub = field(default_factory=SmallHub)
+    """Without a model it answers 404 to everything: the agent leaves the download to the server."""
     on_download: "Callable[[str], None]" = lambda name: None
     """Is called before an object is read, with its name."""
     ranges: list[str] = field(default_factory=list)
@@ -308,8 +309,10 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                     self.answer(503, b"{}")
                     return
             if url.path.startswith("/hub/"):
-                status, body, headers = machine.hub.answer(self.headers["Host"], self.path, self.headers)
-                self.answer(status, body, **headers)
+                address, target = f"http://{self.headers['Host']}/hub", self.path.removeprefix("/hub/")
+                asked = HubRequest(method="GET", address=address, target=target, headers=self.headers)  # pyright: ignore[reportArgumentType] - a message is a mapping
+                found = machine.hub.answer(asked)
+                self.answer(found.status, found.body, **found.headers)
             elif url.path.startswith("/computeMetadata/"):
                 self.metadata(url.path.removeprefix("/computeMetadata/v1/instance/"), query)
             elif self.headers.get("Authorization") != "Bearer vm-token":

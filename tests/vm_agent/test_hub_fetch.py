@@ -1,7 +1,6 @@
 """The agent downloads a model from the hub itself: the hub's own library accepts the result, and the token stays with the hub."""
 
 import errno
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -16,8 +15,7 @@ from gemma_serving.vm_agent import prefetch
 from gemma_serving.vm_agent.base import ServingError, SupersededError
 from gemma_serving.vm_agent.cloud import MetadataClient
 from gemma_serving.vm_agent.prefetch import HubFetch
-from tests.vm_agent import hub
-from tests.vm_agent.hub import COMMIT, stored_name
+from tests.small_hub import COMMIT, stored_name
 from tests.vm_agent.machine import CANARY, Machine, document
 
 MODEL = "org/model"
@@ -96,13 +94,6 @@ class TestTheHubsOwnLibrary:
         for name, data in FILES.items():
             depth = "../" * (name.count("/") + 2)
             assert (folder / "snapshots" / COMMIT / name).readlink() == Path(f"{depth}blobs/{stored_name(name, data)}")
-
-    def test_and_the_agent_agree_about_what_a_download_of_the_library_left(self, machine: Machine):
-        fetch(machine).run()
-        machine.hub.asked.clear()
-        fetch(machine).run()
-        assert asked_files(machine) == []
-        assert not (machine.root / "huggingface-fetched" / FOLDER).exists()
 
 
 class TestTheToken:
@@ -185,19 +176,6 @@ class TestFiles:
             fetch(machine).run()
         assert in_cache(machine) == {}
 
-    @pytest.mark.parametrize("answer", [b"[]", b"{}", b"no json", b'{"sha": 1, "siblings": [{"rfilename": "x"}]}'])
-    def test_of_a_list_that_cannot_be_read_are_left_to_the_server(self, machine: Machine, answer: bytes):
-        machine.hub.meets = lambda path: (200, answer, {})
-        assert fetch(machine, is_trial=False).run()
-        with pytest.raises(ServingError, match="list of org/model"):
-            fetch(machine).run()
-
-    def test_a_digest_that_is_a_path_is_refused(self, machine: Machine):
-        listed = {"sha": COMMIT, "siblings": [{"rfilename": "x", "size": 1, "blobId": "../../../etc/x"}]}
-        machine.hub.meets = lambda path: (200, json.dumps(listed).encode(), {})
-        with pytest.raises(ServingError, match="is no digest"):
-            fetch(machine).run()
-
 
 REFUSED = {
     "gated": (403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model org/model is restricted"}),
@@ -268,22 +246,20 @@ def test_a_newer_document_ends_a_download_within_a_response(machine: Machine):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("flags", "changes"),
     [
-        {"weights": {"mode": "bucket", "uri": "gs://bucket/p", "path": "/mnt/m"}},
-        {"env": {"HF_HOME": "/dev/shm/hf"}},
-        {"env": {"HF_HUB_OFFLINE": "1"}},
-        {"env": {"HTTPS_PROXY": "http://proxy"}},
+        ([], {"weights": {"mode": "bucket", "uri": "gs://bucket/p", "path": "/mnt/m"}}),
+        ([], {"env": {"HF_HOME": "/dev/shm/hf"}}),
+        ([], {"env": {"HF_HUB_OFFLINE": "1"}}),
+        ([], {"env": {"HTTPS_PROXY": "http://proxy"}}),
+        (["--download-dir=/x"], {}),
+        (["--load-format=dummy"], {}),
     ],
 )
-def test_what_the_server_does_not_load_from_the_cache_is_not_fetched(machine: Machine, changes: dict[str, object]):
-    assert fetch(machine, **changes).run()
-    assert machine.hub.asked == []
-
-
-@pytest.mark.parametrize("flag", ["--download-dir=/x", "--load-format=dummy"])
-def test_neither_is_what_a_flag_takes_from_elsewhere(machine: Machine, flag: str):
-    assert fetch(machine, flag).run()
+def test_what_the_server_does_not_load_from_the_cache_is_not_fetched(
+    machine: Machine, flags: list[str], changes: dict[str, object]
+):
+    assert fetch(machine, *flags, **changes).run()
     assert machine.hub.asked == []
 
 
@@ -401,20 +377,34 @@ def test_a_revision_that_leaves_the_cache_is_refused_whatever_the_hub_answers(ma
     assert in_cache(machine) == {}
 
 
+LISTED = '{{"sha": "{commit}", "siblings": [{file}]}}'
+UNREADABLE, IMPOSSIBLE = (
+    f"The hub's list of {MODEL} cannot be read",
+    f"The hub's list of {MODEL} (cannot be read|has an invalid name)",
+)
+ID = "a" * 40
+
+
 @pytest.mark.parametrize(
-    "listed",
+    ("answer", "said"),
     [
-        '{"rfilename": "a", "blobId": "ID", "size": Infinity}',
-        '{"rfilename": "a", "blobId": "ID", "size": -1}',
-        '{"rfilename": "a\\ud800", "blobId": "ID", "size": 1}',
+        ("[]", UNREADABLE),
+        ("{}", UNREADABLE),
+        ("no json", UNREADABLE),
+        ('{"sha": 1, "siblings": [{"rfilename": "x"}]}', UNREADABLE),
+        (
+            LISTED.format(commit=COMMIT, file='{"rfilename": "x", "size": 1, "blobId": "../../../etc/x"}'),
+            "is no digest",
+        ),
+        (LISTED.format(commit=COMMIT, file=f'{{"rfilename": "a", "blobId": "{ID}", "size": Infinity}}'), IMPOSSIBLE),
+        (LISTED.format(commit=COMMIT, file=f'{{"rfilename": "a", "blobId": "{ID}", "size": -1}}'), IMPOSSIBLE),
+        (LISTED.format(commit=COMMIT, file=f'{{"rfilename": "a\\ud800", "blobId": "{ID}", "size": 1}}'), IMPOSSIBLE),
     ],
 )
-def test_a_file_that_cannot_be_is_refused_in_one_sentence(machine: Machine, listed: str):
-    answer = f'{{"sha": "{COMMIT}", "siblings": [{listed.replace("ID", "a" * 40)}]}}'.encode()
-    machine.hub.meets = lambda path: (200, answer, {}) if "/revision/" in path else None
-    with pytest.raises(ServingError, match=f"The hub's list of {MODEL} (cannot be read|has an invalid name)"):
+def test_a_list_that_cannot_be_is_refused_in_one_sentence_and_left_to_the_server(
+    machine: Machine, answer: str, said: str
+):
+    machine.hub.meets = lambda path: (200, answer.encode(), {}) if "/revision/" in path else None
+    with pytest.raises(ServingError, match=said):
         fetch(machine).run()
-
-
-def test_the_stand_in_names_contents_as_git_does():
-    assert hub.git_id(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
+    assert fetch(machine, is_trial=False).run()

@@ -10,7 +10,11 @@ from typing import Any
 
 from aiohttp import web
 
+from localcloud.hub.api import HubApi
+from localcloud.hub.content import HubFile
+from localcloud.hub.repositories import Repository
 from localcloud.running.machines import SimulatedMachines
+from localcloud.server.hub import answered
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.runtime import MachineSpec
 from localcloud.world.timeline import Clock
@@ -58,9 +62,15 @@ def document(*args: str, **changes: Any) -> str:
 
 HUB = {("vllm/vllm-tpu", "1"), ("library/img", "latest"), ("o/otelcol-google", "0.135.0")}
 """Images of Docker Hub that exist."""
-ABSENT = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
-"""A model that the hub does not have."""
 REPOSITORY = 'on resource "projects/p/locations/us/repositories/repo" (or it may not exist)'
+
+
+class TinyHub(HubApi):
+    """The hub with one small file in each repository."""
+
+    def files(self, repository: Repository) -> dict[str, HubFile]:
+        del repository
+        return {"config.json": HubFile(name="config.json", content=b"{}", real_bytes=0, is_stated=False)}
 
 
 def _manifest(request: web.Request, host: str, path: str) -> web.Response:
@@ -86,15 +96,8 @@ async def _cloud(request: web.Request) -> web.Response:  # noqa: PLR0911 - one r
     if request.path.startswith("/registry/"):
         host, _, path = request.path.removeprefix("/registry/").partition("/v2/")
         return _manifest(request, host, path)
-    if request.path.startswith("/hub/api/models/"):
-        absent = f"/{ABSENT}/" in request.path
-        refused = web.json_response(
-            {"error": "Repository not found"}, status=404, headers={"X-Error-Code": "RepoNotFound"}
-        )
-        file = {"rfilename": "config.json", "size": 2, "blobId": "9e26dfeeb6e641a33dae4961196235bdb965b21b"}
-        return refused if absent else web.json_response({"sha": "5" * 40, "siblings": [file]})
-    if request.path.startswith("/hub/") and request.path.endswith("/config.json"):
-        return web.Response(body=b"{}", status=206)
+    if request.path.startswith("/hub/"):
+        return answered(TinyHub(), request)
     if request.headers.get("Authorization") != "Bearer token-of-vm@p.iam.gserviceaccount.com":
         return web.json_response({"error": {"code": 401, "message": "no token"}}, status=401)
     if "/secrets/s/versions/3:access" in request.path:

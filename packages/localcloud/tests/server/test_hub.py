@@ -64,7 +64,7 @@ def test_a_model_and_its_files(hub, tmp_path):
 def test_a_tree_comes_in_pages(hub, monkeypatch):
     api = hub()
     whole = [entry.path for entry in api.list_repo_tree(PUBLIC)]
-    monkeypatch.setattr("localcloud.server.hub._PAGE", 2)
+    monkeypatch.setattr("localcloud.hub.api._PAGE", 2)
     assert [entry.path for entry in api.list_repo_tree(PUBLIC)] == whole
     assert len(whole) > 4
 
