@@ -1,6 +1,6 @@
 """A docker that knows what the agent uses, with its state in a folder: a program first on PATH, or threads of a test.
 
-A container is a `Server`, in a process or in a thread. Nothing is imported but the standard library, and Python 3.10 runs it.
+A container is a `Server`, in a process or in a thread. `docker run` is that of the local cloud. Otherwise nothing is imported but the standard library.
 """
 
 import json
@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
+    from localcloud.running.shims.docker_run import RunError
+
 POLL_S = 0.02
 LIMIT_S = 60.0
-IMPORT = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import docker; "
+FOLDERS = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "packages")]
+IMPORT = f"import sys; sys.path[:0] = {FOLDERS}; import docker; "
 """As the first line of a program: so the module is compiled once, not at each start."""
 CONFINED_FAULT = "confined-fault"
 """File of the folder: a server that is not privileged ends with the exit code of its first line, and prints the others."""
@@ -254,7 +257,7 @@ class Docker:
             self._log(f"login with a token of {len(stdin())} characters in {env['DOCKER_CONFIG']}")
             return 0
         if verb == "run":
-            return self._run(rest, env)
+            return self._run(rest)
         if verb in {"pull", "rmi"}:
             return self._pull(rest[-1]) if verb == "pull" else self._remove_image(rest[-1])
         if verb in {"inspect", "stop", "rm", "logs"}:
@@ -297,51 +300,37 @@ class Docker:
         self._image(image).unlink()
         return 0
 
-    def _run(self, args: list[str], given: Mapping[str, str]) -> int:
-        env, labels, name, entry = dict(given), dict[str, str](), "", list[str]()
-        options = [word for word in args if word.startswith("-")]
-        env.update({PRIVILEGED: "yes"} if "--privileged" in options else {})
-        while args[0].startswith("-"):
-            flag, _, value = args.pop(0).partition("=")
-            if flag in {"--env", "--label"}:
-                (env if flag == "--env" else labels).update([value.split("=", 1)])
-            elif flag == "--env-file":
-                env.update(self._env_file(Path(value)))
-            elif flag == "--name":
-                name = value
-            elif flag == "--entrypoint":
-                entry = [value]
-        refusal = self._refusal(args.pop(0), options, env)
-        if refusal:
-            self.complain(f"docker: {refusal.rstrip()}{HINT}")
-            return 127 if "no such file" in refusal else 125
+    def _run(self, args: list[str]) -> int:
+        """Read the command line as the local cloud's docker does, which a real daemon judges, and start a server."""
+        from localcloud.running.shims import docker_run  # noqa: PLC0415 - most commands do not need it
+
+        for file in (Path(word.partition("=")[2]) for word in args if word.startswith("--env-file=")):
+            self._log(f"env file {oct(file.stat().st_mode & 0o777)} in {file.parent}")
+        try:
+            wanted = docker_run.parse(args)
+            docker_run.check_start(wanted)
+        except docker_run.RunError as error:
+            return self._refused(error)
+        if not wanted.rights.privileged and (self.root / RUN_FAULT).exists():
+            return self._refused(docker_run.RunError((self.root / RUN_FAULT).read_text().rstrip()))
+        if not self._image(wanted.image).exists():
+            return self._refused(docker_run.RunError("Unable to find image"))
         if not self._hangs("run"):
             return 1  # as systemd ends the processes of a unit with it
-        if self._box(name) is not None:
-            self.complain(f"docker: Conflict. The container name is already in use{HINT}")
-            return 125
-        seen = {"env": env, "args": [*entry, *args]}
+        if self._box(wanted.name) is not None:
+            return self._refused(docker_run.RunError("Conflict. The container name is already in use"))
+        env, name = {**wanted.environment, **({PRIVILEGED: "yes"} if wanted.rights.privileged else {})}, wanted.name
         draft = self.root / f".seen-{os.getpid()}"
-        draft.write_text(json.dumps(seen))
+        draft.write_text(json.dumps({"env": env, "args": wanted.command}))
         draft.rename(self.root / f"seen-{time.time_ns()}.json")  # complete, for a test that reads it at the same time
         (self.root / f"{name}.exit").unlink(missing_ok=True)
-        box = {**self.containers.start(self.root, name, args, env), "labels": labels}
+        box = {**self.containers.start(self.root, name, wanted.command, env), "labels": wanted.labels}
         (self.root / f"{name}.json").write_text(json.dumps(box))
         return 0
 
-    def _refusal(self, image: str, options: Sequence[str], env: Mapping[str, str]) -> str:
-        """What docker says to a container that it does not start; an empty text if it starts it."""
-        devices = [word.removeprefix("--device=").partition(":")[0] for word in options if word.startswith("--device=")]
-        missing = [device for device in devices if not Path(device).exists()]
-        if missing:
-            return f'error gathering device information while adding custom device "{missing[0]}": no such file\n'
-        if PRIVILEGED not in env and (self.root / RUN_FAULT).exists():
-            return (self.root / RUN_FAULT).read_text()
-        return "" if self._image(image).exists() else "Unable to find image\n"
-
-    def _env_file(self, path: Path) -> list[list[str]]:
-        self._log(f"env file {oct(path.stat().st_mode & 0o777)} in {path.parent}")
-        return [line.split("=", 1) for line in path.read_text().splitlines()]
+    def _refused(self, error: "RunError") -> int:
+        self.complain(f"{error.shown}\n")
+        return error.code
 
     def _box(self, name: str) -> dict[str, Any] | None:
         try:
@@ -479,9 +468,9 @@ def in_threads(root: Path, containers: Containers, clock: Clock) -> SimpleNamesp
     return SimpleNamespace(run=run, Popen=popen, **{name: getattr(subprocess, name) for name in names})
 
 
-def program(python: str, root: Path) -> str:
+def program(root: Path) -> str:
     """Return the text of `docker` for a machine: it starts without `site`, because a test runs it dozens of times."""
-    return f"#!{python} -IS\n{IMPORT}docker.command({str(root)!r})\n"
+    return f"#!{sys.executable} -IS\n{IMPORT}docker.command({str(root)!r})\n"
 
 
 def command(root: str) -> None:

@@ -117,7 +117,7 @@ class Machine:
         bin_folder.mkdir()
         values = {"python": self.python, "root": str(self.root)}
         programs = {"systemd-run": SYSTEMD_RUN % values, "systemctl": SYSTEMCTL % values}
-        for name, text in {"docker": docker.program(self.python, self.root), **programs}.items():
+        for name, text in {"docker": docker.program(self.root), **programs}.items():
             (bin_folder / name).write_text(text)
             (bin_folder / name).chmod(0o755)
         (bin_folder / "python3").symlink_to(self.python)

@@ -181,7 +181,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "restarts": wanted.restarts,
     }
     try:
-        _check_start(wanted)
+        check_start(wanted)
     except RunError as error:
         # Docker keeps the container, without `--rm`: it holds the name.
         if not wanted.remove:
@@ -213,7 +213,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
     return identity
 
 
-def _check_start(wanted: ContainerOptions) -> None:
+def check_start(wanted: ContainerOptions) -> None:
     """Raise RunError if a device or the program is missing. Docker's exit code is 127 for each "no such file" at start."""
     try:
         check_devices(wanted.rights)
