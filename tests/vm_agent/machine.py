@@ -193,8 +193,10 @@ class Machine:
         return [entry["textPayload"] for entry in entries if entry["labels"]["source"] == source]
 
     def docker_calls(self) -> list[list[str]]:
-        lines = (self.root / "docker.log").read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("[")]
+        whole_lines, _, _ = (
+            (self.root / "docker.log").read_text().rpartition("\n")
+        )  # a command may be writing the next one
+        return [json.loads(line) for line in whole_lines.splitlines() if line.startswith("[")]
 
     def stop_agent(self) -> None:
         """End the agent as `systemctl stop` does, and wait for it."""
