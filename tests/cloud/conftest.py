@@ -1,5 +1,6 @@
 """A local cloud with a bucket for weights, as the staging commands reach it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from localcloud.services import storage_objects
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
 
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "local-project"
 PART = 1000
 """Bytes of a part in these tests."""
@@ -102,6 +104,18 @@ class StagingWorld:
 def staging_cloud() -> Iterator[idle_cloud.Started]:
     with idle_cloud.start(scenario=Scenario(operations=OperationDurations(instant=True))) as cloud:
         yield cloud
+
+
+@pytest.fixture
+def stack_file(tmp_path, staging_world, monkeypatch):
+    """The settings of a stack whose bucket exists, so that no engine is needed. The test runs in their folder."""
+    settings = (ROOT / "Pulumi.l4-qat.yaml").read_text()
+    bucket = f"  gemma-serving:bucket: {{existing: {staging_world.bucket}, prefix: m}}\n"
+    path = tmp_path / "Pulumi.mine.yaml"
+    path.write_text(re.sub(r"(?m)^config:\n", f"config:\n  gcp:project: {PROJECT}\n{bucket}", settings))
+    (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    return path
 
 
 @pytest.fixture

@@ -36,22 +36,14 @@ from tests.cloud.conftest import PROJECT
 from tests.cloud.test_template_age import JULY
 from tests.safetensors_files import safetensors
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
-def file(tmp_path, staging_world, monkeypatch):
-    """The settings of a stack whose bucket exists, so that no engine is needed."""
-    settings = (ROOT / "Pulumi.l4-qat.yaml").read_text()
-    bucket = f"  gemma-serving:bucket: {{existing: {staging_world.bucket}, prefix: m}}\n"
-    path = tmp_path / "Pulumi.mine.yaml"
-    path.write_text(re.sub(r"(?m)^config:\n", f"config:\n  gcp:project: {PROJECT}\n{bucket}", settings))
-    (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
+def file(tmp_path, stack_file):
+    """The settings of a stack, and a checkpoint beside them."""
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "config.json").write_text("{}")
     (tmp_path / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"weights"))
-    monkeypatch.chdir(tmp_path)
-    return path
+    return stack_file
 
 
 def stage(*options):

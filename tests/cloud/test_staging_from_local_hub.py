@@ -14,10 +14,8 @@ from gemma_serving.scripts.stage_model import __main__ as stage_model
 from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.stacks.loading import from_file
 from localcloud.world.scenario import Fault, Hub
-from tests.cloud.conftest import PROJECT
 from tests.library_time import end_hub_pauses
 
-ROOT = Path(__file__).resolve().parents[2]
 EXISTS = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
 ABSENT, GATED = "google/gemma-4-26B-A4B-it-qat-w4a16-ct", "google/gemma-3-4b-it"
 ALWAYS = 10_000
@@ -48,21 +46,16 @@ def at_hub(monkeypatch, url):
 
 
 @pytest.fixture
-def stack(tmp_path, staging_world, monkeypatch):
-    """A function that runs `stage_model` for a checkpoint. The stack's bucket exists, so that no engine is needed."""
-    file = tmp_path / "Pulumi.mine.yaml"
-    (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
-    monkeypatch.chdir(tmp_path)
+def stack(stack_file):
+    """A function that runs `stage_model` for a checkpoint. It returns the exit code, and whether the settings are unchanged."""
 
     def stage(model, *options):
-        bucket = f"  gemma-serving:bucket: {{existing: {staging_world.bucket}, prefix: m}}\n"
-        text = re.sub(r"(?m)^(  gemma-serving:model:).*$", rf"\1 {model}", (ROOT / "Pulumi.l4-qat.yaml").read_text())
+        text = re.sub(r"(?m)^(  gemma-serving:model:).*$", rf"\1 {model}", stack_file.read_text())
         if model != EXISTS:  # the commit is of that one
             text = re.sub(r"(?m)^  gemma-serving:modelRevision:.*\n", "", text)
-        text = re.sub(r"(?m)^config:\n", f"config:\n  gcp:project: {PROJECT}\n{bucket}", text)
-        file.write_text(text)
+        stack_file.write_text(text)
         code = run_command(stage_model.COMMAND, ["--stack", "mine", *options])
-        return code, file.read_text() == text
+        return code, stack_file.read_text() == text
 
     return stage
 
@@ -93,25 +86,13 @@ USES = f"""    lora: {{ adapters: {{ buy: {ADAPTER} }} }}
 """
 
 
-@pytest.fixture
-def with_parts(stack, monkeypatch):
-    """A function that stages the stack with an adapter and a drafter, and keeps what the command wrote into the file."""
-
-    def read_text(path, *arguments, **options):
-        text = original(path, *arguments, **options)
-        is_source = path == ROOT / "Pulumi.l4-qat.yaml"
-        return text.replace("  gemma-serving:vllm:\n", f"  gemma-serving:vllm:\n{USES}") if is_source else text
-
-    original = Path.read_text
-    monkeypatch.setattr(Path, "read_text", read_text)
-    return stack
-
-
 @pytest.mark.usefixtures("hub")
 def test_a_drafter_and_an_adapter_are_staged_beside_the_model_by_one_command(
-    with_parts, staging_world, monkeypatch, capsys
+    stack, stack_file, staging_world, monkeypatch, capsys
 ):
-    assert with_parts(EXISTS, "--json")[0] == ExitCode.DONE
+    options = "  gemma-serving:vllm:\n"
+    stack_file.write_text(stack_file.read_text().replace(options, f"{options}{USES}"))
+    assert stack(EXISTS, "--json")[0] == ExitCode.DONE
     report = json.loads(capsys.readouterr().out)
     parts = {part["name"]: part for part in report["parts"]}
     assert list(parts) == [DRAFTER, ADAPTER]
@@ -157,6 +138,8 @@ CASES = {
         f"HTTP 404: {DOES_NOT_EXIST}, or set HF_TOKEN",
     ),
     "gated": ((GATED,), {}, f"HTTP 403: accept its terms at https://huggingface.co/{GATED}, then set HF_TOKEN"),
+    "gated-without-token": ((GATED,), {}, "HTTP 401: accept its terms"),
+    "absent-without-token": ((ABSENT,), {}, "HTTP 401: it does not exist or is private; check the name"),
     "revision": (
         (EXISTS, "--revision", "none"),
         {},
@@ -178,25 +161,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_the_hub_refuses_is_one_sentence_and_nothing_is_half_done(hub, stack, staging_world, capsys, case):
+def test_what_the_hub_refuses_is_one_sentence_and_nothing_is_half_done(  # noqa: PLR0917 - fixtures
+    hub, stack, staging_world, monkeypatch, capsys, case
+):
     arguments, scenario, wanted = CASES[case]
     hub(**scenario)
+    if case.endswith("without-token"):
+        monkeypatch.delenv("HF_TOKEN")
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "none")
     code, unchanged = stack(*arguments)
     said = capsys.readouterr().err
     assert wanted in said
     assert (code, unchanged, said.count("\n")) == (ExitCode.FAILED, True, 1)
     assert "Traceback" not in said
     assert staging_world.target.objects("") == {}
-
-
-@pytest.mark.parametrize(
-    ("model", "wanted"),
-    [(GATED, "HTTP 401: accept its terms"), (ABSENT, "HTTP 401: it does not exist or is private; check the name")],
-)
-def test_without_a_token(hub, stack, staging_world, monkeypatch, capsys, model, wanted):  # noqa: PLR0917 - fixtures
-    hub()
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "none")
-    code, unchanged = stack(model)
-    assert wanted in capsys.readouterr().err
-    assert (code, unchanged, staging_world.target.objects("")) == (ExitCode.FAILED, True, {})

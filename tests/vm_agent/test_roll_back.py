@@ -1,7 +1,6 @@
 """A changed document that fails: the last good one serves again, and the guest attributes say what was asked and what serves."""
 
 import errno
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import pytest
 
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from gemma_serving.contracts.rollout import RolloutLimits
-from gemma_serving.contracts.serving_document import parse_document
-from gemma_serving.vm_agent import containers, path_guard, stored_state
-from gemma_serving.vm_agent.stored_state import Assignment, FailedChange, GoodDocument, StoredState
+from gemma_serving.vm_agent import containers, path_guard
+from gemma_serving.vm_agent.stored_state import StoredState
 from gemma_serving.vm_agent.weights import remove_copy
 from tests.polling import until
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
@@ -249,6 +247,14 @@ class TestRoomOnTheDisk:
         assert (tmp_path / "m/config.json").exists()
 
 
+def test_a_full_disk_does_not_stop_a_roll_back(machine: Machine):
+    (machine.root / "state").write_text("a file where the folder should be")
+    serving = Serving(machine)
+    good = serving.good()
+    serving.sees("failed", serving.ask("--no-such-flag"), good)
+    serving.let_go()
+
+
 @pytest.mark.long
 class TestTheAgentEnds:
     """The whole program, ended in the middle of a change."""
@@ -335,82 +341,3 @@ class TestTheAgentEnds:
         machine.boot()
         until(lambda: machine.guest().get("phase") == "ready", "the server is taken over")
         assert len(calls(machine, "logs")) == read
-
-
-class TestStoredState:
-    good, failed = GoodDocument(document(8000), IMAGE), FailedChange("abc", "def", "why")
-
-    def test_it_is_read_again(self, tmp_path: Path):
-        state = StoredState(tmp_path / "state")
-        state.keep_ready(self.good)
-        state.keep_failed(self.failed)
-        state.pause_began_at = "2026-01-01T00:00:00.000Z"
-        state.write()
-        again = StoredState(tmp_path / "state")
-        assert (again.good, again.failed, again.pause_began_at) == (self.good, self.failed, "2026-01-01T00:00:00.000Z")
-        again.keep_ready(self.good)
-        again.pause_began_at = ""
-        again.write()
-        last = StoredState(tmp_path / "state")
-        assert (last.failed, last.pause_began_at) == (None, "")
-
-    def test_a_full_disk_leaves_the_older_file_whole_and_memory_knows_the_newer_one(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ):
-        state = StoredState(tmp_path, retry_s=0.0)
-        state.keep_ready(self.good)
-        newer = GoodDocument(document(8000), IMAGE, "40")
-
-        def full(_descriptor: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(stored_state.os, "fsync", full)
-            state.keep_ready(newer)
-        assert "No space left on device" in capsys.readouterr().err
-        assert state.good == newer
-        assert StoredState(tmp_path).good == self.good
-        assert [path.name for path in tmp_path.iterdir()] == ["state.json"], "no half-written file is left"
-        state.write()
-        assert StoredState(tmp_path).good == newer
-
-    @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
-    def test_a_damaged_file_counts_as_absent_is_told_once_and_replaced(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-    ):
-        (tmp_path / "state.json").write_text(text)
-        state = StoredState(tmp_path)
-        assert state.good is None
-        for _ in range(3):
-            state.write()
-        assert capsys.readouterr().err.count("cannot be read") == 1
-        assert json.loads((tmp_path / "state.json").read_text())["good"] is None
-
-    def test_the_new_name_is_brought_to_the_disk_after_the_content(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        synced: list[str] = []
-
-        def note(descriptor: int) -> None:
-            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-
-        monkeypatch.setattr(stored_state.os, "fsync", note)
-        StoredState(tmp_path / "state").keep_failed(self.failed)
-        assert synced == [".state.json.part", "state"]
-
-    def test_starts_count_for_one_document_with_one_set_of_limits(self, tmp_path: Path):
-        StoredState(tmp_path).keep_ready(self.good)
-        tried, other = (Assignment(1, text_hash, parse_document(document(8000)), "") for text_hash in ("abc", "def"))
-        StoredState(tmp_path).keep_start(tried, "one")
-        StoredState(tmp_path).keep_start(tried, "one")
-        state = StoredState(tmp_path)
-        assert [state.starts(*of) for of in ((tried, "one"), (tried, "two"), (other, "one"))] == [2, 0, 0]
-        state.forget_trial()
-        assert StoredState(tmp_path).starts(tried, "one") == 0
-
-    def test_a_full_disk_does_not_stop_a_roll_back(self, machine: Machine):
-        (machine.root / "state").write_text("a file where the folder should be")
-        serving = Serving(machine)
-        good = serving.good()
-        serving.sees("failed", serving.ask("--no-such-flag"), good)
-        serving.let_go()

@@ -1,12 +1,10 @@
 """The starter of a Cloud Run container: what it copies and restores before the server, and what it saves when that is ready."""
 
 import hashlib
-import io
 import os
 import socket
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,19 @@ from gemma_serving.contracts.container_start import ContainerStart, GraphCache, 
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.vm_agent import path_guard
-from gemma_serving.vm_agent.archives import Archive
 from gemma_serving.vm_agent.clock import AgentClock
 from gemma_serving.vm_agent.cloud import MetadataClient
 from gemma_serving.vm_agent.starter import restore_graphs, save_graphs, wait_for_connections
 from tests.polling import until
 from tests.vm_agent.machine import CANARY, Machine, free_port
 from tests.vm_agent.packed import unpacked
+from tests.vm_agent.test_compile_cache import KEY_VERSION, SECRET_KEY, put, tar_of
 
 ARGUMENT_LIMIT_BYTES = 32 * 1024
 """Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,
 assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 FOLDER = "compile-cache/nvidia-l4/0123"
-KEY = "0f" * 32
-KEY_VERSION = "projects/p/secrets/archive-key/versions/1"
+PREFIX = f"{FOLDER}/"
 SERVER = """
 import http.server, os, sys
 print("server", os.getpid(), sys.argv[1:], flush=True)
@@ -44,7 +41,7 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_fo
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     machine = Machine(tmp_path)
-    machine.secrets[KEY_VERSION] = KEY.encode()
+    machine.secrets[KEY_VERSION] = SECRET_KEY.encode()
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     yield machine
@@ -54,27 +51,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def cache(tmp_path: Path) -> GraphCache:
     return GraphCache(f"gs://models/{FOLDER}", str(tmp_path / "graphs" / "vllm"), KEY_VERSION)
-
-
-def archive_of(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return out.getvalue()
-
-
-def signed_name(data: bytes, *, key: str = KEY) -> str:
-    signer = Archive(MetadataClient(), f"gs://models/{FOLDER}", Path(), key)
-    return f"{FOLDER}/{signer.name(hashlib.sha256(data).hexdigest(), len(data))}"
-
-
-def put(machine: Machine, data: bytes, *, signed: bytes | None = None) -> str:
-    name = signed_name(data if signed is None else signed)
-    machine.objects[name] = data
-    return name
 
 
 def fill(cache: GraphCache) -> None:
@@ -91,20 +67,19 @@ def kept(machine: Machine) -> list[str]:
 class TestGraphs:
     def test_a_second_instance_archives_nothing(self, machine: Machine, cache: GraphCache):
         fill(cache)
-        put(machine, b"the first one's")
+        put(machine, b"the first one's", prefix=PREFIX)
         save_graphs(MetadataClient(), cache)
         assert len(kept(machine)) == 1
 
     @pytest.mark.parametrize(
         ("data", "signed", "says"),
         [
-            (archive_of({"a": b"x"}), bytes(len(archive_of({"a": b"x"}))), "do not match its name, so it is not used"),
-            (archive_of({"a": b"x"}), b"longer" * 200, "do not match its name, so it is not used"),
+            (tar_of({"a": b"x"}), b"longer" * 200, "do not match its name, so it is not used"),
             (b"no archive at all", None, "The server is not affected."),
-            (archive_of({"a": bytes(range(256)) * 64})[:700], None, "The server is not affected."),
-            (archive_of({"inside": b"x", "../../outside": b"x"}), None, "The server is not affected."),
+            (tar_of({"a": bytes(range(256)) * 64})[:700], None, "The server is not affected."),
+            (tar_of({"inside": b"x", "../../outside": b"x"}), None, "The server is not affected."),
         ],
-        ids=["other-bytes", "other-size", "no-archive", "cut-short", "outside"],
+        ids=["other-bytes", "no-archive", "cut-short", "outside"],
     )
     def test_an_archive_that_is_not_whole_is_ignored(  # noqa: PLR0917 - a table
         self,
@@ -115,7 +90,7 @@ class TestGraphs:
         signed: bytes | None,
         says: str,
     ):
-        put(machine, data, signed=signed)
+        put(machine, data, prefix=PREFIX, signed=signed)
         assert not restore_graphs(MetadataClient(), cache)
         assert says in capsys.readouterr().err
         assert not (Path(cache.path).parent.parent / "outside").exists()
@@ -124,9 +99,9 @@ class TestGraphs:
     def test_what_others_put_into_the_folder_is_not_read_and_the_next_instance_archives_its_own(
         self, machine: Machine, cache: GraphCache, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ):
-        program = archive_of({"a": b"foreign"})
+        program = tar_of({"a": b"foreign"})
         machine.objects[f"{FOLDER}/{hashlib.sha256(program).hexdigest()}.tar.gz"] = program
-        machine.objects[signed_name(program, key="f0" * 32)] = program
+        put(machine, program, prefix=PREFIX, key="f0" * 32)
         assert not restore_graphs(MetadataClient(), cache)
         assert "2 of the objects in gs://models/" in capsys.readouterr().err
         assert machine.ranges == []
@@ -216,8 +191,8 @@ class TestProgram:
             _, said = process.communicate(timeout=60)
         assert "No signed archive of compiled graphs is in gs://models/compile-cache/" in said
         assert CANARY not in said
-        assert KEY not in said
-        assert KEY not in " ".join([*container_command(), start.text()])
+        assert SECRET_KEY not in said
+        assert SECRET_KEY not in " ".join([*container_command(), start.text()])
 
     def test_the_path_guard_is_first_on_the_path_of_the_server_that_names_it(self, machine: Machine, tmp_path: Path):
         code = f"import {GUARD_MODULE} as g, os; print(g.__file__, g.PathGuard.__name__, os.environ['PYTHONPATH'])"

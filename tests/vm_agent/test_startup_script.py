@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -196,17 +195,6 @@ def test_a_pull_from_artifact_registry_logs_in_outside_dockers_own_configuration
     assert not Path(folder.split(" in ")[1]).exists()
 
 
-def test_a_slow_pull_is_dropped_when_a_newer_document_comes_and_the_last_one_wins(machine: Machine):
-    port = free_port()
-    machine.set_document(document(port, image="docker.io/vllm/slow:1"))
-    machine.boot()
-    until(lambda: machine.guest().get("phase") == "pulling image", "the pull has begun")
-    machine.set_document(document(port, image="docker.io/vllm/slow:2"))
-    last = machine.set_document(document(port))
-    until(lambda: is_phase(machine, "ready", last), "the last document runs")
-    assert len(runs(machine)) == 1
-
-
 def test_a_crash_is_told_with_the_servers_last_lines_also_in_cloud_logging_and_without_the_secret(machine: Machine):
     port = free_port()
     text_hash = machine.set_document(document(port, args=["m", f"--port={port}", "--crash"]))
@@ -240,19 +228,6 @@ def test_a_restarted_agent_takes_over_the_running_server_and_writes_no_line_twic
     until(lambda: len(machine.log_lines("agent")) > len(set(machine.log_lines("agent"))), "it writes again")
     assert machine.log_lines("server") == printed
     assert len(runs(machine)) == 1
-
-
-def test_a_server_lost_after_ready_is_told_and_restarted(machine: Machine):
-    port = free_port()
-    text_hash = machine.set_document(document(port))
-    machine.boot()
-    until(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
-    with pytest.raises(OSError):  # noqa: PT011 - whatever a dying server does to the connection
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/die", timeout=60)
-    until(lambda: is_phase(machine, "retrying", text_hash), "the loss is reported")
-    assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
-    until(lambda: is_phase(machine, "ready", text_hash), "it is ready again")
-    assert len(runs(machine)) == 2
 
 
 def pythons() -> list[str]:

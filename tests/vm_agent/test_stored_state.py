@@ -1,16 +1,25 @@
 """The agent's state after a start: one entry that cannot be read does not cost the others."""
 
+import errno
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemma_serving.contracts.serving_document import parse_document
+from gemma_serving.vm_agent import stored_state
 from gemma_serving.vm_agent.cloud import MetadataClient
 from gemma_serving.vm_agent.publishing import PhasePublisher
-from gemma_serving.vm_agent.stored_state import DocumentTrial, FailedChange, GoodDocument, Probation, StoredState
+from gemma_serving.vm_agent.stored_state import (
+    Assignment,
+    DocumentTrial,
+    FailedChange,
+    GoodDocument,
+    Probation,
+    StoredState,
+)
 from tests.vm_agent.machine import IMAGE, Machine, document
 
 GOOD = GoodDocument(document(8000), IMAGE, "40", '{"VLLM_API_KEY": "projects/p/secrets/s/versions/2"}')
@@ -132,15 +141,67 @@ def test_an_entry_of_a_newer_agent_is_ignored(tmp_path: Path, capsys: pytest.Cap
     assert "cannot be read" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"\xff\xfe"), lambda path: path.write_text("[]")])
-def test_a_file_that_is_no_json_object_is_absent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], int]
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe"])
+def test_a_file_that_is_no_json_object_is_absent_is_told_once_and_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ):
     stored(tmp_path)
-    damage(tmp_path / "state.json")
+    (tmp_path / "state.json").write_bytes(content)
     state = StoredState(tmp_path)
     assert (state.back, state.failed, state.trial, state.fetched) == (None, None, None, {})
+    for _ in range(3):
+        state.write()
     assert capsys.readouterr().err.count("cannot be read") == 1
+    assert json.loads((tmp_path / "state.json").read_text())["good"] is None
+
+
+def test_a_document_that_is_ready_ends_the_failed_change(tmp_path: Path):
+    StoredState(tmp_path).keep_failed(FAILED)
+    StoredState(tmp_path).keep_ready(GOOD)
+    assert StoredState(tmp_path).failed is None
+
+
+def test_a_full_disk_leaves_the_older_file_whole_and_memory_knows_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    state = StoredState(tmp_path, retry_s=0.0)
+    state.keep_ready(GOOD)
+    newer = GoodDocument(document(8000), IMAGE, "40")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stored_state.os, "fsync", full)
+        state.keep_ready(newer)
+    assert "No space left on device" in capsys.readouterr().err
+    assert state.good == newer
+    assert StoredState(tmp_path).good == GOOD
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"], "no half-written file is left"
+    state.write()
+    assert StoredState(tmp_path).good == newer
+
+
+def test_the_new_name_is_brought_to_the_disk_after_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(stored_state.os, "fsync", note)
+    StoredState(tmp_path / "state").keep_failed(FAILED)
+    assert synced == [".state.json.part", "state"]
+
+
+def test_starts_count_for_one_document_with_one_set_of_limits(tmp_path: Path):
+    StoredState(tmp_path).keep_ready(GOOD)
+    tried, other = (Assignment(1, text_hash, parse_document(document(8000)), "") for text_hash in ("abc", "def"))
+    StoredState(tmp_path).keep_start(tried, "one")
+    StoredState(tmp_path).keep_start(tried, "one")
+    state = StoredState(tmp_path)
+    assert [state.starts(*of) for of in ((tried, "one"), (tried, "two"), (other, "one"))] == [2, 0, 0]
+    state.forget_trial()
+    assert StoredState(tmp_path).starts(tried, "one") == 0
 
 
 @pytest.mark.parametrize("name", ["pause_began_at", "paused_for"])
