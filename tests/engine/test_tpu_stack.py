@@ -38,7 +38,7 @@ MISTAKES = {
     ),
     "tensorParallelSize: 4": ("tensorParallelSize: 8", "TPU01"),
 }
-"""A setting that is unknown, and a finding of the planner. tests/stacks/test_loading.py and tests/planning have the sentences."""
+"""A setting that is unknown, and a finding of the planner. tests/stacks/refusals.golden.txt has the sentences."""
 
 pytestmark = pytest.mark.engine
 

@@ -19,7 +19,7 @@ from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.solve.wording import remedy_of
-from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import StackWording
 from tests.records import replace
@@ -187,8 +187,3 @@ def finding_severity(deployment: Deployment) -> str | None:
     if found is not None and found.severity == "block":
         assert "image.supports" in remedy_of(found, StackWording(deployment))
     return found.severity if found else None
-
-
-def test_a_precision_that_no_image_has_is_refused_in_the_settings(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"image\.supports"):
-        stack(tmp_path, {**PATCHED, "supports": ["int3"]})

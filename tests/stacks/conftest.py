@@ -1,7 +1,10 @@
-"""Settings of a stack for the program."""
+"""Settings of a stack, with changes."""
 
+import copy
 import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,6 +12,47 @@ import yaml
 from gemma_serving.contracts.settings_files import settings_file
 
 ROOT = Path(__file__).resolve().parents[2]
+GATEWAY = {
+    "target": "gateway",
+    "gateway": {"region": "us-east5", "regions": ["us-east5"], "backends": [{"stack": "tpu-v6e4"}]},
+}
+
+
+@cache
+def _read(stack: str) -> dict[str, Any]:
+    config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
+    return {key.partition(":")[2]: value for key, value in config.items()}
+
+
+def values_of(stack: str) -> dict[str, Any]:
+    return copy.deepcopy(GATEWAY if stack == "gateway" else _read(stack))
+
+
+def changed(stack: str, changes: dict[str, Any]) -> dict[str, Any]:
+    values = values_of(stack)
+    for path, value in changes.items():
+        place = values
+        *parents, last = path.split(".")
+        for part in parents:
+            place = place.setdefault(part, {})
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return values
+
+
+def with_parents(stack: str, path: str, value: object) -> dict[str, Any]:
+    """Return the values with one key set, below the blocks that exist; an image or model named by text becomes a block."""
+    values = values_of(stack)
+    place: Any = values
+    *parents, last = path.split(".")
+    for part in parents:
+        if not isinstance(place.get(part), dict):
+            place[part] = {}
+        place = place[part]
+    place[last] = value
+    return values
 
 
 @pytest.fixture
@@ -16,8 +60,8 @@ def configured(monkeypatch):
     """Hand a stack's settings to the program as the engine does."""
 
     def configure(stack, **changes):
-        config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
-        config = {**config, "gcp:project": "my-project"}
+        config = {f"gemma-serving:{key}": value for key, value in values_of(stack).items()}
+        config["gcp:project"] = "my-project"
         for path, value in changes.items():
             block, _, key = path.partition("__")
             if key:

@@ -1,14 +1,13 @@
 """A stack with a model that the planner does not know: its config.json beside the settings is all that it needs."""
 
 import json
-import re
 
 import pytest
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.extra_checkpoints import note_source, staging_command
-from gemma_serving.stacks.loading import SettingsError, from_file
+from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.records import replace
 from tests.safetensors_files import safetensors
@@ -99,12 +98,6 @@ def test_a_file_that_gives_no_model_is_refused_with_its_key(stack, tmp_path, val
     for name, text in {"broken": "{", "deep": "[" * 20_000, "list": "[]", "empty": "{}"}.items():
         (tmp_path / "models" / f"{name}.json").write_text(text)
     with pytest.raises(PlanningError, match=said):
-        stack(f"modelConfig: {value}")
-
-
-@pytest.mark.parametrize("value", ["/etc/config.json", "../other/config.json", "models/../../x"])
-def test_a_path_outside_the_project_is_refused(stack, value):
-    with pytest.raises(SettingsError, match=re.escape("expected a path inside the project, without ..")):
         stack(f"modelConfig: {value}")
 
 

@@ -12,7 +12,7 @@ from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from gemma_serving.stacks.loading import SettingsError, from_values, read_yaml
+from gemma_serving.stacks.loading import from_values, read_yaml
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import file_changes
 
@@ -72,31 +72,6 @@ FORMER = {
 def test_a_former_key_means_the_same_and_may_stand_beside_the_block(block):
     former, now = FORMER[block]
     assert settings(**former).vllm == settings(**{block: now}).vllm == settings(**former, **{block: now}).vllm
-
-
-CONFLICTS = [
-    (
-        {"multimodal": {"images": 2}, "limitMmPerPrompt": {"image": 3}},
-        "vllm.multimodal and vllm.limitMmPerPrompt set different",
-    ),
-    ({"tools": {"parser": "a"}, "toolCallParser": "b"}, "vllm.tools and vllm.toolCallParser set different"),
-    ({"thinking": {"template": "/a"}, "chatTemplate": "/b"}, "vllm.thinking and vllm.chatTemplate set different"),
-    ({"speculative": {"method": "n-gram"}, "speculativeConfig": {}}, "vllm.speculative and vllm.speculativeConfig set"),
-    ({"imageTokens": 280}, "vllm.imageTokens is not a key; set vllm.multimodal.imageTokens"),
-    ({"multimodal": {"imageTokens": 100}}, "vllm.multimodal.imageTokens = 100: expected 70, 140, 280, 560 or 1120"),
-    ({"lora": {"adapters": {"a": "org/a"}, "rank": 20}}, "vllm.lora.rank = 20: expected 1, 8, 16"),
-    ({"lora": {"adapters": {"a b": "org/a"}}}, "expected an adapter's name"),
-    ({"speculative": {"method": "draft-model"}}, "method draft-model needs drafter"),
-    ({"speculative": {"method": "n-gram", "drafter": DRAFTER}}, "method n-gram uses no model"),
-]
-
-
-@pytest.mark.parametrize(("vllm", "sentence"), CONFLICTS, ids=[sentence[:40] for _, sentence in CONFLICTS])
-def test_what_contradicts_is_refused_in_one_sentence(vllm, sentence):
-    with pytest.raises(SettingsError) as caught:
-        settings(**vllm)
-    assert sentence in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 FEATURES = {

@@ -8,8 +8,8 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.hooks.staged_weights import staged_weights
 from gemma_serving.stacks.loading import from_values
 from gemma_serving.stacks.planned import to_deployment
+from tests.stacks.conftest import values_of
 from tests.stacks.failed_start import context_of
-from tests.stacks.test_loading import values_of
 
 HASH = "0123456789abcdef" * 4
 OWN, ENDING = f"sha256:{HASH}", "-0123456789abcdef"
