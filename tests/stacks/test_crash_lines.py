@@ -1,4 +1,4 @@
-"""Each cause is recognized by a line of a public log, and no hint proposes what has failed.
+"""Each cause is recognized by a line of a log, its hint has the figures and what to change, and no hint proposes what has failed.
 
 The lines are in tests/fixtures/crash_lines.toml, with the page of each. `{}` in a law stands for a drawn figure.
 """
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.crashes import CRASHES
-from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of, known_causes
+from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.stacks.hooks.failure_hints import Cause, FailedStart, cause_of, known_causes
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm.hub import Refusal
@@ -31,11 +32,16 @@ LAST = (
     "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 )
 EXIT = "Container called exit(1)."
+CANCELLED = (
+    'STARTUP HTTP probe failed 1 time consecutively for container "vllm" on port 8000 path "/health". The instance was not started. '
+    "Connection failed with status CANCELLED."
+)
+"""Last lines of Cloud Run after a container has exited, which is no slow start."""
 
 
-def start_of(stack, **vllm):
-    """Return the failed start of a stack with other options of vLLM."""
-    found = from_file(settings_file(stack, ROOT), project=PROJECT)
+def start_of(stack, changes=None, **vllm):
+    """Return the failed start of a stack with other settings, by key, and other options of vLLM."""
+    found = from_file(settings_file(stack, ROOT), project=PROJECT, changes=changes)
     changed = replace(found, vllm=replace(found.vllm, **vllm))
     return FailedStart(stack=stack, settings=changed, plan=plan(to_deployment(changed)))
 
@@ -47,8 +53,8 @@ def test_each_line_is_recognized_on_its_targets_between_the_lines_of_vllm(line):
     begin = "(EngineCore pid=407) ERROR 11-27 10:00:00 [core.py:1136] "
     for target in line["targets"]:
         texts = ["INFO loading", *(f"{begin}{text}" for text in line["text"].strip().splitlines())]
-        texts += [EXIT] if line["cause"] == "too-slow" else [LAST]
-        cause = cause_of(texts, start_of(STACKS[target]))
+        texts += [EXIT] if line["cause"] == "too-slow" else [LAST, EXIT, CANCELLED] if target == "cloud-run" else [LAST]
+        cause = cause_of(texts, start_of(STACKS[target], line.get("settings")))
         assert all(word in cause.hint for word in words if "{" not in word), cause
         assert all(figure in cause.hint for figure in line.get("figures", [])), cause
         assert cause.line in texts
@@ -72,6 +78,68 @@ def test_the_simulated_hub_that_is_busy_is_recognized_and_one_that_refuses_is_no
         )
         is None
     )
+
+
+RECORDED = {
+    "vllm-project/vllm#53884": "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned.",
+    "vllm-project/vllm#48848": "RuntimeError('a and b must have same reduction dim, but got [s47, 3840] X [5632, 1024].')",
+    "vllm-project/vllm#51744": (
+        "transformers.integrations.heterogeneity.configuration_utils.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a per-layer attribute"
+    ),
+    "vllm-project/vllm#56936": "Value error, Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
+    "jax-ml/jax#38004": "schecklt: Invalid logical z",
+    "12B with a draft model on a TPU": "ValueError: Size of label 'n' for operand 1 (4864) does not match previous terms (7680).",
+}
+"""The lines as the threads quote them."""
+
+
+def test_a_crash_on_public_record_is_recognized_with_its_page_and_the_way_out():
+    assert RECORDED.keys() == {crash.id for crash in CRASHES.values() if crash.pattern}
+    for identifier, line in RECORDED.items():
+        cause = cause_of([f"(EngineCore pid=407) {line}", LAST, EXIT, CANCELLED], start_of("l4-12b-qat"))
+        assert cause.finding == "REL01"
+        assert CRASHES[identifier].source in cause.hint
+        assert CRASHES[identifier].way_out in cause.hint
+
+
+def test_the_newest_other_error_replaces_the_engines_last_line_and_is_no_known_cause():
+    error = "ValueError: the drafter has another vocabulary"
+    lines = [
+        "ValueError: older",
+        f"(EngineCore pid=407) ERROR 11-27 10:00:00 [core.py:1] {error}",
+        LAST,
+        EXIT,
+        CANCELLED,
+    ]
+    assert cause_of(lines, start_of("l4-12b-qat")) == Cause(line=error)
+
+
+def test_what_the_planner_does_not_know_has_no_hint():
+    assert (
+        cause_of(["Traceback (most recent call last):", "KeyError: 'x'", EXIT, CANCELLED], start_of("l4-12b-qat"))
+        is None
+    )
+
+
+def test_more_memory_is_more_than_the_plan_and_more_than_was_used():
+    changes = {
+        "model": "google/gemma-4-31B-it-qat-w4a16-ct",
+        "modelRevision": None,
+        "cloudRun.memory": "16Gi",
+        "cloudRun.cpu": 4,
+    }
+    start = start_of("l4-qat", changes)
+    assert start.plan.memory.load_peak_host_gib > 22
+    line = "Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing the memory limit"
+    assert "at least 28Gi" in cause_of([line], start).hint
+
+
+def test_each_cause_of_the_table_has_a_text_and_a_rule_of_the_planner():
+    for name, known in known_causes().items():
+        assert "text" in known or "else" in known, name
+        assert known.get("rule", "FIT01") in RULES, name
+        assert known.get("target", "tpu") in {"tpu", "cloud-run"}, name
+        assert set(known) <= {"pattern", "text", "if", "else", "given", "rule", "target", "generic"}, name
 
 
 def test_each_cause_has_a_line_for_each_of_its_targets():
