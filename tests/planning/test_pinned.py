@@ -14,7 +14,6 @@ from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
-from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.wording import file_changes
 from tests.records import replace
 
@@ -52,20 +51,6 @@ def test_the_local_hub_has_every_commit_of_the_catalog_as_its_head_and_says_who_
     assert {name: listed[name].get("commit") for name in stated} == stated
     assert all(listed[name].get("commit_source") or listed[name].get("sizes_source") for name in stated)
     assert all(COMMIT.fullmatch(commit) for commit in stated.values())
-
-
-@pytest.mark.parametrize("value", ["main", "refs/pr/1", "905e84b", A.upper(), f"{A}0"])
-def test_only_a_whole_commit_is_a_revision(tmp_path: Path, value: str):
-    path = edited(tmp_path, f'modelRevision: "{value}"', without="modelRevision")
-    with pytest.raises(SettingsError, match=r"modelRevision.*40 hexadecimal digits of a commit"):
-        from_file(path, project="my-project")
-
-
-def test_a_revision_without_an_effect_is_refused(tmp_path: Path):
-    path = edited(tmp_path, stack="l4-qat")
-    path.write_text(path.read_text().replace("weights: bucket", "weights: prefetched-image"))
-    with pytest.raises(SettingsError, match=r"modelRevision has no effect .* remove modelRevision"):
-        from_file(path, project="my-project")
 
 
 def test_the_server_is_told_the_commit_before_the_options_and_the_tokenizers_too():

@@ -168,47 +168,6 @@ def test_the_schema_is_the_same_each_time_and_says_what_may_be_an_output():
     assert all(one.get("description") for kind in made["types"].values() for one in kind.get("properties", {}).values())
 
 
-INVALID = [
-    ("CloudRunServer", {"model": None}, "model", "it is required. Set it."),
-    ("CloudRunServer", {"cloudRun": None}, "cloudRun", "it is required. Set it."),
-    ("CloudRunServer", {"cloudRun__concurrency": None}, "cloudRun.concurrency", "it is required. Set it."),
-    ("CloudRunServer", {"cloudRun__cpu": 5}, "cloudRun.cpu", "it is 5; expected 4, 6, 8"),
-    ("CloudRunServer", {"cloudRun__memory": "32GB"}, "cloudRun.memory", 'it is "32GB"; a memory size needs its binary unit'),
-    ("CloudRunServer", {"cloudRun__memroy": "32Gi"}, "cloudRun.memroy", "no such input. Remove it."),
-    ("CloudRunServer", {"serviceName": "Own_GPU"}, "serviceName", 'it is "Own_GPU"; expected up to 49 lower-case letters'),
-    ("CloudRunServer", {"serviceName": None}, "serviceName", "it is required. Set it."),
-    ("CloudRunServer", {"maxUsd": 5}, "maxUsd", "no such input: `gemma teardown --all --over-limit` enforces it for stacks only. Remove it."),
-    ("CloudRunServer", {"cloudRun__directVpc": True}, "cloudRun.directVpc", "without weights: bucket, set network and subnetwork of a network with Cloud NAT."),
-    ("CloudRunServer", {"cloudRun__directVpc": False, "network": NETWORK, "subnetwork": "own"}, "cloudRun.directVpc", "network is set; remove one of them."),
-    ("CloudRunServer", {"network": NETWORK}, 'CloudRunServer "own"', "network and subnetwork require each other; set both or neither."),
-    ("CloudRunServer", {"weights": "bucket"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
-    ("CloudRunServer", {"bucketName": "my-models"}, "bucketName", "bucketName and weights: bucket require each other; set both or neither."),
-    ("CloudRunServer", {"weights": "bucket", "bucketName": "My_Models"}, "bucketName", 'it is "My_Models"; expected a bucket name such as my-models.'),
-    ("CloudRunServer", {"secrets": {"PORT": SECRET}}, "secrets.PORT", "expected a variable that Cloud Run does not set."),
-    ("CloudRunServer", {"labels": {"managed-by": "me"}}, "labels", '"managed-by" is set by this project; choose another key.'),
-    ("CloudRunServer", {"vllm__extraArgs": ["--api-key=canary-1234"]}, "vllm.extraArgs", "SEC01: vllm.extraArgs has 1 argument with what looks like a secret."),
-    ("TpuServer", {"tpu__zones": ["us-east5"]}, "tpu.zones[0]", 'it is "us-east5"; expected a zone such as us-east5-a.'),
-    ("TpuServer", {"tpu__acceleratorType": "v6e-16"}, "TpuServer", "v6e has no such size. Choose one of v6e-1, v6e-4, v6e-8."),
-    ("TpuServer", {"network": None}, "network", "it is required. Set it."),
-    ("TpuServer", {"tpu__compileCache": "bucket"}, "tpu.compileCache", "no such input: a stack declares resources for it."),
-    ("TpuServer", {"image": "vllm-tpu-w4a16"}, "image", "only a stack builds it"),
-    ("ModelBucket", {"name": "My_Models"}, "name", 'it is "My_Models"; expected a bucket name such as my-models.'),
-    ("ModelBucket", {"location": None}, "location", "it is required. Set it."),
-    ("ModelBucket", {"nmae": "my-models"}, "nmae", "no such input"),
-    ("HuggingFaceToken", {"secretId": None}, "secretId", "it is required. Set it."),
-    ("HuggingFaceToken", {"secretId": "a/b"}, "secretId", "expected 1 to 255 letters, digits, hyphens and underscores."),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "changes", "path", "reason"), INVALID)
-def test_an_invalid_input_is_refused_by_its_name_before_anything_is_declared(refused, kind, changes, path, reason):
-    found, message = refused(kind, **changes)
-    shown = next((one for one in found if one.removesuffix(" (value not shown)") == path), None)
-    assert shown is not None, found
-    assert reason in found[shown]
-    assert "Nothing was declared." in message
-
-
 def test_what_the_planner_reads_cannot_be_an_output(refused):
     found, _ = refused("CloudRunServer", model=pulumi.Output.from_input("google/gemma-4-E2B-it"))
     assert found == {

@@ -1,4 +1,4 @@
-"""Every rejection of a settings file, of `--set` and of a component, word for word: `refusals.golden.txt` changes only where a message gets better.
+"""Every rejection of settings and of a component's arguments, word for word: `refusals.golden.txt` changes only where a message gets better.
 
 A case is a line of the golden file, and the lines below it, which are indented, are its message. For a new case, write its line there and run
 the command of REMEDY. Wrong types come from the settings themselves.
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pulumi.errors import InputPropertiesError
 
 from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
@@ -22,6 +23,7 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountSettings, ProbeSettings
 from gemma_serving.scripts.plan.question import Question, deployment_from
 from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file
+from gemma_serving.stacks.package.constructing import construct
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.schema import block_of, settings_schema
 from tests.components.test_argument_laws import COMPONENTS
@@ -29,6 +31,7 @@ from tests.components.test_cloud_run_gpu_service import ARGS as SERVICE
 from tests.components.test_invalid_arguments import changed as with_arguments
 from tests.components.test_tpu_queued_resource import ARGS as CAPACITY
 from tests.stacks.conftest import ROOT, changed, with_parents
+from tests.stacks.test_package import inputs_of
 
 GOLDEN = Path(__file__).with_name("refusals.golden.txt")
 REMEDY = "If the change is meant: UPDATE_GOLDEN=1 make test TESTS=tests/stacks/test_refusals.py, then read the difference of the golden file"
@@ -44,6 +47,9 @@ OF_PLAN = re.compile(r"plan(?: (?P<stack>[a-z][\w-]*))?(?P<options>(?: --(?!set)
 """A question of `gemma plan`."""
 OF_A_COMPONENT = re.compile(r"(?P<component>[A-Z]\w+): (?P<changes>\{.*\})")
 """A component, and the arguments in Python that differ from valid ones."""
+
+OF_THE_PACKAGE = re.compile(r"package (?P<component>\w+): (?P<changes>.+)")
+"""A component of the package, and its inputs by path that differ from valid ones; null removes one."""
 
 
 @pytest.fixture(autouse=True)
@@ -98,10 +104,21 @@ def of_arguments(case: re.Match[str]) -> str:
     return str(raised.value)
 
 
+def of_inputs(case: re.Match[str]) -> str:
+    """Return the rejection of a component of the package: its sentence, then each input with the reason."""
+    changes = {path.replace(".", "__"): value for path, value in json.loads(case["changes"]).items()}
+    with pytest.raises(InputPropertiesError) as raised:
+        construct(case["component"], "own", inputs_of(case["component"], **changes))
+    reasons = [f"{one['property_path']}: {one['reason']}" for one in raised.value.errors]
+    return "\n".join([raised.value.message, *reasons])
+
+
 def message_of(case: str, folder: Path) -> str:
     """Return the rejection of a case."""
     if one := OF_A_COMPONENT.fullmatch(case):
         return of_arguments(one)
+    if one := OF_THE_PACKAGE.fullmatch(case):
+        return of_inputs(one)
     if one := OF_PLAN.fullmatch(case):
         return of_question(one)
     if one := OF_A_FILE.fullmatch(case):
@@ -137,11 +154,11 @@ def wrong_types(stack: str) -> Iterator[str]:
 def cases_in(golden: str) -> Iterator[str]:
     """Yield the cases in the order of the golden file: those that are written there, and those of the settings."""
     written = [line for line in golden.split("\n") if line and not line.startswith(" ")]
-    yield from (case for case in written if OF_A_FILE.fullmatch(case))
-    yield from (case for case in written if OF_CHANGES.fullmatch(case))
+    for kind in (OF_A_FILE, OF_CHANGES):
+        yield from (case for case in written if kind.fullmatch(case))
     yield from (*wrong_types(L4), *wrong_types(TPU))
-    yield from (case for case in written if OF_PLAN.fullmatch(case))
-    yield from (case for case in written if OF_A_COMPONENT.fullmatch(case))
+    for kind in (OF_PLAN, OF_A_COMPONENT, OF_THE_PACKAGE):
+        yield from (case for case in written if kind.fullmatch(case))
 
 
 def test_a_rejection_changes_only_on_purpose(tmp_path):
