@@ -102,17 +102,6 @@ def test_a_creation_and_a_change_may_take_longer_than_the_longest_start(probe):
         assert int(given.removesuffix("s")) > (probe or ProbeSettings()).budget_s
 
 
-def serving(revision, **labels):
-    """The service as Google answers it: the latest revision has all requests."""
-    return {
-        "labels": labels,
-        "traffic": [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}],
-        "trafficStatuses": [
-            {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100, "revision": revision},
-        ],
-    }
-
-
 def test_the_environment_has_what_every_server_needs_and_a_given_variable_wins(declare):
     _, inputs, _ = service(declare)
     values = {each["name"]: each.get("value") for each in inputs["template"]["containers"][0]["envs"]}

@@ -66,52 +66,6 @@ def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ("--disable-log-requests",),
-            "--disable-log-requests is not a flag of vLLM 0.31.0 (its last release is 0.16.0; leave it out)",
-        ),
-        (("--no-enable-reasoning",), "(its last release is 0.9.2; use --reasoning-parser)"),
-        (("--guided-decoding-backend", "outlines"), "use --structured-outputs-config.backend)"),
-        (
-            ("--disable-log-request",),
-            "--disable-log-request is not a flag of vLLM 0.31.0 (did you mean --disable-log-stats?)",
-        ),
-        (("--structured-outputs-config.backend=outline",), "(did you mean outlines?)"),
-        (
-            ('--structured-outputs-config={"backend": "x"}',),
-            "--structured-outputs-config.backend has an invalid value; allowed: auto, guidance",
-        ),
-        (("--attention-backend=FLASH_ATN",), "(did you mean FLASH_ATTN?)"),
-        (("--load-format", "bitsandbytes"), "--load-format has an invalid value; allowed: auto, dummy"),
-        (("--enable-lora=true",), "--enable-lora takes no value"),
-        (("--max-logprobs",), "--max-logprobs has no value"),
-        (
-            ("--lora-dtype=bf16",),
-            "--lora-dtype has an invalid value; allowed: auto, bfloat16, float16",
-        ),
-        (("--seed=abc",), "--seed has an invalid value; expected a whole number."),
-        (("--watermark=low",), "expected a number."),
-        (("--max-num-scheduled-tokens=4x",), "expected a whole number, such as 4096 or 4k."),
-        (("5", "--headless"), "argument 1 does not belong to a flag"),
-        (
-            ("--max-n=5",),
-            "--max-n could be --max-num-active-seqs, --max-num-batched-tokens, --max-num-queued-reqs and others",
-        ),
-        (("--no-max-logprobs",), "--no-max-logprobs is not a flag"),
-        (("-h",), "-h prints the help"),
-    ],
-)
-def test_what_the_server_would_refuse_is_found_and_removed(arguments: tuple[str, ...], said: str):
-    finding = found(with_arguments(*arguments), "ARG02")
-    assert finding is not None
-    assert said in finding.message
-    after = with_changes(with_arguments(*arguments), finding.remedies[0].changes)
-    assert found(after, "ARG02") is None
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         ("--enable-lora", "--lora-modules", "a=b", "c=d", "--max-loras", "2"),

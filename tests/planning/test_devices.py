@@ -1,13 +1,11 @@
 """Custom devices: accepted and rejected input, and the comparison with Google's devices."""
 
 import json
-import re
 import shlex
 
 import pytest
 
 from gemma_serving.planning.data.images import IMAGES
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, gpu_regions
 
@@ -20,25 +18,6 @@ def test_the_figures_of_a_box_give_a_device():
     assert (found.name, found.devices, found.platforms) == ("2 x RTX 3090", 2, ("own",))
     assert (found.bandwidth_gb_per_s, found.bf16_tflops, found.host_link_gb_per_s) == (936, 71, 15.75)
     assert (found.is_large, found.usd_per_hour) == (False, 0.3)
-
-
-@pytest.mark.parametrize(
-    ("figures", "said"),
-    [
-        ("", '--device key "" is unknown. Allowed: memory, usable, bandwidth, tflops, link, count, usd, name.'),
-        ("memory=24GiB", "--device requires bandwidth and tflops, for example --device memory=24GiB,"),
-        (f"{RTX_3090},vram=24GiB", '--device key "vram" is unknown'),
-        ("memory=24,bandwidth=936GB/s,tflops=71", '--device memory is "24". Write memory=NUMBERGiB or memory=NUMBERGB'),
-        ("memory=0GiB,bandwidth=936GB/s,tflops=71", '--device memory is "0GiB". Allowed: 1 to 4096 GiB.'),
-        ("memory=24GiB,bandwidth=936TB/s,tflops=71", '--device bandwidth is "936TB/s". Allowed: 1 to 100000 GB/s.'),
-        (f"{RTX_3090},count=0", '--device count is "0". Allowed: 1 to 16.'),
-        (f"{RTX_3090},usable=25GiB", "--device usable is 25GiB, more than the memory of 24GiB."),
-    ],
-)
-def test_nonsense_is_refused_in_one_sentence(figures: str, said: str):
-    with pytest.raises(PlanningError, match=re.escape(said)) as caught:
-        parse_device(figures)
-    assert "\n" not in str(caught.value)
 
 
 def test_each_gpu_of_cloud_run_has_its_own_regions():

@@ -3,12 +3,10 @@
 import importlib
 import math
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +22,7 @@ from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.cli.options import option_fields
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.set_option import set_keys
-from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file
-from gemma_serving.stacks.schema import alternatives, block_of, settings_schema
+from gemma_serving.stacks.loading import SettingsError, from_file
 
 ROOT = Path(__file__).resolve().parents[2]
 NEVER = ("nan", "-inf", "1e400", "9" * 400, "-1", "true", "")
@@ -110,49 +107,6 @@ def test_every_option_of_every_command_refuses_what_is_no_number(
                 one_sentence(
                     capsys, run_command(command, [*([subcommand] if subcommand else []), f"{flag}={text}"]), names=flag
                 )
-
-
-def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
-    for key, value in block["properties"].items():
-        place = f"{path}.{key}" if path else key
-        inner = block_of(settings_schema(), value)
-        if inner and key != "image":
-            yield from number_settings(inner, place)
-        elif any(option.get("type") in {"integer", "number"} for option in alternatives(value)):
-            yield place
-
-
-NO_NUMBERS = (".nan", "-.inf", "true")
-FILES = {"tpu": ROOT / "Pulumi.tpu-v6e4.yaml", "cloudRun": ROOT / "Pulumi.l4-qat.yaml"}
-GATEWAY = {"region": "us-east5", "regions": ["us-east5"], "backends": [{"stack": "tpu-v6e4"}]}
-
-
-def document_with(key: str) -> dict[str, Any]:
-    """A valid settings file of the target that a key is of."""
-    if key.startswith("gateway."):
-        return {"config": {"gemma-serving:target": "gateway", "gemma-serving:gateway": {**GATEWAY}}}
-    source = FILES["tpu" if key.startswith("tpu.") else "cloudRun"]
-    return yaml.safe_load(source.read_text(encoding="utf-8"))
-
-
-def test_a_settings_file_is_refused_with_the_key(subtests: pytest.Subtests, tmp_path: Path):
-    for key, text in product(number_settings(settings_schema()), NO_NUMBERS):
-        with subtests.test(f"{key}: {text[:20]}"):
-            document = document_with(key)
-            place: Any = document["config"]
-            first, *rest = key.split(".")
-            keys = [f"gemma-serving:{first}", *rest]
-            for name in keys[:-1]:
-                place = place.setdefault(name, {})
-            place[keys[-1]] = yaml.safe_load(text)
-            path = tmp_path / "Pulumi.x.yaml"
-            path.write_text(yaml.safe_dump(document), encoding="utf-8")
-            with pytest.raises(SettingsError) as caught:
-                (gateway_from_file if is_gateway_file(path) else from_file)(path, project="my-project")
-            assert keys[-1] in str(caught.value)
-            assert all(
-                line.startswith("Pulumi.x.yaml: ") and line.endswith(".") for line in str(caught.value).splitlines()
-            )
 
 
 def test_a_number_of_too_many_digits_is_refused(tmp_path: Path):

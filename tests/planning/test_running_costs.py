@@ -8,7 +8,6 @@ import pytest
 from gemma_serving.planning.cost.running_costs import observability_usd_per_month
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import PriceBook
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import BillPart
 from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
@@ -64,8 +63,6 @@ def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
 def test_a_larger_boot_disk_costs_more():
     large = replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=1_000))
     assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(TPU)["boot disk, 100 GiB"].usd)
-    with pytest.raises(PlanningError, match=r"tpu\.bootDiskSizeGb is 99; expected a whole number of 100 or more"):
-        plan(replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=99)))
 
 
 def test_each_region_has_a_copy_of_the_image_unless_its_machines_pull_it_through_cloud_nat():
@@ -118,12 +115,6 @@ def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
     short = plan(replace(renewed, tpu=replace(renewed.tpu, renew_before_s=60)))
     (part,) = [part for part in short.running.bill if part.basis == "renewal"]
     assert part.amount == pytest.approx(60 / 3600)
-
-
-@pytest.mark.parametrize("before_s", [0, 14_400])
-def test_a_renewal_that_is_not_shorter_than_the_run_is_refused(before_s: int):
-    with pytest.raises(PlanningError, match="renewBefore must be shorter than maxRunDuration"):
-        plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=before_s)))
 
 
 MAX_OBSERVABILITY_USD = 4.0

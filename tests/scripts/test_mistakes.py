@@ -85,17 +85,8 @@ PLAN = (
     typed(
         "plan --model llama --accelerator L4", '"llama"', "See docs/reference/checkpoints.md, or plan any model with"
     ),
-    typed(f"{E2B} T4", '"T4"', "Allowed: v5e-1, v5e-4"),
-    typed(
-        f"{E2B} L4 --set maxModelLength=1",
-        '"maxModelLength"',
-        "Did you mean vllm.maxModelLen?",
-    ),
     typed(
         f"{E2B} L4 --set vllm.maxModelLen=long", 'vllm.maxModelLen is "long"', "expected a whole number of 1 or more."
-    ),
-    typed(
-        "plan --model google/gemma-4-E2B-it --device memory=24", '--device memory is "24"', "Write memory=NUMBERGiB or"
     ),
     typed("plan --stack tpu-v6e1 --write x", "--write", "Add --solve."),
     typed(
@@ -164,34 +155,6 @@ NOT_DEPLOYED = tuple(
 )  # fmt: skip
 PLAN_X = "plan --stack x"
 FILES = (
-    (
-        b"config:\n  a: 1\n\tb: 2\n",
-        typed(PLAN_X, "Pulumi.x.yaml is not YAML at line 3, column 1", "Replace the tab with spaces."),
-    ),
-    (
-        b"",
-        typed(
-            PLAN_X,
-            "Pulumi.x.yaml has no settings",
-            "Set gemma-serving:target and gemma-serving:model below config:. If the stack",
-        ),
-    ),
-    (
-        b"config:\n  gemma-servng:maxUsd: 3\n",
-        typed(PLAN_X, "gemma-servng:maxUsd", "Did you mean gemma-serving:maxUsd?"),
-    ),
-    (
-        b"config:\n  aws:region: x\n",
-        typed(PLAN_X, "aws:region is not a setting: expected the namespace gemma-serving, docker, gcp,", "Remove it."),
-    ),
-    (
-        b"config:\n  gemma-serving:model: a\n  gemma-serving:model: b\n",
-        typed(PLAN_X, 'line 3: mapping key "gemma-serving:model" already defined at line 2', "Remove one of the two."),
-    ),
-    (
-        b"config:\n  a:x: &a [1]\n  a:y: [*a, *a]\n",
-        typed(PLAN_X, "Pulumi.x.yaml, line 3: aliases are not read", "Write the value itself."),
-    ),
     (
         b"config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: { backends: [{ stack: tpu-a }, { stack: tpu-b }] }\n",
         typed(PLAN_X, "a gateway has no model server", "Use --stack tpu-a or --stack tpu-b instead."),
