@@ -1,19 +1,14 @@
 """Every crashed boot of the accuracy corpus is recognized by its last words, and by the rule that predicts it."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.findings import RULES
-from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of
-from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.hooks.failure_hints import cause_of
 from tests.planning.corpus.measured import load, subject_of
-from tests.stacks.conftest import ROOT
-from tests.stacks.failed_start import PROJECT, failed_start
+from tests.stacks.test_crash_lines import start_of
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "boot_logs"
 DEAD = {boot.id: boot for boot in load().boots if boot.died}
@@ -36,15 +31,8 @@ UNPREDICTED = {
 }
 
 
-@cache
-def tpu_start(stack="tpu-v6e1"):
-    settings = from_file(settings_file(stack, ROOT), project=PROJECT)
-    return FailedStart(stack=stack, settings=settings, plan=plan(to_deployment(settings)))
-
-
 def start_for(boot):
-    is_tpu = subject_of(boot).resolved.is_tpu
-    return tpu_start() if is_tpu else failed_start()
+    return start_of("tpu-v6e1" if subject_of(boot).resolved.is_tpu else "l4-12b-qat")
 
 
 @pytest.mark.parametrize("name", [name for name in DEAD if name not in NO_LAST_WORDS])
@@ -71,12 +59,12 @@ def lines_of(name):
 
 
 def test_a_public_log_of_a_dead_tpu_server_names_the_utilization():
-    cause = cause_of(lines_of("v5e-1-dies.log"), tpu_start())
+    cause = cause_of(lines_of("v5e-1-dies.log"), start_of("tpu-v6e1"))
     assert cause.finding == "FIT05"
     assert "It needs 384.11MB. 346.77MB is free." in cause.hint
     assert "Set gemma-serving:vllm.gpuMemoryUtilization to 0.89 or less." in cause.hint
 
 
-@pytest.mark.parametrize(("name", "start"), [("l4-runs.log", failed_start), ("v6e-4-runs.log", tpu_start)])
-def test_a_log_of_a_server_that_runs_has_no_cause(name, start):
-    assert cause_of(lines_of(name), start()) is None
+@pytest.mark.parametrize(("name", "stack"), [("l4-runs.log", "l4-12b-qat"), ("v6e-4-runs.log", "tpu-v6e1")])
+def test_a_log_of_a_server_that_runs_has_no_cause(name, stack):
+    assert cause_of(lines_of(name), start_of(stack)) is None

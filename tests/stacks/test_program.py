@@ -19,7 +19,6 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from gemma_serving.planning.machine.hardware import image_of
 from gemma_serving.stacks import tpu
-from gemma_serving.stacks.loading import SettingsError
 from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
 
@@ -61,6 +60,36 @@ def declaration(configured, declare, monkeypatch, caplog):
                 recorder, _ = declare(run)
             _KNOWN[stack, whole] = Declaration(recorder, exported, caplog.text)
         return _KNOWN[stack, whole]
+
+    return of
+
+
+@pytest.fixture
+def declared(configured, declare):
+    """Return what a stack with changes declares."""
+
+    def of(stack, **changes):
+        configured(stack, **changes)
+        return declare(run)[0]
+
+    return of
+
+
+@pytest.fixture
+def refusal(configured, declare):
+    """Return the message with which the program of a stack ends before it declares anything."""
+
+    def of(error, stack, **changes):
+        configured(stack, **changes)
+
+        def program():
+            with pytest.raises(error) as raised:
+                run()
+            return str(raised.value)
+
+        recorder, message = declare(program)
+        assert recorder.declared == []
+        return message
 
     return of
 
@@ -153,21 +182,13 @@ def test_limits_stand_in_the_labels_of_everything_that_can_have_labels(with_more
         assert (labels["gemma-serving-max-age"], labels["gemma-serving-max-usd"]) == ("28800", "50")
 
 
-def test_the_idle_time_of_a_tpu_stack_is_a_label_of_its_machine(configured, declare):
-    configured("tpu-v6e1", tpu__idleAfter="2h")
-    recorder, _ = declare(run)
+def test_the_idle_time_of_a_tpu_stack_is_a_label_of_its_machine(declared):
+    recorder = declared("tpu-v6e1", tpu__idleAfter="2h")
     (capacity,) = [item for item in recorder.declared if item.type == "gcp-tpu:index:QueuedResource"]
     assert capacity.inputs["labels"]["gemma-serving-idle-after"] == "7200"
 
 
-def test_an_idle_time_below_the_minimum_is_refused_with_one_that_is_allowed(configured):
-    configured("tpu-v6e1", tpu__idleAfter="5m")
-    with pytest.raises(SettingsError, match=r"tpu\.idleAfter.*at least 10m.*idleAfter: 2h"):
-        run()
-    configured("tpu-v6e1", tpu__idleAfter="10m")
-
-
-def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, declare, subtests):
+def test_the_token_of_the_hub_is_for_servers_that_download_from_it(declared, subtests):
     drafter = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}
     in_bucket = {"weights": "bucket", "hfTokenSecret": WHOLE["hfTokenSecret"]}
     for name, changes, is_needed in (
@@ -180,8 +201,7 @@ def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, d
     ):
         with subtests.test(name):
             accepted = {"acceptFindings": ["ARG01", "ARG02", "MOD03", "WRK05"]}
-            configured("tpu-v6e1", **{**in_bucket, **accepted, **changes})
-            recorder, _ = declare(run)
+            recorder = declared("tpu-v6e1", **{**in_bucket, **accepted, **changes})
             grants = {grant.inputs["secretId"] for grant in recorder.all("secretIamMember")}
             assert ("HF_TOKEN" in servers_text(recorder)) is is_needed
             assert ("token" in grants) is is_needed
@@ -196,7 +216,7 @@ def test_an_adapter_without_a_staged_copy_stops_up_but_not_the_command_that_stag
     declare(run)
 
 
-def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(configured, declare, subtests):
+def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(declared, subtests):
     for name, changes, ports in (
         ("weights in the bucket", {"weights": "bucket"}, ["443"]),
         ("and docker from a package", {"weights": "bucket", "tpu__api": "compute-engine"}, ["443", "80"]),
@@ -204,77 +224,49 @@ def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(c
         ("the setting", {"weights": "bucket", "tpu__egress": "open"}, None),
     ):
         with subtests.test(name):
-            configured("tpu-v6e1", **changes)
-            recorder, _ = declare(run)
+            recorder = declared("tpu-v6e1", **changes)
             rules = [rule.inputs for rule in recorder.all("compute/firewall")]
             egress = [rule for rule in rules if rule["direction"] == "EGRESS"]
             assert [rule["allows"][0]["ports"] for rule in egress if "allows" in rule] == ([ports] if ports else [])
             assert sum("denies" in rule for rule in egress) == (1 if ports else 0)
 
 
-def test_a_container_is_privileged_from_the_start_only_by_the_setting(configured, declare):
+def test_a_container_is_privileged_from_the_start_only_by_the_setting(declared):
     for changes, words in (({}, None), ({"tpu__container": "privileged"}, "privileged")):
-        configured("tpu-v6e1", **changes)
-        recorder, _ = declare(run)
+        recorder = declared("tpu-v6e1", **changes)
         metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
         assert json.loads(metadata["gemma-serving-rollout"]).get("container") == words
         assert "container" not in json.loads(metadata["gemma-serving-document"]), "a change would restart the server"
 
 
-def test_a_given_network_is_used_and_none_is_made(configured, declare):
+def test_a_given_network_is_used_and_none_is_made(declared):
     network, subnetwork = "projects/host/global/networks/n", "projects/host/regions/us-east5/subnetworks/s"
     given = {"network": network, "subnetwork": subnetwork, "privateGoogleAccess": True}
-    configured("tpu-v6e4", tpu__zones=["us-east5-a"], tpu__existingNetwork=given)
-    recorder, _ = declare(run)
+    recorder = declared("tpu-v6e4", tpu__zones=["us-east5-a"], tpu__existingNetwork=given)
     inputs = recorder.one("gcp-tpu:index:QueuedResource").inputs
     assert (inputs["network"], inputs["subnetwork"]) == (network, subnetwork)
     assert recorder.all("compute/") == []
 
 
-def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declare):
-    configured("tpu-v6e4", vllm__tensorParallelSize=8)
-    caught = {}
-
-    def program():
-        with pytest.raises(CommandRefusedError) as error:
-            run()
-        caught["message"] = str(error.value)
-
-    recorder, _ = declare(program)
-    assert recorder.declared == []
-    assert "TPU01" in caught["message"]
-    assert "acceptFindings: [FIT07, FIT08, TPU01]" in caught["message"]
+def test_a_plan_that_blocks_stops_before_anything_is_declared(refusal):
+    message = refusal(CommandRefusedError, "tpu-v6e4", vllm__tensorParallelSize=8)
+    assert "TPU01" in message
+    assert "acceptFindings: [FIT07, FIT08, TPU01]" in message
 
 
-def test_acceptance_is_offered_only_if_it_removes_all_blocks(configured, declare):
-    configured("l4-12b-qat", model="google/gemma-4-31B-it")
-    caught = {}
-
-    def program():
-        with pytest.raises(CommandRefusedError) as error:
-            run()
-        caught["message"] = str(error.value)
-
-    declare(program)
-    assert "is blocked by FIT01, " in caught["message"]
-    assert "acceptFindings" not in caught["message"]
-    (of_commit,) = [line for line in caught["message"].splitlines() if line.startswith("MOD07: ")]
+def test_acceptance_is_offered_only_if_it_removes_all_blocks(refusal):
+    message = refusal(CommandRefusedError, "l4-12b-qat", model="google/gemma-4-31B-it")
+    assert "is blocked by FIT01, " in message
+    assert "acceptFindings" not in message
+    (of_commit,) = [line for line in message.splitlines() if line.startswith("MOD07: ")]
     assert of_commit.endswith("First do what FIT01 proposes.")
 
 
-def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, declare, monkeypatch):
-    configured("tpu-v6e4")
+def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(refusal, monkeypatch):
     monkeypatch.setattr("gemma_serving.stacks.program.pulumi.get_stack", lambda: "My_Stack")
-    caught = {}
-
-    def program():
-        with pytest.raises(NamingError) as error:
-            run()
-        caught["message"] = str(error.value)
-
-    declare(program)
-    assert '"My_Stack" becomes part of resource names' in caught["message"]
-    assert caught["message"].endswith("Run `pulumi stack rename my-stack --stack My_Stack`.")
+    message = refusal(NamingError, "tpu-v6e4")
+    assert '"My_Stack" becomes part of resource names' in message
+    assert message.endswith("Run `pulumi stack rename my-stack --stack My_Stack`.")
 
 
 def container_of(recorder):
@@ -286,17 +278,19 @@ def container_of(recorder):
     return container, volumes, mounts
 
 
-def test_a_streamed_service_has_no_volume_and_the_servers_own_command(configured, declare):
-    configured("l4-12b-qat", cloudRun__mount={"mode": "streamer"}, cloudRun__compileCache="off")
-    container, volumes, _ = container_of(declare(run)[0])
+def test_a_streamed_service_has_no_volume_and_the_servers_own_command(declared):
+    container, volumes, _ = container_of(
+        declared("l4-12b-qat", cloudRun__mount={"mode": "streamer"}, cloudRun__compileCache="off")
+    )
     assert (container["commands"], volumes) == (["vllm", "serve"], {})
     assert container["args"][0].startswith("gs://")
     assert "--load-format=runai_streamer" in container["args"]
 
 
-def test_a_copy_in_memory_may_take_what_the_server_leaves_and_the_starter_knows_where(configured, declare):
-    configured("l4-12b-qat", cloudRun__mount={"mode": "memory"}, cloudRun__compileCache="off")
-    container, volumes, mounts = container_of(declare(run)[0])
+def test_a_copy_in_memory_may_take_what_the_server_leaves_and_the_starter_knows_where(declared):
+    container, volumes, mounts = container_of(
+        declared("l4-12b-qat", cloudRun__mount={"mode": "memory"}, cloudRun__compileCache="off")
+    )
     assert volumes["weights"]["emptyDir"] == {"medium": "MEMORY", "sizeLimit": "12288Mi"}
     start = json.loads(container["args"][0])
     path = f"{mounts['weights']}/gemma-4-12B-it-qat-w4a16-ct"
@@ -305,9 +299,8 @@ def test_a_copy_in_memory_may_take_what_the_server_leaves_and_the_starter_knows_
     assert "VLLM_CACHE_ROOT" not in {one["name"] for one in container["envs"]}
 
 
-def test_graphs_are_kept_beside_any_way_of_the_weights(configured, declare):
-    configured("l4-12b-qat")
-    recorder = declare(run)[0]
+def test_graphs_are_kept_beside_any_way_of_the_weights(declared):
+    recorder = declared("l4-12b-qat")
     container, volumes, mounts = container_of(recorder)
     assert set(volumes) == {"models", "graphs"}
     start = json.loads(container["args"][0])
@@ -323,9 +316,7 @@ def test_graphs_are_kept_beside_any_way_of_the_weights(configured, declare):
     ("stack", "changes"),
     [("l4-12b-qat", {"cloudRun__compileCache": "bucket"}), ("tpu-v6e1", {"tpu__compileCache": "bucket"})],
 )
-def test_the_key_of_archives_is_drawn_and_kept_and_the_server_gets_its_name(
-    configured, declare, monkeypatch, stack, changes
-):
+def test_the_key_of_archives_is_drawn_and_kept_and_the_server_gets_its_name(declared, monkeypatch, stack, changes):
     kept, version_of = {}, gcp.secretmanager.SecretVersion
 
     def version(name, args, opts):
@@ -335,14 +326,13 @@ def test_the_key_of_archives_is_drawn_and_kept_and_the_server_gets_its_name(
     monkeypatch.setattr(gcp.secretmanager, "SecretVersion", version)
     values = []
     for _ in range(2):
-        configured(stack, **changes)
-        declared = declare(run)[0].declared
-        (drawn,) = [one.inputs["secretData"] for one in declared if "secretVersion" in one.type]
+        resources = declared(stack, **changes).declared
+        (drawn,) = [one.inputs["secretData"] for one in resources if "secretVersion" in one.type]
         values.append(drawn if isinstance(drawn, str) else drawn["value"])
-        others = json.dumps([one.inputs for one in declared if "secretVersion" not in one.type], default=str)
+        others = json.dumps([one.inputs for one in resources if "secretVersion" not in one.type], default=str)
         assert values[-1] not in others
         assert r"\"key\":\"archive-key_id/versions/1\"" in others
-        (reader,) = [one.inputs for one in declared if one.name == "archive-key-server"]
+        (reader,) = [one.inputs for one in resources if one.name == "archive-key-server"]
         assert reader["role"] == "roles/secretmanager.secretAccessor"
     assert kept == {"archive-key": ["secretData"]}, "the engine keeps the value of the first run"
     assert values[0] != values[1]
@@ -355,11 +345,8 @@ def repositories_of(recorder):
     return json.loads(metadata["gemma-serving-image-repositories"])
 
 
-def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the_stack_has_for_the_hub(
-    configured, declare
-):
-    configured("tpu-v6e1")
-    from_hub, _ = declare(run)
+def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the_stack_has_for_the_hub(declared):
+    from_hub = declared("tpu-v6e1")
     found = repositories_of(from_hub)
     assert found.pop("us-east5") == "us-east5-docker.pkg.dev/my-project/gemma-x"
     assert {*found.values()} == {"docker.io"}
@@ -367,8 +354,7 @@ def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the
     assert len(from_hub.all("artifactregistry/repository:Repository")) == 1
     hub_account = {"username": "me", "tokenSecret": "projects/p/secrets/s/versions/1"}
     for changes in ({"weights": "bucket"}, {"dockerHub": hub_account}):
-        configured("tpu-v6e1", **changes)
-        recorder, _ = declare(run)
+        recorder = declared("tpu-v6e1", **changes)
         hosts = {region: text.partition("/")[0] for region, text in repositories_of(recorder).items()}
         assert hosts == {region: f"{region}-docker.pkg.dev" for region in hosts}, changes
         assert len(hosts) == len(recorder.all("artifactregistry/repository:Repository")) == 4
@@ -380,16 +366,14 @@ IN_ONE_REGION = {"weights": "bucket", "tpu__zones": ["us-east5-a", "us-east5-b"]
 @pytest.mark.parametrize(
     ("stack", "changes", "most"), [("tpu-v6e1", {}, 37), ("tpu-v6e4", IN_ONE_REGION, 29), ("l4-qat", {}, 23)]
 )
-def test_a_preview_has_few_resources(configured, declare, stack, changes, most):
+def test_a_preview_has_few_resources(declared, stack, changes, most):
     """The engine counts them so, with components and the provider, and without secrets. It also counts the stack itself."""
-    configured(stack, **changes)
-    recorder, _ = declare(run)
+    recorder = declared(stack, **changes)
     assert len(recorder.declared) + 1 <= most
 
 
-def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(configured, declare):
-    configured("tpu-v6e1", **TUNNEL, tpu__api="compute-engine", weights="bucket")
-    recorder, _ = declare(run)
+def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(declared):
+    recorder = declared("tpu-v6e1", **TUNNEL, tpu__api="compute-engine", weights="bucket")
     capacity = recorder.one("gcp-tpu:index:QueuedResource").inputs
     assert capacity["api"] == "compute-engine"
     assert capacity["runtimeVersion"] == image_of("v6e-1", "compute-engine")
@@ -402,9 +386,8 @@ def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_ove
 
 
 @pytest.mark.parametrize("api", ["cloud-tpu", "compute-engine"])
-def test_with_keys_in_the_metadata_no_one_logs_in_through_os_login(configured, declare, api):
-    configured("tpu-v6e1", **TUNNEL, tpu__api=api, tpu__ssh="metadata-key")
-    recorder, _ = declare(run)
+def test_with_keys_in_the_metadata_no_one_logs_in_through_os_login(declared, api):
+    recorder = declared("tpu-v6e1", **TUNNEL, tpu__api=api, tpu__ssh="metadata-key")
     metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
     assert metadata["enable-oslogin"] == "FALSE", "in words: the project's metadata may say TRUE"
     roles = {grant.inputs["role"] for grant in recorder.all("projects/iAMMember") if "alice" in grant.inputs["member"]}

@@ -74,7 +74,7 @@ def with_parts(stack, parts, **changes):
     return context_of(settings)
 
 
-@pytest.mark.parametrize(
+each_way = pytest.mark.parametrize(
     ("stack", "mode", "root", "copied"),
     [
         ("l4-12b-qat", "fuse", "/mnt/models", False),
@@ -83,6 +83,9 @@ def with_parts(stack, parts, **changes):
         ("tpu-v6e1", None, "/mnt/models", True),
     ],
 )
+
+
+@each_way
 def test_staged_parts_are_local_folders_that_need_no_hub(stack, mode, root, copied):
     changes = {} if mode is None else {"cloudRun": {**values_of(stack)["cloudRun"], "mount": {"mode": mode}}}
     context = with_parts(stack, PARTS, **changes)
@@ -107,15 +110,7 @@ def template(tmp_path, monkeypatch):
     return tmp_path / "chat" / "tools.jinja"
 
 
-@pytest.mark.parametrize(
-    ("stack", "mode", "root", "copied"),
-    [
-        ("l4-12b-qat", "fuse", "/mnt/models", False),
-        ("l4-12b-qat", "memory", "/mnt/weights", True),
-        ("l4-12b-qat", "streamer", "/mnt/weights", True),
-        ("tpu-v6e1", None, "/mnt/models", True),
-    ],
-)
+@each_way
 def test_a_template_of_the_project_is_served_from_a_folder_that_its_content_names(template, stack, mode, root, copied):
     changes = {} if mode is None else {"cloudRun": {**values_of(stack)["cloudRun"], "mount": {"mode": mode}}}
     vllm = {"lora": None, "speculative": None, "thinking": {"template": "./chat/tools.jinja"}}
