@@ -1,4 +1,4 @@
-"""Alerts name metrics that exist, bounds that vLLM has, and values of the stack."""
+"""Alerts and tiles name metrics that exist, bounds that vLLM has, and commands of the runbook."""
 
 import json
 import re
@@ -7,33 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.components.dashboard import TILES
+from gemma_serving.components.dashboard import TILES, dashboard_json
 from gemma_serving.contracts.alerts import RUNBOOK, TTFT_BUCKETS_S, AlertValues, alerts_of, every_alert
-from gemma_serving.contracts.collector import (
-    LONGEST_INTERVAL_S,
-    collector_config,
-    server_share,
-)
-from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.settings.fields import check_block
-from gemma_serving.planning.settings.observability import MetricsSettings
-from localcloud.services import monitoring_rules
+from gemma_serving.contracts.collector import LONGEST_INTERVAL_S, collector_config, server_share
+from localcloud.services.monitoring_rules import PLATFORM_METRICS, metrics_in
 from localcloud.vllm.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = AlertValues(
     stack="x", name="gemma-x", ttft_s=2.5, ttft_goal=0.99, idle_s=1800, ready_s=3600, usd_per_hour=1.5, daily_usd=36.0
 )
-FUNCTIONS = {
-    "and", "by", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
-    "engine", "label_replace",
-    "max_over_time", "min", "min_over_time", "namespace", "instance", "offset", "on", "or", "rate", "sum", "time", "unless",
-}  # fmt: skip
-PLATFORM_METRICS = {
-    "run_googleapis_com:container_billable_instance_time",
-    "run_googleapis_com:request_count",
-    "tpu_googleapis_com:cpu_utilization",
-}
 AGENT_METRICS = {"gemma_serving_phase", "gemma_serving_restarts_total", "gemma_serving_deadline_timestamp_seconds"}
 CONFIGURATION = json.loads(collector_config(project="p", namespace="n", cluster="c", ports=(8000,), interval_s=30))
 (JOB,) = CONFIGURATION["receivers"]["prometheus"]["config"]["scrape_configs"]
@@ -42,32 +25,17 @@ SYNTHETIC = {"up"}
 """Series that the collector itself writes."""
 
 
-def metrics_in(expression):
-    """Return the names of metrics in an expression: every word that is no function, keyword, matcher, text or duration."""
-    without = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"", " ", expression)
-    return set(re.findall(r"(?<![\w.])[a-zA-Z_][\w:]*", without)) - FUNCTIONS
-
-
-def series():
-    """Return the names of series and the bounds of TTFT that the simulated server serves after one request of each kind."""
+@pytest.fixture(scope="module")
+def served():
+    """The names of series and the bounds of TTFT that the simulated server serves after one request of each kind."""
     metrics = Metrics("m", {"block_size": "16"}, max_model_len=4096, proposals=3)
     metrics.count_request("/v1/completions", "POST", 200, 0.1)
     (engine,) = metrics.engines
     for name in metrics.gauges.keys() - {"num_requests_waiting_by_reason"}:
         engine.show(name, lambda: 1)
-    lines = metrics.text().splitlines()
-    names = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
-    bounds = {
-        re.search(r'le="([^"]+)"', line)[1]
-        for line in lines
-        if line.startswith("vllm:time_to_first_token_seconds_bucket")
-    }
-    return names, bounds
-
-
-@pytest.fixture(scope="module")
-def served():
-    return series()
+    lines = [line for line in metrics.text().splitlines() if not line.startswith("#")]
+    bucket = re.compile(r'vllm:time_to_first_token_seconds_bucket\{.*le="([^"]+)"')
+    return {re.split(r"[{ ]", line)[0] for line in lines}, {found[1] for line in lines if (found := bucket.match(line))}
 
 
 def expressions():
@@ -77,22 +45,13 @@ def expressions():
     yield from (line.replace("$server", 'namespace="gemma-x"') for tile in TILES for line in tile.lines.values())
 
 
-def test_every_metric_of_an_alert_or_a_tile_is_served_by_the_server_the_agent_or_the_platform(served):
-    known = served[0] | PLATFORM_METRICS | AGENT_METRICS | SYNTHETIC
-    named = set().union(*map(metrics_in, expressions()))
+def test_every_metric_of_an_alert_or_a_tile_is_served_and_the_collector_keeps_it(served):
+    named = {name for text in expressions() for name in metrics_in(text)}
     assert {"vllm:num_requests_waiting", "http_requests_total", "up", "gemma_serving_phase"} <= named
-    assert named - known == set()
-
-
-def test_google_accepts_every_expression_and_the_local_cloud_knows_the_resource_types_of_every_platform_metric():
-    selected = {name for text in expressions() for name in monitoring_rules.metrics_in(text)}
-    assert selected & monitoring_rules.PLATFORM_METRICS.keys() >= PLATFORM_METRICS
-
-
-def test_the_collector_keeps_every_metric_of_an_alert_or_a_tile():
-    named = set().union(*map(metrics_in, expressions())) - PLATFORM_METRICS - SYNTHETIC
-    dropped = {name for name in named if not KEPT.fullmatch(name)}
-    assert dropped == set()
+    scraped = named - PLATFORM_METRICS.keys() - SYNTHETIC
+    assert scraped - served[0] - AGENT_METRICS == set()
+    assert [name for name in scraped if not KEPT.fullmatch(name)] == []
+    assert len(named & PLATFORM_METRICS.keys()) == 3, "Cloud Run's requests and time, and a TPU machine's load"
 
 
 @pytest.mark.parametrize("bound", TTFT_BUCKETS_S)
@@ -102,46 +61,20 @@ def test_every_limit_of_the_first_token_is_a_bound_of_the_histogram(served, boun
     assert any(re.fullmatch(found[2] if found[1] == "=~" else re.escape(found[2]), each) for each in served[1])
 
 
-def test_no_placeholder_is_left_and_every_series_is_the_servers_own():
-    for alert in every_alert():
-        for condition in alert.conditions:
-            text = VALUES.replace_in(condition.expression)
-            assert "$" not in text + VALUES.replace_in(condition.hold), alert.title
-            for braces in re.findall(r"\{([^}]*)\}", text):
-                own = ('namespace="gemma-x"', 'service_name="gemma-x"', 'node_id=~"gemma-x(-b)?-node"')
-                assert any(label in braces for label in own), alert.title
-    for alert in every_alert():
-        assert "$" not in VALUES.replace_in(alert.command)
-
-
-ON_TPU = [
-    "Not ready",
-    "No tokens while requests wait",
-    "Restart loop",
-    "HTTP errors",
-    "Slow first token",
-    "Pressure",
-    "Idle",
-]
-
-
 @pytest.mark.parametrize(
     ("target", "given", "titles"),
     [
-        ("tpu", {"collects": True}, [*ON_TPU, "Engine fatal"]),
-        ("tpu", {"collects": True, "has_budget": True}, [*ON_TPU, "Daily cost", "Engine fatal"]),
-        ("tpu", {"has_budget": True}, ["Engine fatal"]),
-        ("cloud-run", {}, ["Server errors", "Daily cost", "Does not start or engine fatal"]),
-        (
-            "cloud-run",
-            {"collects": True, "has_budget": True},
-            ["Pressure", "Server errors", "Daily cost", "Does not start or engine fatal"],
-        ),
-        ("gateway", {}, ["No server answers"]),
+        ("tpu", {"has_budget": True}, {"Engine fatal"}),
+        ("cloud-run", {}, {"Server errors", "Daily cost", "Does not start or engine fatal"}),
     ],
 )
-def test_each_target_has_its_alerts(target, given, titles):
-    assert [one.title for one in alerts_of(target, **given)] == titles
+def test_without_a_collector_only_alerts_that_can_fire_are_declared(target, given, titles):
+    assert {alert.title for alert in alerts_of(target, **given)} == titles
+
+
+def test_a_tpu_stack_without_a_budget_has_every_alert_but_that_of_the_daily_cost():
+    every = {alert.title for alert in alerts_of("tpu", collects=True, has_budget=True)}
+    assert every - {alert.title for alert in alerts_of("tpu", collects=True)} == {"Daily cost"}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +100,15 @@ def test_every_window_of_an_alert_holds_two_scrapes_at_the_longest_interval():
     windows = {window for text in expressions() for window in re.findall(r"\[(\d+)([mhd])[\]:]", text)}
     shortest_s = min(int(number) * {"m": 60, "h": 3600, "d": 86_400}[unit] for number, unit in windows)
     assert shortest_s >= 2 * LONGEST_INTERVAL_S
-    check_block(MetricsSettings(interval_s=LONGEST_INTERVAL_S), "metrics")
-    with pytest.raises(PlanningError, match="expected 30s to 120s"):
-        check_block(MetricsSettings(interval_s=150), "metrics")
+
+
+def test_the_tiles_of_the_dashboard_do_not_overlap_and_fit():
+    layout = json.loads(dashboard_json(title="t", namespace="gemma-x", labels={}))["mosaicLayout"]
+    cells = [
+        (x, y)
+        for tile in layout["tiles"]
+        for x in range(tile.get("xPos", 0), tile.get("xPos", 0) + tile["width"])
+        for y in range(tile.get("yPos", 0), tile.get("yPos", 0) + tile["height"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < layout["columns"]

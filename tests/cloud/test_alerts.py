@@ -1,81 +1,33 @@
 """Alerts of a stack, as a local cloud lists them; nothing fires is an answer only if something can."""
 
-import contextlib
-import os
-
 import pytest
 
 from gemma_serving.cloud import google_api
-from gemma_serving.cloud.alerts import _needs_collector, read_alerts
-from gemma_serving.contracts.alerts import AlertValues, every_alert, row_of
-from localcloud.environment import API_OVERRIDES
-from localcloud.tests import idle_cloud
+from gemma_serving.cloud.alerts import read_alerts
+from gemma_serving.contracts.alerts import alerts_of, row_of
 from localcloud.tests.conftest import PROJECT, SCENARIO, Client
+from localcloud.tests.rules.alert_cases import POLICIES
 from tests.cloud.populated import open_world, owner
 
 STACK, NAME = "x", "gemma-x"
-VALUES = AlertValues(
-    stack=STACK, name=NAME, ttft_s=2.5, ttft_goal=0.99, idle_s=1800, ready_s=3600, usd_per_hour=1.5, daily_usd=3.0
-)
 HAS_DATA = f'count(last_over_time(up{{namespace="{NAME}"}}[1d]))'
-
-
-def policy(title, *, stack=STACK, values=VALUES, **changes):
-    """An alert policy as components.observability declares it."""
-    row = row_of(title)
-    if not row.pattern:
-        queries = [
-            {
-                "query": values.replace_in(each.expression),
-                "duration": values.replace_in(each.hold),
-                "disableMetricValidation": True,
-            }
-            for each in row.conditions
-        ]
-        conditions = [{"displayName": title, "conditionPrometheusQueryLanguage": query} for query in queries]
-    else:
-        conditions = [{"displayName": title, "conditionMatchedLog": {"filter": f'textPayload=~"{row.pattern}"'}}]
-    return {
-        "displayName": f"{values.name}: {title}",
-        "combiner": "OR",
-        "severity": "CRITICAL" if not row.pattern and row.severity == "page" else "WARNING",
-        "userLabels": dict(owner(stack).labels),
-        "documentation": {"content": f"{row.meaning}\n\nmore", "mimeType": "text/markdown"},
-        "conditions": conditions,
-        **({"alertStrategy": {"notificationRateLimit": {"period": "300s"}}} if row.pattern else {}),
-        **changes,
-    }
-
-
-@contextlib.contextmanager
-def pointed_at(cloud):
-    """Point this process at a local cloud, as an operator."""
-    before = dict(os.environ)
-    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_"))]:
-        del os.environ[name]
-    os.environ |= {
-        f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{cloud.base_url}/{path}" for api, path in API_OVERRIDES.items()
-    }
-    os.environ["GOOGLE_OAUTH_ACCESS_TOKEN"] = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator)
-    try:
-        yield google_api.connect(PROJECT)
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 class World:
     """A local cloud with policies, and the alerts that are set as theirs."""
 
-    def __init__(self, cloud, api):
-        self._client, self._api = Client(cloud.base_url, cloud.token), api
+    def __init__(self, opened):
+        self.opened = opened
+        self._client = Client(opened.cloud.base_url, opened.cloud.token)
 
     def read(self, **more):
-        return read_alerts(self._api, stack=STACK, project=PROJECT, **more)
+        return read_alerts(self.opened.api, stack=STACK, project=PROJECT, **more)
 
-    def add(self, *words, **more):
-        path = f"/monitoring/v3/projects/{PROJECT}/alertPolicies"
-        return self._client.ok("POST", path, policy(*words, **more))["name"]
+    def add(self, title, *, stack=STACK, **changes):
+        """Create a policy as a TPU stack declares it."""
+        (policy,) = (each for each in POLICIES["tpu"]["policies"] if each["displayName"] == f"{NAME}: {title}")
+        body = {**policy, "userLabels": dict(owner(stack).labels), **changes}
+        return self._client.ok("POST", f"/monitoring/v3/projects/{PROJECT}/alertPolicies", body)["name"]
 
     def set(self, *alerts, data=1, **queries):
         self._client.ok("POST", "/admin/alerts", {"alerts": alerts, "queries": {HAS_DATA: data, **queries}})
@@ -83,8 +35,8 @@ class World:
 
 @pytest.fixture
 def world():
-    with idle_cloud.start(scenario=SCENARIO) as cloud, pointed_at(cloud) as api:
-        yield World(cloud, api)
+    with open_world(SCENARIO) as opened:
+        yield World(opened)
 
 
 def test_an_overload_fires_with_its_command_until_it_ends_and_another_stacks_alert_does_not(world):
@@ -139,33 +91,33 @@ def test_alerts_of_log_lines_need_no_collector_and_the_note_says_what_is_not_wat
     assert "does not evaluate alerts" in found.notes[-1]
 
 
-def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
-    with open_world() as world:
-        empty = read_alerts(world.api, stack=STACK, project=PROJECT)
-        assert (empty.verdict, empty.policies) == ("unknown", 0)
-        assert "so nothing watches it. To create them, run `gemma up x`" in empty.unwatched[0]
-        world.call("POST", "monitoring", f"v3/projects/{PROJECT}/alertPolicies", policy("Pressure"))
-        not_evaluated = read_alerts(world.api, stack=STACK, project=PROJECT)
-        assert (not_evaluated.verdict, not_evaluated.policies) == ("unknown", 1)
-        assert not_evaluated.unread == ()
-        assert "does not evaluate alert policies" in not_evaluated.unwatched[-1]
-        email = world.account("gemma-other", "managed-by=hand")
-        token = world.cloud.cloud.tokens.issue_access_token(email)
-        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
-        denied = read_alerts(google_api.connect(PROJECT), stack=STACK, project=PROJECT)
-        assert (denied.verdict, denied.policies) == ("unknown", None)
-        assert denied.unread[0].endswith("You need roles/monitoring.viewer.")
-        off = f"v1/projects/{PROJECT}/services/monitoring.googleapis.com:disable"
-        world.call("POST", "serviceusage", off, {"disableDependentServices": True})
-        found = read_alerts(world.api, stack=STACK, project=PROJECT)
-        assert (found.verdict, found.policies) == ("unknown", None)
-        assert f"gcloud services enable monitoring.googleapis.com --project={PROJECT}" in found.unread[0]
+def test_what_cannot_be_read_is_unknown_with_the_way_out(world, monkeypatch):
+    empty = world.read()
+    assert (empty.verdict, empty.policies) == ("unknown", 0)
+    assert "so nothing watches it. To create them, run `gemma up x`" in empty.unwatched[0]
+    world.add("Pressure")
+    not_evaluated = world.read()
+    assert (not_evaluated.verdict, not_evaluated.policies) == ("unknown", 1)
+    assert not_evaluated.unread == ()
+    assert "does not evaluate alert policies" in not_evaluated.unwatched[-1]
+    opened = world.opened
+    email = opened.account("gemma-other", "managed-by=hand")
+    token = opened.cloud.cloud.tokens.issue_access_token(email)
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
+    denied = read_alerts(google_api.connect(PROJECT), stack=STACK, project=PROJECT)
+    assert (denied.verdict, denied.policies) == ("unknown", None)
+    assert denied.unread[0].endswith("You need roles/monitoring.viewer.")
+    off = f"v1/projects/{PROJECT}/services/monitoring.googleapis.com:disable"
+    opened.call("POST", "serviceusage", off, {"disableDependentServices": True})
+    found = world.read()
+    assert (found.verdict, found.policies) == ("unknown", None)
+    assert f"gcloud services enable monitoring.googleapis.com --project={PROJECT}" in found.unread[0]
 
 
-def test_every_alert_on_the_servers_metrics_is_known_to_need_the_collector():
-    assert [_needs_collector(policy_of(row)) for row in every_alert()] == [row.needs_collector for row in every_alert()]
-
-
-def policy_of(row):
-    queries = [{"query": VALUES.replace_in(each.expression)} for each in row.conditions]
-    return {"conditions": [{"conditionPrometheusQueryLanguage": query} for query in queries]}
+def test_every_alert_on_the_servers_metrics_is_known_to_need_the_collector(world):
+    every = list(alerts_of("tpu", collects=True, has_budget=True))
+    for alert in every:
+        world.add(alert.title)
+    world.set(**{HAS_DATA.replace("[1d]", "[10m]"): None})
+    needing = [alert for alert in every if alert.needs_collector and alert.title != "Not ready"]
+    assert f"alerts that read them ({len(needing)}) cannot fire" in world.read().unwatched[0]

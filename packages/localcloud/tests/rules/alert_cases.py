@@ -1,323 +1,231 @@
-"""The alert expressions of a serving stack, each with a series on which it fires and one on which it does not.
+"""Series on which each alert of a serving stack fires, and neighbours on which it does not; the expressions are those of the golden policies.
 
 A part of a series is scraped every 30 seconds from its first to its last minute. A case lasts until its last minute; then its alert fires, or
 does not.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-S = '{namespace="g"}'
+import yaml
+
+GOLDEN = Path(__file__).with_name("policies.golden.yaml")
+"""Policies and channels by target. The product's tests write it (tests/agreement/test_alerts.py)."""
+POLICIES: Mapping[str, Any] = yaml.safe_load(GOLDEN.read_text())
+NAMESPACE = "gemma-x"
 START_S = 1_800_000_000
 """Time of the first scrape of each case, on the grid of 30 seconds."""
+Samples = Mapping[str, tuple[float, float]]
+"""Samples by name, each as (first value, growth per scrape)."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition of a policy."""
+
+    expression: str
+    for_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one target answers during some minutes: samples by name, each as (first value, growth per scrape)."""
+    """What one target of the collector answers during some minutes."""
 
     minutes: tuple[float, float]
-    samples: dict[str, tuple[float, float]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=dict)
     up: bool | None = True
     """None: not a scrape; only the clock goes on."""
     job: str = "vllm"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    name: str
-    expression: str
-    for_s: float
-    fires: list[Part]
-    silent: list[Part]
+def _rules() -> Mapping[tuple[str, str], Rule]:
+    found: dict[tuple[str, str], Rule] = {}
+    for target, declared in POLICIES.items():
+        for condition in (each for policy in declared["policies"] for each in policy["conditions"]):
+            query, title = condition.get("conditionPrometheusQueryLanguage"), condition["displayName"]
+            if query:
+                for_s = float(query["duration"].removesuffix("s"))
+                found[target, title] = Rule(query["query"], for_s)
+    return found
 
 
-def _burn(window: str) -> str:
-    bucket = f'sum by (namespace) (rate(vllm:time_to_first_token_seconds_bucket{{namespace="g",le="2.5"}}[{window}]))'
-    return (
-        f"(1 - {bucket} / sum by (namespace) (rate(vllm:time_to_first_token_seconds_count{S}[{window}]))) > 14.4 * 0.01"
-    )
+RULES = _rules()
 
 
-def _requests(labels: str = "") -> str:
-    service = 'monitored_resource="cloud_run_revision",service_name="g"'
-    return f"sum(increase(run_googleapis_com:request_count{{{service}{labels}}}[5m]))"
+def server(first: float, last: float, *, up: bool = True, **samples: tuple[float, float]) -> Part:
+    """Return scrapes of the server."""
+    return Part(minutes=(first, last), up=up, samples={_SERVER[key]: each for key, each in samples.items()})
 
 
-_CAPACITY = 'vllm:num_requests_waiting_by_reason{reason="capacity"}'
-_DEFERRED = 'vllm:num_requests_waiting_by_reason{reason="deferred"}'
-_WAITING, _RUNNING, _TOKENS = "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:generation_tokens_total"
-_GOOD, _ALL = 'vllm:time_to_first_token_seconds_bucket{le="2.5"}', "vllm:time_to_first_token_seconds_count"
-_STOPPED = 'vllm:request_success_total{finished_reason="stop"}'
-_OK, _5XX = 'http_requests_total{status="2xx"}', 'http_requests_total{status="5xx"}'
-_BILLED = (
-    'run_googleapis_com:container_billable_instance_time{monitored_resource="cloud_run_revision",service_name="g"}'
-)
-"""Seconds. Google writes it with its own labels; the collector's are not in it."""
-_COUNTED = 'run_googleapis_com:request_count{{monitored_resource="cloud_run_revision",service_name="g",response_code="{0}",response_code_class="{1}"}}'
-_ANSWERED, _UNAVAILABLE = _COUNTED.format("200", "2xx"), _COUNTED.format("503", "5xx")
-_RESTARTS = "gemma_serving_restarts_total"
-_READY, _STARTING = 'gemma_serving_phase{phase="ready"}', 'gemma_serving_phase{phase="starting"}'
-_DEADLINE = "gemma_serving_deadline_timestamp_seconds"
-_CPU = 'tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",node_id="{0}"}}'
-"""Percent, by Google's agent on the machine."""
-
-NOT_READY = (
-    f"(max by (namespace) (up{S}) or max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) "
-    f"max by (namespace) (last_over_time({_DEADLINE}{S}[1d])) - "
-    f"max_over_time((0 * max by (namespace) (up{S}) + time())[1d:5m]) < 600 or "
-    f'label_replace(max(last_over_time(tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",'
-    'node_id=~"g(-b)?-node"}[10m])), "namespace", "g", "", "")) unless on (namespace) '
-    f'(gemma_serving_phase{{namespace="g",phase="ready"}} or gemma_serving_phase{S} and on (namespace) '
-    'up{namespace="g",job="vllm"} == 1)'
-)
-NO_TOKENS = (
-    f"max by (namespace, engine) (min_over_time(vllm:num_requests_waiting{S}[5m]) > 0 or "
-    f"min_over_time(vllm:num_requests_running{S}[5m]) > 0) and on (namespace, engine) "
-    f"sum by (namespace, engine) (rate(vllm:generation_tokens_total{S}[5m])) == 0 and "
-    f"on (namespace) max by (namespace) (up{S} offset 5m) == 1"
-)
-HTTP_ERRORS = (
-    'sum by (namespace) (rate(http_requests_total{namespace="g",status="5xx"}[5m])) / '
-    f"sum by (namespace) (rate(http_requests_total{S}[5m])) > 0.05 and "
-    f"sum by (namespace) (increase(http_requests_total{S}[5m])) >= 20"
-)
-SLOW_FIRST_TOKEN = (
-    f"{_burn('1h')} and {_burn('5m')} and "
-    f"sum by (namespace) (increase(vllm:time_to_first_token_seconds_count{S}[1h])) >= 50"
-)
-WAITING = (
-    'sum by (namespace) (vllm:num_requests_waiting_by_reason{namespace="g",reason="capacity"} or '
-    f"vllm:num_requests_waiting{S} unless on (namespace, instance) vllm:num_requests_waiting_by_reason{S}) > 0"
-)
-KV_CACHE = f"max by (namespace) (vllm:kv_cache_usage_perc{S}) > 0.85"
-IDLE = (
-    f"sum by (namespace) (increase(vllm:request_success_total{S}[30m])) == 0 and on (namespace) "
-    f"max by (namespace) (max_over_time(vllm:num_requests_running{S}[30m])) == 0 and on (namespace) "
-    f"max by (namespace) (up{S}) and on (namespace) "
-    'count_over_time((max by (namespace) (up{namespace="g",job="vllm"}) == 1)[30m:1m]) * 60 > 0.75 * 1800'
-)
-_CLASS, _CODE = ',response_code_class="5xx"', ',response_code="503"'
-SERVER_ERRORS = f"{_requests(_CLASS)} / {_requests()} > 0.05 and {_requests()} >= 20"
-NO_SERVER = f"{_requests(_CODE)} > 0"
+def agent(first: float, last: float, phase: str, *, deadline: float | None = None) -> Part:
+    """Return scrapes of the machine's agent. `deadline`: minute at which its run ends."""
+    samples: dict[str, tuple[float, float]] = {f'gemma_serving_phase{{phase="{phase}"}}': (1, 0)}
+    if deadline is not None:
+        samples["gemma_serving_deadline_timestamp_seconds"] = (START_S + 60 * deadline, 0)
+    return Part(minutes=(first, last), samples=samples, job="agent")
 
 
-def engines(samples: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Return the samples of engine 1, beside engine 0 that has no queue and serves."""
-    healthy = {_WAITING: (0, 0), _RUNNING: (1, 0), _TOKENS: (900, 3)}
-    return {
-        f'{name}{{engine="{engine}"}}': values
-        for engine, found in enumerate((healthy, samples))
-        for name, values in found.items()
-    }
+def machine(first: float, last: float, node: str) -> Part:
+    """Return the metric that Google's own agent on a machine writes."""
+    name = f'tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",node_id="{node}"}}'
+    return Part(minutes=(first, last), samples={name: (2.5, 0)}, up=None)
 
 
-CASES = [
-    Case(
-        name="Not ready, the first start",
-        expression=NOT_READY,
-        for_s=3600,
-        fires=[Part(minutes=(0, 61), samples={_STARTING: (1, 0)}, job="agent")],
-        silent=[
-            Part(minutes=(0, 50), samples={_STARTING: (1, 0)}, job="agent"),
-            Part(minutes=(50.5, 61), samples={_READY: (1, 0)}, job="agent"),
-        ],
-    ),
-    Case(
-        name="Not ready, nothing reported",
-        expression=NOT_READY,
-        for_s=3600,
-        fires=[
-            Part(minutes=(0, 1), samples={_READY: (1, 0)}, job="agent"),
-            Part(minutes=(66.5, 66.5), up=None),
-        ],
-        silent=[
-            Part(minutes=(0, 7), samples={_READY: (1, 0)}, job="agent"),
-            Part(minutes=(66.5, 66.5), up=None),
-        ],
-    ),
-    Case(
-        name="Not ready, no machine yet",
-        expression=NOT_READY,
-        for_s=3600,
-        fires=[Part(minutes=(0, 0), up=False), Part(minutes=(66.5, 66.5), up=None)],
-        silent=[Part(minutes=(0, 0), up=None), Part(minutes=(66.5, 66.5), up=None)],
-    ),
-    Case(
-        name="Not ready, a machine that never reported",
-        expression=NOT_READY,
-        for_s=3600,
-        fires=[Part(minutes=(0, 61), samples={_CPU.format("g-b-node"): (2.5, 0)}, up=None)],
-        silent=[Part(minutes=(0, 61), samples={_CPU.format("g2-node"): (2.5, 0)}, up=None)],
-    ),
-    Case(
-        name="No tokens while requests wait",
-        expression=NO_TOKENS,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples=engines({_WAITING: (2, 0), _TOKENS: (900, 0)}))],
-        silent=[Part(minutes=(0, 6), samples=engines({_WAITING: (2, 0), _TOKENS: (900, 1)}))],
-    ),
-    Case(
-        name="No tokens while requests run",
-        expression=NO_TOKENS,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples=engines({_RUNNING: (1, 0), _TOKENS: (900, 0)}))],
-        silent=[Part(minutes=(0, 6), samples=engines({_RUNNING: (1, 0), _TOKENS: (900, 3)}))],
-    ),
-    Case(
-        name="No tokens, a new server",
-        expression=NO_TOKENS,
-        for_s=0,
-        fires=[Part(minutes=(0, 5), samples={_WAITING: (2, 0), _TOKENS: (0, 0)})],
-        silent=[Part(minutes=(0, 4.5), samples={_WAITING: (2, 0), _TOKENS: (0, 0)})],
-    ),
-    Case(
-        name="Restart loop",
-        expression=f"sum by (namespace) (increase(gemma_serving_restarts_total{S}[30m])) >= 3",
-        for_s=0,
-        fires=[Part(minutes=(0, 30), samples={_RESTARTS: (0, 0.06)})],
-        silent=[Part(minutes=(0, 30), samples={_RESTARTS: (0, 0.04)})],
-    ),
-    Case(
-        name="HTTP errors",
-        expression=HTTP_ERRORS,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples={_OK: (0, 90), _5XX: (0, 10)})],
-        silent=[Part(minutes=(0, 6), samples={_OK: (0, 96), _5XX: (0, 4)})],
-    ),
-    Case(
-        name="HTTP errors of few requests",
-        expression=HTTP_ERRORS,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples={_OK: (0, 1), _5XX: (0, 1.1)})],
-        silent=[Part(minutes=(0, 6), samples={_OK: (0, 1), _5XX: (0, 0.9)})],
-    ),
-    Case(
-        name="Slow first token",
-        expression=SLOW_FIRST_TOKEN,
-        for_s=0,
-        fires=[Part(minutes=(0, 65), samples={_GOOD: (0, 80), _ALL: (0, 100)})],
-        silent=[  # the budget burned for most of the hour, and no longer does
-            Part(minutes=(0, 55), samples={_GOOD: (0, 80), _ALL: (0, 100)}),
-            Part(minutes=(55.5, 65), samples={_GOOD: (8880, 100), _ALL: (11100, 100)}),
-        ],
-    ),
-    Case(
-        name="Slow first token of few requests",
-        expression=SLOW_FIRST_TOKEN,
-        for_s=0,
-        fires=[Part(minutes=(0, 65), samples={_GOOD: (0, 0.2), _ALL: (0, 0.5)})],
-        silent=[Part(minutes=(0, 65), samples={_GOOD: (0, 0.2), _ALL: (0, 0.4)})],
-    ),
-    Case(
-        name="Pressure, KV cache",
-        expression=KV_CACHE,
-        for_s=120,
-        fires=[Part(minutes=(0, 3), samples={"vllm:kv_cache_usage_perc": (0.95, 0)})],
-        silent=[Part(minutes=(0, 3), samples={"vllm:kv_cache_usage_perc": (0.85, 0)})],
-    ),
-    Case(
-        name="Pressure, KV cache in a burst",
-        expression=KV_CACHE,
-        for_s=120,
-        fires=[Part(minutes=(0, 2), samples={"vllm:kv_cache_usage_perc": (0.95, 0)})],
-        silent=[Part(minutes=(0, 1.5), samples={"vllm:kv_cache_usage_perc": (0.95, 0)})],
-    ),
-    Case(
-        name="Pressure, requests waiting",
-        expression=WAITING,
-        for_s=30,
-        fires=[Part(minutes=(0, 2), samples={_CAPACITY: (3, 0), _WAITING: (3, 0)})],
-        silent=[Part(minutes=(0, 2), samples={_CAPACITY: (0, 0), _DEFERRED: (3, 0), _WAITING: (3, 0)})],
-    ),
-    Case(
-        name="Pressure, requests waiting without reasons",
-        expression=WAITING,
-        for_s=30,
-        fires=[Part(minutes=(0, 2), samples={_WAITING: (3, 0)})],
-        silent=[Part(minutes=(0, 2), samples={_WAITING: (0, 0)})],
-    ),
-    Case(
-        name="Pressure, requests waiting in a burst",
-        expression=WAITING,
-        for_s=30,
-        fires=[Part(minutes=(0, 0.5), samples={_WAITING: (3, 0)})],
-        silent=[Part(minutes=(0, 0.5), samples={_WAITING: (0, 3)})],
-    ),
-    Case(
-        name="Idle",
-        expression=IDLE,
-        for_s=0,
-        fires=[Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)})],
-        silent=[Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (1, 0)})],
-    ),
-    Case(
-        name="Idle, a new server",
-        expression=IDLE,
-        for_s=0,
-        fires=[Part(minutes=(0, 22), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
-        silent=[Part(minutes=(0, 21), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
-    ),
-    Case(
-        name="Idle, the machine is gone",
-        expression=IDLE,
-        for_s=0,
-        fires=[
-            Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
-            Part(minutes=(36.5, 36.5), up=None),
-        ],
-        silent=[
-            Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
-            Part(minutes=(37, 37), up=None),
-        ],
-    ),
-    Case(
-        name="Idle, down for a while",
-        expression=IDLE,
-        for_s=0,
-        fires=[
-            Part(minutes=(0, 9.5), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
-            Part(minutes=(10, 25), up=False),
-            Part(minutes=(25.5, 50), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)}),
-        ],
-        silent=[
-            Part(minutes=(0, 9.5), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
-            Part(minutes=(10, 25), up=False),
-            Part(minutes=(25.5, 50), samples={_STOPPED: (0, 0.1), _RUNNING: (0, 0)}),
-        ],
-    ),
-    Case(
-        name="Server errors",
-        expression=SERVER_ERRORS,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples={_ANSWERED: (0, 90), _UNAVAILABLE: (0, 10)})],
-        silent=[Part(minutes=(0, 6), samples={_ANSWERED: (0, 96), _UNAVAILABLE: (0, 4)})],
-    ),
-    Case(
-        name="Server errors of few requests",
-        expression=SERVER_ERRORS,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples={_ANSWERED: (0, 1), _UNAVAILABLE: (0, 1.1)})],
-        silent=[Part(minutes=(0, 6), samples={_ANSWERED: (0, 1), _UNAVAILABLE: (0, 0.9)})],
-    ),
-    Case(
-        name="No server answers",
-        expression=NO_SERVER,
-        for_s=0,
-        fires=[Part(minutes=(0, 6), samples={_ANSWERED: (0, 90), _UNAVAILABLE: (0, 1)})],
-        silent=[Part(minutes=(0, 6), samples={_ANSWERED: (0, 90), _UNAVAILABLE: (7, 0)})],
-    ),
-    Case(
-        name="Daily cost of a service",
-        expression=f"sum(increase({_BILLED}[1d])) / 3600 * 1.5 > 3",
-        for_s=0,
-        fires=[Part(minutes=(0, 125), samples={_BILLED: (5000, 30)})],
-        silent=[Part(minutes=(0, 115), samples={_BILLED: (5000, 30)})],
-    ),
-    Case(
-        name="Daily cost of a machine",
-        expression=f"count_over_time(max by (namespace) (up{S})[1d:1m]) / 60 * 1.5 > 3",
-        for_s=0,
-        fires=[Part(minutes=(0, 125))],
-        silent=[Part(minutes=(0, 115))],
-    ),
-]
+def service(last: float, **samples: tuple[float, float]) -> list[Part]:
+    """Return the metrics that Google writes of a Cloud Run service, with its own labels."""
+    return [Part(minutes=(0, last), samples={_SERVICE[key]: each for key, each in samples.items()})]
+
+
+def clock(minute: float) -> Part:
+    """Return a time at which nothing is scraped."""
+    return Part(minutes=(minute, minute), up=None)
+
+
+def engines(**samples: tuple[float, float]) -> list[Part]:
+    """Return the samples of engine 1 for six minutes, beside engine 0 that has no queue and serves."""
+    healthy = {"waiting": (0, 0), "running": (1, 0), "tokens": (900, 3)}
+    return [
+        Part(
+            minutes=(0, 6),
+            samples={
+                f'{_SERVER[key]}{{engine="{engine}"}}': values
+                for engine, given in enumerate((healthy, samples))
+                for key, values in given.items()
+            },
+        )
+    ]
+
+
+_SERVER = {
+    "for_capacity": 'vllm:num_requests_waiting_by_reason{reason="capacity"}',
+    "deferred": 'vllm:num_requests_waiting_by_reason{reason="deferred"}',
+    "waiting": "vllm:num_requests_waiting",
+    "running": "vllm:num_requests_running",
+    "tokens": "vllm:generation_tokens_total",
+    "kv_cache": "vllm:kv_cache_usage_perc",
+    "in_time": 'vllm:time_to_first_token_seconds_bucket{le="2.5"}',
+    "first_tokens": "vllm:time_to_first_token_seconds_count",
+    "served": 'vllm:request_success_total{finished_reason="stop"}',
+    "ok": 'http_requests_total{status="2xx"}',
+    "errors": 'http_requests_total{status="5xx"}',
+    "restarts": "gemma_serving_restarts_total",
+}
+_OF = 'monitored_resource="cloud_run_revision",service_name="gemma-x"'
+_SERVICE = {
+    "ok": f'run_googleapis_com:request_count{{{_OF},response_code="200",response_code_class="2xx"}}',
+    "unavailable": f'run_googleapis_com:request_count{{{_OF},response_code="503",response_code_class="5xx"}}',
+    "billed_s": f"run_googleapis_com:container_billable_instance_time{{{_OF}}}",
+}
+_NO_REQUESTS: Mapping[str, tuple[float, float]] = {"served": (0, 0), "running": (0, 0)}
+
+CASES: Mapping[tuple[str, str], Mapping[str, tuple[list[Part], list[Part]]]] = {
+    ("tpu", "Not ready"): {
+        "the first start": ([agent(0, 61, "starting")], [agent(0, 50, "starting"), agent(50.5, 61, "ready")]),
+        "nothing reported": ([agent(0, 1, "ready"), clock(66.5)], [agent(0, 7, "ready"), clock(66.5)]),
+        "no machine yet": ([server(0, 0, up=False), clock(66.5)], [clock(0), clock(66.5)]),
+        # Google's metrics are up to three minutes late.
+        "a machine that never reported": (
+            [machine(0, 58, "gemma-x-b-node"), clock(61)],
+            [machine(0, 61, "gemma-x2-node")],
+        ),
+        "the former document serves after a failed change": (
+            [agent(0, 61, "failed"), server(0, 61, up=False)],
+            [agent(0, 61, "failed"), server(0, 61)],
+        ),
+        "the agent is gone and the server serves": (
+            [Part(minutes=(0, 61), up=False, job="agent"), server(0, 61)],
+            [agent(0, 61, "ready"), server(0, 61)],
+        ),
+        "a preemption, not the planned end of the run": (
+            [agent(0, 40, "ready", deadline=60), clock(106)],
+            [agent(0, 60, "ready", deadline=60), clock(126)],
+        ),
+        "the machine outlives its run": (
+            [agent(0, 60, "ready", deadline=60), agent(60.5, 128, "ending", deadline=60)],
+            [agent(0, 60, "ready", deadline=60), agent(60.5, 62, "ending", deadline=60), clock(126)],
+        ),
+        "the next machine after a preemption": (
+            [agent(0, 10, "ready"), agent(30, 76, "loading")],
+            [agent(0, 10, "ready"), agent(30, 69, "loading"), agent(69.5, 76, "ready")],
+        ),
+        "the next machine after a planned end never reports": (
+            [agent(0, 60, "ready", deadline=60), machine(80, 141, "gemma-x-node")],
+            [agent(0, 60, "ready", deadline=60), clock(141)],
+        ),
+    },
+    ("tpu", "No tokens while requests wait"): {
+        "waiting requests": (engines(waiting=(2, 0), tokens=(900, 0)), engines(waiting=(2, 0), tokens=(900, 1))),
+        "running requests": (engines(running=(1, 0), tokens=(900, 0)), engines(running=(1, 0), tokens=(900, 3))),
+        "a new server": (
+            [server(0, 5, waiting=(2, 0), tokens=(0, 0))],
+            [server(0, 4.5, waiting=(2, 0), tokens=(0, 0))],
+        ),
+    },
+    ("tpu", "Restart loop"): {
+        "three in half an hour": ([server(0, 30, restarts=(0, 0.06))], [server(0, 30, restarts=(0, 0.04))]),
+    },
+    ("tpu", "HTTP errors"): {
+        "many requests": ([server(0, 6, ok=(0, 90), errors=(0, 10))], [server(0, 6, ok=(0, 96), errors=(0, 4))]),
+        "few requests": ([server(0, 6, ok=(0, 1), errors=(0, 1.1))], [server(0, 6, ok=(0, 1), errors=(0, 0.9))]),
+    },
+    ("tpu", "Slow first token"): {
+        "the budget burned for most of the hour, and no longer does": (
+            [server(0, 65, in_time=(0, 80), first_tokens=(0, 100))],
+            [
+                server(0, 55, in_time=(0, 80), first_tokens=(0, 100)),
+                server(55.5, 65, in_time=(8880, 100), first_tokens=(11100, 100)),
+            ],
+        ),
+        "few requests": (
+            [server(0, 65, in_time=(0, 0.2), first_tokens=(0, 0.5))],
+            [server(0, 65, in_time=(0, 0.2), first_tokens=(0, 0.4))],
+        ),
+    },
+    ("tpu", "KV cache nearly full"): {
+        "for two minutes": ([server(0, 3, kv_cache=(0.95, 0))], [server(0, 3, kv_cache=(0.85, 0))]),
+        "in a burst": ([server(0, 2, kv_cache=(0.95, 0))], [server(0, 1.5, kv_cache=(0.95, 0))]),
+    },
+    ("tpu", "Requests waiting"): {
+        "with reasons": (
+            [server(0, 2, for_capacity=(3, 0), waiting=(3, 0))],
+            [server(0, 2, for_capacity=(0, 0), deferred=(3, 0), waiting=(3, 0))],
+        ),
+        "without reasons": ([server(0, 2, waiting=(3, 0))], [server(0, 2, waiting=(0, 0))]),
+        "in a burst": ([server(0, 0.5, waiting=(3, 0))], [server(0, 0.5, waiting=(0, 3))]),
+    },
+    ("tpu", "Idle"): {
+        "a request runs": (
+            [server(0, 32, served=(40, 0), running=(0, 0))],
+            [server(0, 32, served=(40, 0), running=(1, 0))],
+        ),
+        "a new server": ([server(0, 22, **_NO_REQUESTS)], [server(0, 21, **_NO_REQUESTS)]),
+        "the machine is gone": (
+            [server(0, 32, **_NO_REQUESTS), clock(36.5)],
+            [server(0, 32, **_NO_REQUESTS), clock(37)],
+        ),
+        "down for a while": (
+            [server(0, 9.5, **_NO_REQUESTS), server(10, 25, up=False), server(25.5, 50, **_NO_REQUESTS)],
+            [
+                server(0, 9.5, **_NO_REQUESTS),
+                server(10, 25, up=False),
+                server(25.5, 50, served=(0, 0.1), running=(0, 0)),
+            ],
+        ),
+    },
+    ("tpu", "Daily cost"): {
+        "of a machine": ([server(0, 140)], [server(0, 100)]),
+    },
+    ("cloud-run", "Daily cost"): {
+        "of a service": (service(60, billed_s=(5000, 300)), service(40, billed_s=(5000, 300))),
+    },
+    ("cloud-run", "Server errors"): {
+        "many requests": (service(6, ok=(0, 90), unavailable=(0, 10)), service(6, ok=(0, 96), unavailable=(0, 4))),
+        "few requests": (service(6, ok=(0, 1), unavailable=(0, 1.1)), service(6, ok=(0, 1), unavailable=(0, 0.9))),
+    },
+    ("gateway", "No server answers"): {
+        "one request": (service(6, ok=(0, 90), unavailable=(0, 1)), service(6, ok=(0, 90), unavailable=(7, 0))),
+    },
+}
+"""By target and title of a condition: the name of each case, parts on which the alert fires, and parts on which it does not."""

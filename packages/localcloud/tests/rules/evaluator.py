@@ -1,134 +1,75 @@
-"""The evaluator as a child process: one JSON object per line in each direction. Times are milliseconds since 1970.
+"""Prometheus' rule engine as a child process: one JSON object per line in each direction. Times are milliseconds since 1970.
 
 | request | response |
 | --- | --- |
 | `{"op": "check", "expr": E}` | nothing |
 | `{"op": "rule", "name": N, "expr": E, "forS": S, "labels": {}}` | nothing; a rule of that name is replaced |
-| `{"op": "scrape", "atMs": T, "text": EXPOSITION, "labels": {}, "up": true}` | nothing |
+| `{"op": "scrape", "atMs": T, "text": EXPOSITION, "labels": {}, "up": true}` | nothing; no `up` is stored without the key |
 | `{"op": "eval", "atMs": T, "names": [N]}` | `alerts` pending and firing, `errors` by rule |
 
 Any request can be answered with `{"error": TEXT}`, in Prometheus' own words.
+
+The program is built from Go modules once per content and user (one to two minutes on two cores): used where it is built, built where the
+environment says so, otherwise a skip with the command.
 """
 
-import asyncio
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
-_LINE_LIMIT_BYTES: Final = 64 * 1024 * 1024
-_STOP_LIMIT_S: Final = 5.0
+import pytest
 
+from localcloud.go_build import GoProgram, cache_folder, compile_program, compiler, locked, new_folder
 
-class ExpressionError(Exception):
-    """Prometheus rejects a request. The message is its own."""
-
-
-class EvaluatorExitedError(Exception):
-    """The program has exited. What it stored is lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """One series of a rule that is pending or firing. `active_ms`: since when its expression holds."""
-
-    rule: str
-    firing: bool
-    labels: Mapping[str, str]
-    value: str
-    active_ms: int
+BUILD: Final = "LOCALCLOUD_EVALUATOR"
+"""`build` compiles the evaluator if it is missing: `.ci/run`, `make long` and the workflows set it, so that only a first run at home skips."""
+NOT_BUILT: Final = (
+    "the evaluator of alerts is not built. To build it (Go 1.26, one to four minutes, once) and run these tests: "
+    f"{BUILD}=build make test-packages TESTS=packages/localcloud/tests/rules"
+)
+_SOURCES: Final = Path(__file__).with_name("golang")
+_PROGRAM: Final = GoProgram(label="rules", name="the evaluator", package=".", packages=842)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Result of an evaluation: the alerts, and Prometheus' error message of each rule that failed."""
-
-    alerts: tuple[Alert, ...]
-    errors: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scrape:
-    """An exposition of one target with its labels. `up` None: not a scrape, no `up` is stored."""
-
-    text: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    up: bool | None = None
-
-
-class Evaluator:
-    """One running evaluator, with series of its own. It exits when this process does."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._turn = asyncio.Lock()
-
-    @classmethod
-    async def start(cls, program: Path, folder: Path) -> "Evaluator":
-        """Start the program. It keeps its series in a temporary folder below `folder`, which must exist, and removes that one at its exit."""
-        process = await asyncio.create_subprocess_exec(
-            str(program),
-            env={"TMPDIR": str(folder)},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_LINE_LIMIT_BYTES,
-            start_new_session=True,
+def answers(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the evaluator's response to each request, of a process with series of its own."""
+    lines = "".join(f"{json.dumps(request)}\n" for request in requests)
+    with TemporaryDirectory(prefix="localcloud-") as folder:
+        done = subprocess.run(
+            [program()], input=lines, env={"TMPDIR": folder}, check=True, stdout=subprocess.PIPE, text=True
         )
-        return cls(process)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
-    async def check(self, expression: str) -> None:
-        """Parse an expression. Raises ExpressionError."""
-        await self._ask(op="check", expr=expression)
 
-    async def set_rule(self, name: str, expression: str, *, for_s: float, labels: Mapping[str, str]) -> None:
-        """Add a rule, or replace the one of that name. Raises ExpressionError."""
-        await self._ask(op="rule", name=name, expr=expression, forS=for_s, labels=dict(labels))
+def program() -> Path:
+    """Return the program. Skip the test if it is not built and nothing says to build it; a build that fails is an error."""
+    path = _path()
+    if not path.is_file() and os.environ.get(BUILD) != "build":
+        pytest.skip(NOT_BUILT)
+    with locked(cache_folder("rules")):
+        if not path.is_file():
+            _build(path)
+    return path
 
-    async def scrape(self, at_ms: int, scrape: Scrape) -> None:
-        """Store a scrape. Raises ExpressionError if the text is not an exposition."""
-        await self._ask(op="scrape", atMs=at_ms, text=scrape.text, labels=dict(scrape.labels), up=scrape.up)
 
-    async def evaluate(self, at_ms: int, names: Sequence[str]) -> Evaluated:
-        """Evaluate rules at one time."""
-        answer = await self._ask(op="eval", atMs=at_ms, names=list(names))
-        alerts = tuple(
-            Alert(
-                rule=each["rule"],
-                firing=each["state"] == "firing",
-                labels=each["labels"],
-                value=each["value"],
-                active_ms=each["activeAtMs"],
-            )
-            for each in answer["alerts"]
-        )
-        return Evaluated(alerts=alerts, errors=answer["errors"])
+def _path() -> Path:
+    """Return where a build of this content is stored: a changed line or module is another program."""
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return cache_folder("rules") / digest.hexdigest()[:16] / "evaluator"
 
-    async def stop(self) -> None:
-        """Close the program's input, which ends it."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), _STOP_LIMIT_S)
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
 
-    async def _ask(self, **request: object) -> dict[str, Any]:
-        sink, source = self._process.stdin, self._process.stdout
-        assert sink is not None
-        assert source is not None
-        async with self._turn:
-            line = b""
-            with suppress(ConnectionError):
-                sink.write(json.dumps(request).encode() + b"\n")
-                await sink.drain()
-                line = await source.readline()
-        if not line:
-            raise EvaluatorExitedError("The evaluator exited.")
-        answer = cast("dict[str, Any]", json.loads(line))
-        if "error" in answer:
-            raise ExpressionError(str(answer["error"]))
-        return answer
+def _build(path: Path) -> None:
+    """Build the program into a new folder, which is created atomically. The modules (0.9 GB) are deleted afterwards."""
+    go = compiler()
+    assert go is not None, "`go`, needed to build the evaluator, is not on PATH. Install Go 1.26 or newer."
+    print("rules: building the evaluator of alerts, one to two minutes, once", file=sys.stderr, flush=True)
+    with new_folder(path.parent, _SOURCES) as folder:
+        compile_program(go, _PROGRAM, folder.module, folder.result / path.name, modules=folder.modules)

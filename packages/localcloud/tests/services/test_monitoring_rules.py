@@ -63,11 +63,6 @@ def channel(kind, **labels):
         pytest.param(policy(userLabels={"x": "A"}), "Invalid label value 'A'", id="label-value"),
         pytest.param(policy(userLabels={f"a{i}": "" for i in range(65)}), "at most 64 are allowed", id="labels"),
         pytest.param(
-            policy({"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "x", "duration": "-1s"}}),
-            "must not be negative",
-            id="duration",
-        ),
-        pytest.param(
             policy({"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "x", "ruleGroup": "\ud800"}}),
             "not valid Unicode",
             id="rule-group",
