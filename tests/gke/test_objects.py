@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.gke.objects import objects
@@ -21,13 +22,15 @@ BUILT = {"tpu-v6e1-26b-w4a16", "tpu-v6e1-31b-w4a16"}
 """Stacks that build their image."""
 TOO_SLOW = "tpu-v6e1-31b-w4a16"
 """The stack whose start is longer than an autoscaler's longest period."""
+V6E = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"}
 TARGETS = {
     "l4-qat": ("nvidia.com/gpu", "1", {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
     "rtx6000-31b": ("nvidia.com/gpu", "1", {"cloud.google.com/gke-accelerator": "nvidia-rtx-pro-6000"}),
-    "tpu-v6e1": ("google.com/tpu", "1", {"cloud.google.com/gke-tpu-topology": "1x1"}),
-    "tpu-v6e4": ("google.com/tpu", "4", {"cloud.google.com/gke-tpu-topology": "2x2"}),
-    "tpu-v6e8": ("google.com/tpu", "8", {"cloud.google.com/gke-tpu-topology": "2x4"}),
+    "tpu-v6e1": ("google.com/tpu", "1", V6E | {"cloud.google.com/gke-tpu-topology": "1x1"}),
+    "tpu-v6e4": ("google.com/tpu", "4", V6E | {"cloud.google.com/gke-tpu-topology": "2x2"}),
+    "tpu-v6e8": ("google.com/tpu", "8", V6E | {"cloud.google.com/gke-tpu-topology": "2x4"}),
 }
+"""Resource, count and labels, as Google's published manifests select them (judges/real/kubernetes/nodes.toml has the sources)."""
 
 
 def settings_of(stack, **changes):
@@ -149,7 +152,9 @@ def test_weights_are_mounted_with_the_options_of_the_stack():
     mount = {"mode": "fuse-cached", "cache_size_mib": 14336, "options": ("log-severity=info",)}
     run = settings_of("l4-qat").cloud_run
     server = server_of("l4-qat", cloud_run={"mount": dataclasses.replace(run.mount, **mount)})
-    pod = pod_of({one["kind"]: one for one in objects(server, GkeOptions())})
+    found = {one["kind"]: one for one in objects(server, GkeOptions())}
+    assert found["Deployment"]["spec"]["template"]["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    pod = pod_of(found)
     volumes = {one["name"]: one for one in pod["volumes"]}
     assert volumes["models"]["csi"]["readOnly"] is True
     attributes = volumes["models"]["csi"]["volumeAttributes"]
@@ -177,7 +182,8 @@ def test_weights_from_the_hub_need_room_on_the_nodes_disk():
 def test_a_token_is_a_file_and_in_no_environment_value():
     version = "projects/p/secrets/t/versions/3"
     found = {one["kind"]: one for one in objects(server_of("tpu-v6e4", hf_token_secret=version), GkeOptions())}
-    assert version in found["SecretProviderClass"]["spec"]["parameters"]["secrets"]
+    (secret,) = yaml.safe_load(found["SecretProviderClass"]["spec"]["parameters"]["secrets"])
+    assert (secret["resourceName"], secret["path"]) == (version, "token")
     (container,) = pod_of(found)["containers"]
     values = {one["name"]: one["value"] for one in container["env"]}
     assert (values["HF_TOKEN_PATH"], "HF_TOKEN" in values) == ("/var/run/secrets/huggingface.co/token", False)

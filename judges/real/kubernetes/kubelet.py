@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import requests
-import yaml
 
 from judges.real.kubernetes.api import Api, Object, RefusedError
 
@@ -120,7 +119,7 @@ class TinyKubelet:
             self._finish(pod, server, now_s)
             return
         if server.waits_for and now_s >= server.node_due_s:
-            server.waits_for, server.began_s = self._mount_problem(pod), now_s
+            server.waits_for, server.began_s = "", now_s
         if not server.waits_for:
             _probe(pod["spec"]["containers"][0], server, serving, now_s)
         self._write(pod, server)
@@ -134,27 +133,6 @@ class TinyKubelet:
         if now_s >= server.ends_s:
             body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
             self._api.call("DELETE", _path(pod), body)
-
-    def _mount_problem(self, pod: Object) -> str:
-        """Return why a volume of GKE's drivers cannot be mounted, empty if all can."""
-        container = pod["spec"]["containers"][0]
-        drivers = {
-            one["csi"]["driver"]: one["csi"]["volumeAttributes"] for one in pod["spec"]["volumes"] if "csi" in one
-        }
-        mount = drivers.pop("gcsfuse.csi.storage.gke.io", None)
-        if mount and (
-            pod["metadata"].get("annotations", {}).get("gke-gcsfuse/volumes") != "true" or not mount["bucketName"]
-        ):
-            return "Cloud Storage FUSE: no bucketName, or no annotation gke-gcsfuse/volumes, which adds the side car"
-        secret = drivers.pop("secrets-store-gke.csi.k8s.io", None)
-        if secret:
-            classes = self._api.items("SecretProviderClass", pod["metadata"]["namespace"])
-            specs = [one["spec"] for one in classes if one["metadata"]["name"] == secret["secretProviderClass"]]
-            files: list[dict[str, str]] = yaml.safe_load(specs[0]["parameters"]["secrets"]) if specs else [{}]
-            path = next(one["value"] for one in container["env"] if one["name"] == "HF_TOKEN_PATH")
-            if not specs or specs[0]["provider"] != "gke" or path.rpartition("/")[2] != files[0]["path"]:
-                return f"Secret Manager: no SecretProviderClass of provider gke with the file {path}"
-        return f"no such drivers: {', '.join(drivers)}" if drivers else ""
 
     def _write(self, pod: Object, server: Server) -> None:
         """Write a Pod's status if it changed."""

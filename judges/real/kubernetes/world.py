@@ -1,4 +1,4 @@
-"""Parts of a GKE cluster before a stack is deployed: published definitions, nodes, a metrics API; and the judge's rules for every Deployment."""
+"""Parts of a GKE cluster before a stack is deployed: published definitions, nodes and a metrics API."""
 
 import json
 import tomllib
@@ -25,19 +25,11 @@ DEFINITIONS: Final = {
 """Published definitions, as files of Go modules. Newer versions of the first module are not served."""
 NOT_JUDGED: Final = (
     "ComputeClass and its node pools: no definition is published",
-    "the drivers for Cloud Storage FUSE and Secret Manager: only what a Pod must declare for them",
+    "the drivers for Cloud Storage FUSE and Secret Manager",
     "GKE's webhooks: side car of FUSE, Autopilot's limits, tolerations that GKE adds",
     "Workload Identity and IAM; the Gateway that carries InferencePool and HTTPRoute",
 )
 _NODES_EACH: Final = 2
-_POLICY: Final = "judged"
-_RULES: Final = {
-    "an image without a digest, whose tag may name another image tomorrow": "c.image.matches('@sha256:[0-9a-f]{64}$')",
-    "a secret in the environment, which everyone who may read Pods can read": (
-        "!has(c.env) || c.env.all(e, !e.name.matches('(TOKEN|KEY|SECRET|PASSWORD)$') && !e.?value.orValue('').matches('hf_[A-Za-z0-9]{20}'))"
-    ),
-}
-"""Faults of a container that the API server refuses, each with the expression that is true without it."""
 
 
 def table() -> Mapping[str, Mapping[str, Any]]:
@@ -46,14 +38,13 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def furnish(cluster: Cluster) -> None:
-    """Create definitions, nodes, the metrics API and the judge's policy."""
+    """Create definitions, nodes and the metrics API."""
     for module, path in DEFINITIONS.items():
         definition = yaml.safe_load((_downloaded(module) / path).read_text(encoding="utf-8"))
         cluster.api.call("POST", "apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
     for node in nodes():
         cluster.api.call("POST", "api/v1/nodes", node)
     _add_metrics(cluster.api, cluster.adapter_port)
-    _add_policy(cluster.api)
 
 
 def nodes() -> Iterator[Object]:
@@ -114,23 +105,3 @@ def _add_metrics(api: Api, port: int) -> None:
     spec |= {"service": {"name": "adapter", "namespace": "custom-metrics", "port": port}}
     metadata = {"name": "v1beta2.custom.metrics.k8s.io"}
     api.call("POST", "apis/apiregistration.k8s.io/v1/apiservices", {"metadata": metadata, "spec": spec})
-
-
-def _add_policy(api: Api) -> None:
-    """Add the judge's rules. The API server applies them to each create and update of a Deployment."""
-    matched = {
-        "apiGroups": ["apps"],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["deployments"],
-    }
-    rules = [
-        {"expression": f"object.spec.template.spec.containers.all(c, {rule})", "message": f"judge: {text}"}
-        for text, rule in _RULES.items()
-    ]
-    path = "apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-    for plural, spec in (
-        ("ies", {"matchConstraints": {"resourceRules": [matched]}, "validations": rules}),
-        ("ybindings", {"policyName": _POLICY, "validationActions": ["Deny"]}),
-    ):
-        api.call("POST", f"{path}{plural}", {"metadata": {"name": _POLICY}, "spec": spec})
