@@ -172,12 +172,6 @@ def test_a_check_with_another_verdict_and_a_new_check_are_faults():
     assert len(vllm_life.smoke_faults([*checks[1:], checks[0], {**checks[0], "name": "new"}])) == 2
 
 
-def test_the_stack_of_the_run_has_words_that_only_its_device_needs():
-    made = here("m", *answers.stack_words())
-    assert "--kv-cache-dtype=auto" in made
-    assert {"--tool-call-parser=gemma4", "--allowed-origins=[]", "--max-model-len=8192"} <= set(made)
-
-
 def test_the_agents_phases_and_error_are_read_from_a_log():
     log = "INFO 1 [model.py:1] Starting to load model x...\nINFO 1 torch.compile takes 2 s\nValueError: no memory\n"
     found = reading_of(log)

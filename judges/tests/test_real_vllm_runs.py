@@ -43,9 +43,6 @@ def recorded(name):
     return json.loads((RECORDED / name).read_text())
 
 
-# What is read
-
-
 def test_a_result_of_vllm_bench_serve_is_read_with_the_surplus_that_its_log_declares():
     run = their_run(recorded("closed-c4.json"), (RECORDED / "closed-c4.log").read_text(), COUNTERS)
     assert (run.requests, run.failed, run.input_tokens, run.output_tokens) == (64, 0, 16389, 4096)
@@ -133,8 +130,6 @@ def test_a_run_on_the_simulated_server_has_the_servers_counts_and_marks_what_is_
     assert rows["ttft"].unmarked == 0 or mine.invalid_reasons
 
 
-# Rounds
-
 POINT = POINTS[1]
 
 
@@ -178,12 +173,6 @@ def test_a_point_without_a_valid_round_is_a_fault_and_ends():
     outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
     assert tools.ran == 13
     assert "c4: our benchmark reports no valid round: round 1: the client's loop was late" in outcome.faults[0]
-
-
-# Refusals
-
-
-# The server
 
 
 @pytest.fixture
@@ -266,6 +255,3 @@ def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_p
     text = capsys.readouterr().out
     assert "a line\n\n- FAULT: a fault\n" in text
     assert (tmp_path / "summary").read_text() == (tmp_path / "results" / "report.md").read_text() == text
-
-
-# What belongs to it

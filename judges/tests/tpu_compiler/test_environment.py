@@ -139,12 +139,6 @@ def test_a_half_installation_is_replaced(fake):
     assert [path.name for path in home.parent.iterdir() if path.is_dir()] == [home.name]
 
 
-def test_an_environment_without_its_interpreter_is_installed_again(fake):
-    install().unlink()
-    assert environment.installed(WHEELS_HERE) is None
-    assert install().exists()
-
-
 def test_two_installations_at_once_end_with_one(fake):
     barrier, found, reports = threading.Barrier(2), [], []
 
@@ -272,8 +266,3 @@ def test_uv_on_path_is_enough(fake, monkeypatch):
     monkeypatch.setenv("PATH", f"{fake.log.parent / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert environment.find_uv() == str(fake.log.parent / "bin" / "uv")
-
-
-@pytest.mark.parametrize("wheels", WHEELS, ids=lambda wheels: wheels.name)
-def test_each_row_has_measured_figures(wheels):
-    assert 1 < wheels.download_gb < wheels.disk_gb < 10

@@ -91,8 +91,3 @@ def test_the_wheels_of_the_4_bit_image_are_those_that_its_dockerfile_installs():
     wanted = re.findall(r"^(\S+)==(\S+) --hash=sha256:(\w+)$", text, re.MULTILINE)
     assert len(wanted) == 5
     assert {name: (version, digest) for name, version, digest in wanted}.items() <= locked(row).items()
-
-
-def test_no_two_rows_share_a_name_and_the_newest_is_last():
-    assert len({wheels.name for wheels in WHEELS}) == len(WHEELS)
-    assert [wheels.vllm_tpu for wheels in WHEELS] == sorted(wheels.vllm_tpu for wheels in WHEELS)
