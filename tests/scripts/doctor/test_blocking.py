@@ -1,0 +1,154 @@
+"""What stops `gemma up`, by the stack's state: checks that failed, and checks that could not be made."""
+
+import os
+import threading
+from typing import NamedTuple
+
+import pytest
+
+from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.doctor import blocking as blocking_module
+from gemma_serving.scripts.doctor import capacity, project
+from gemma_serving.scripts.doctor.blocking import blocking_checks
+from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.stacks.hooks.run_recorder import RunRecorder
+from localcloud.world.scenario import Hub, Images, Run
+from tests.scripts.doctor import rows
+from tests.scripts.doctor.conftest import PROJECT, RUN, TPU, WRONG
+
+COMMIT = "3e22461f65e89153144f8adb70e3b8c2cc9845a7"
+ZONES = stack_settings(TPU, project=PROJECT).tpu.zones
+DIGEST = stack_settings(TPU, project=PROJECT).image.digest
+CHIPS = [f"quota of chips in {zone}" for zone in ZONES]
+OF_FORMS = [f"quota of chips ({form}) in {zone}" for zone in ZONES for form in ("flex-start, spot", "standard")]
+SALTED = rows.settings(("config:\n", "encryptionsalt: v1:x\nconfig:\n"), stack=TPU)
+TWO_MACHINES = rows.settings(("    maxRunDuration:", "    renewBefore: 1h\n    maxRunDuration:"), stack=TPU)
+WITH_ADAPTER = rows.settings(
+    ("    maxModelLen:", "    lora: { adapters: { sql: my-org/adapter } }\n    maxModelLen:"), stack=TPU
+)
+NO_IMAGES, NO_GPUS, ONE_GPU = (
+    rows.scenario(images=Images(existing=())),
+    *(rows.scenario(run=Run(gpu_quota=n)) for n in (0, 1)),
+)
+
+
+def adapter(state):
+    return rows.scenario(hub=Hub(repositories={"my-org/adapter": state}))
+
+
+def read_only(world):
+    """Let the caller not write the TPU stack's settings file."""
+    path = world.folder / f"Pulumi.{TPU}.yaml"
+    world.environment.setattr(os, "access", lambda asked, mode: (asked, mode) != (path, os.W_OK))
+
+
+def wrong_passphrase(world):
+    world.engine.refusal = WRONG
+
+
+def used(answer):
+    """Let the stack's limits be used up, or their use be unknown."""
+    return lambda world: world.environment.setattr(RunRecorder, "past_limits", lambda _: answer)
+
+
+EXCEEDED = used(Present("Stack tpu-v6e4 exceeds maxAge 10 min (age 40 min)"))
+
+
+class Row(NamedTuple):
+    """What stops a stack after the steps. `state`: `new` (no state), `known` (without a server), or the image that its server has."""
+
+    stack: str
+    steps: list
+    state: str
+    failed: list
+    unknown: list = []  # noqa: RUF012 - never changed
+
+
+ROWS = {
+    "a ready project, and an API that only keeps logs": Row(TPU, [rows.off("logging")], "new", []),
+    "staged weights": Row(RUN, [rows.staged()], "new", []),
+    "no chips": Row(TPU, [rows.chips(0)], "new", CHIPS),
+    "no chips for a server that exists": Row(TPU, [rows.chips(0)], "other", []),
+    "chips in one zone": Row(TPU, [rows.chips(4, "us-east5-a")], "new", []),
+    "one form of capacity in each zone": Row(TPU, [rows.forms("flex-start, spot, standard"), rows.without_standard_quota], "new", []),
+    "no form of capacity": Row(TPU, [rows.forms("flex-start, spot, standard"), rows.chips(0)], "new", OF_FORMS),
+    "chips for the first machine and not for its renewal": Row(TPU, [TWO_MACHINES, rows.chips(4)], "new", []),
+    "chips for less than one machine": Row(TPU, [TWO_MACHINES, rows.chips(3)], "new", CHIPS),
+    "another runtime": Row(TPU, [rows.OTHER_RUNTIME], "new", [f"v6e-4 in {zone}" for zone in ZONES]),
+    "no GPU and no weights": Row(RUN, [NO_GPUS], "new", ["quota of GPUs in us-east4", "weights"]),
+    "no GPU and no weights for a server that exists": Row(RUN, [NO_GPUS], "other", []),
+    "GPUs that others use and may free": Row(RUN, [rows.staged(), ONE_GPU, rows.theirs], "new", []),
+    "no such commit": Row(TPU, [rows.settings((COMMIT, f'"{"0" * 40}"'), stack=TPU)], "new", ["commit"]),
+    "no such model": Row(TPU, [rows.hub("absent")], "new", ["hub"]),
+    "a hub that fails": Row(TPU, [rows.fails("hub.models.authCheck", 503)], "new", [], ["hub"]),
+    "no image": Row(TPU, [NO_IMAGES], "new", ["image"]),
+    "no image for a server that has another": Row(TPU, [NO_IMAGES], "other", ["image"]),
+    "no image for a server that has it": Row(TPU, [NO_IMAGES], f"vllm@{DIGEST}", []),
+    "a registry that limits pulls": Row(TPU, [rows.registry_answers(429)], "new", [], ["image"]),
+    "a private image": Row(TPU, [rows.below("config:", rows.HUB_ACCOUNT, stack=TPU), NO_IMAGES], "new", [], ["image"]),
+    "no image in Artifact Registry": Row(RUN, [rows.staged(), rows.IMAGE, rows.at_registry], "new", ["image"]),
+    "an image in Artifact Registry": Row(RUN, [rows.staged(), rows.IMAGE, rows.at_registry, rows.listed_image], "new", []),
+    "an adapter": Row(TPU, [WITH_ADAPTER, adapter("public")], "new", []),
+    "no such adapter": Row(TPU, [WITH_ADAPTER, adapter("absent")], "new", ["adapter my-org/adapter"]),
+    "a limit that is used up": Row(TPU, [EXCEEDED], "other", ["limits"]),
+    "a limit that is used up before a server exists": Row(TPU, [EXCEEDED], "known", []),
+    "an unknown use of a limit": Row(TPU, [used(Unknown("the use of maxAge is unknown"))], "other", [], ["limits"]),
+    "a file without room for its salt": Row(TPU, [read_only], "new", ["settings file"]),
+    "the same with a state": Row(TPU, [read_only], "known", []),
+    "the same with a salt": Row(TPU, [read_only, SALTED], "new", []),
+    "a wrong passphrase": Row(TPU, [SALTED, wrong_passphrase], "new", ["Pulumi passphrase"]),
+}  # fmt: skip
+
+
+def blocked(stack, state):
+    """Return the checks that stop `up`, and those that could not be made."""
+    server = {"type": CAPACITY_TYPE, "inputs": {"image": "" if state == "other" else state}}
+    resources = () if state in {"new", "known"} else (server,)
+    status = "missing" if state == "new" else "read"
+    lines = blocking_checks(
+        stack_settings(stack, project=PROJECT), StackState(stack=stack, status=status, resources=resources)
+    )
+    states = {state: [line.check for line in lines if line.state == state] for state in ("failed", "unknown")}
+    assert len(lines) == sum(map(len, states.values()))
+    return states["failed"], states["unknown"]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_obstacle_stops_up_only_if_it_is_certain_and_in_the_way(world, name):
+    row = ROWS[name]
+    for step in row.steps:
+        step(world)
+    assert blocked(row.stack, row.state) == (row.failed, row.unknown)
+
+
+def test_an_api_that_is_off_blocks_and_its_quota_is_unknown(world):
+    world.disable("tpu")
+    failed, unknown = blocked(TPU, "other")
+    assert failed == ["API tpu"]
+    assert all(" in " in check for check in unknown)
+
+
+def test_an_adapter_that_the_hub_does_not_show_is_named_with_the_setting(world):
+    WITH_ADAPTER(world)
+    (line,) = world.lines("adapter my-org/adapter", TPU)
+    assert line["detail"] == "my-org/adapter does not exist on the hub or is private"
+    assert line["fix"].startswith(
+        f"set AN_ID_OF_THE_HUB for the adapter my-org/adapter in Pulumi.{TPU}.yaml; or, if it"
+    )
+
+
+def test_what_google_does_not_answer_does_not_block(world, monkeypatch):
+    def silent(*_words, **_options):
+        raise ScriptError("no answer")
+
+    monkeypatch.setattr(project, "read_enabled_apis", silent)
+    monkeypatch.setattr(capacity, "read_all", silent)
+    assert blocked(TPU, "new") == ([], ["APIs", "quota and zones"])
+    answered = threading.Event()
+    monkeypatch.setattr(capacity, "read_all", lambda *_words, **_options: answered.wait(60))
+    monkeypatch.setattr(blocking_module, "LIMIT_S", 0.2)
+    assert "quota and zones" in blocked(TPU, "new")[1]
+    answered.set()
