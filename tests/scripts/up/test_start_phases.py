@@ -108,13 +108,6 @@ def test_the_phases_are_those_of_the_log_in_cloud_logging():
             assert shown(describe, wanted) == wanted
 
 
-def test_each_line_gives_the_phase_and_compiling_is_not_left_for_loading(log):
-    with start_phases(facts(), settings()) as describe:
-        for text, wanted in START:
-            log.add(text)
-            assert shown(describe, wanted) == wanted
-
-
 def test_lines_of_the_revision_that_serves_are_not_of_this_start(log):
     with start_phases(facts(running=FORMER), settings()) as describe:
         log.add("Compiling a graph", FORMER)
