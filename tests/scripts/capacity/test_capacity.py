@@ -421,8 +421,6 @@ def without_ages(text):
     ("arguments", "said"),
     [
         (["H100"], 'ACCELERATOR is "H100". This project deploys v5e-1,'),
-        (["--stack", "nope"], "Pulumi.nope.yaml not found"),
-        (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
         (["--write", "tpu-v6e4"], "--write"),
     ],
 )

@@ -86,7 +86,6 @@ def requests_of(url):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Pass STACK or --url URL."),
         (["--url", "http://localhost:9", "--model", "m"], "Use 127.0.0.1"),
         (["--url", "nonsense", "--model", "m"], "--url is 'nonsense'"),
         ([*SERVER, "--features", '{"image": 2}'], "--features has an unknown key: image."),
