@@ -92,7 +92,7 @@ def _target(target: str, path: str, address: str) -> str:
     """Return a link of a page of the repository as a link of its page on the site."""
     found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     if found == "docs/decisions":
-        found = "docs/decisions/0001-custom-provider-for-queued-resources.md"
+        found = "docs/decisions/smaller.md"
     if found in OUTSIDE or (found.startswith("docs/") and "/." not in found and (ROOT / found).is_file()):
         return posixpath.relpath(_address(found), posixpath.dirname(address) or ".")
     return f"{REPOSITORY}/blob/main/{found}" if (ROOT / found).exists() else target
