@@ -24,13 +24,10 @@ OUTSIDE: Final[Mapping[str, str]] = {
     "packages/localcloud/README.md": "packages/localcloud.md",
 }
 """Pages with another path on the site, by path in the repository."""
-_FOLDERS: Final = {
-    "Guides": "docs",
-    "Reference": "docs/reference",
-    "Internals": "docs/authors",
-    "Decisions": "docs/decisions",
-}
+_FOLDERS: Final = {"Guides": "docs", "Reference": "docs/reference"}
 """Folder whose pages without a section belong to a group."""
+FOR_AUTHORS: Final = ("authors/", "decisions/")
+"""Folders whose pages are neither in the navigation nor in the search: links lead to them (`not_in_nav` of mkdocs.yml)."""
 _HOME: Final[Mapping[str, str]] = {address: path for path, address in OUTSIDE.items()}
 _LINK: Final = re.compile(r"(\]\()((?!\w+:|#|\))[^)#\s]*)")
 _NESTED: Final = re.compile(r"^ {2,3}(?=\S)")
@@ -48,7 +45,7 @@ def on_files(files: Any, *, config: Any, **_: Any) -> Any:  # noqa: ANN401  MkDo
 
 
 def on_config(config: Any) -> Any:  # noqa: ANN401  as above
-    """Set the navigation: a group for each section of docs/README.md with the pages that it links to, then the pages that no section has."""
+    """Set the navigation: a group for each section of docs/README.md with the pages that it links to, then the users' pages that no section has."""
     seen = {"docs/README.md", "README.md"}
     groups: dict[str, list[str]] = {}
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").replace("# Documentation", "## Guides", 1)
@@ -71,6 +68,8 @@ def on_config(config: Any) -> Any:  # noqa: ANN401  as above
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:  # noqa: ANN401  as above
     """Rewrite links, and indent what belongs to an item of a list by the four spaces that Python-Markdown requires."""
     address = page.file.src_uri
+    if address.startswith(FOR_AUTHORS):
+        page.meta["search"] = {"exclude": True}
     return "\n".join(_lines(markdown, _HOME.get(address, f"docs/{address}"), address))
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def page(address, text):
-    return site_hooks.on_page_markdown(text, page=SimpleNamespace(file=SimpleNamespace(src_uri=address)))
+    return site_hooks.on_page_markdown(text, page=SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={}))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_belongs_to_an_item_is_indented_by_four_and_a_block_stays_as_it_is(
     assert page("tpu.md", text) == text.replace("   ```", "    ```").replace("   make", "    make")
 
 
-def test_every_page_is_in_the_navigation_once():
+def test_every_page_for_users_is_in_the_navigation_once():
     nav = site_hooks.on_config({})["nav"]
     listed = [
         address
@@ -47,4 +47,19 @@ def test_every_page_is_in_the_navigation_once():
         for address in ([pages] if isinstance(pages, str) else pages)
     ]
     inside = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
-    assert sorted(listed) == sorted(inside | set(site_hooks.OUTSIDE.values()))
+    for_users = {address for address in inside if not address.startswith(("authors/", "decisions/"))}
+    assert sorted(listed) == sorted(for_users | set(site_hooks.OUTSIDE.values()))
+
+
+@pytest.mark.parametrize(
+    ("address", "meta"),
+    [
+        ("tpu.md", {}),
+        ("authors/testing.md", {"search": {"exclude": True}}),
+        ("decisions/smaller.md", {"search": {"exclude": True}}),
+    ],
+)
+def test_the_search_finds_pages_for_users_only(address, meta):
+    found = SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={})
+    site_hooks.on_page_markdown("", page=found)
+    assert found.meta == meta
