@@ -16,7 +16,7 @@ from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.planning.settings.fields import own_fields
 from gemma_serving.stacks.package.inputs import REASONS
 from gemma_serving.stacks.package.schema import COMPONENTS, Component, inputs_of, outputs_of
-from gemma_serving.stacks.schema import texts_below_fields
+from gemma_serving.stacks.schema import blocks, texts_below_fields
 
 _ARGUMENTS: Final[Mapping[str, type[Any]]] = {
     "token-arguments": StoredSecretArgs,
@@ -59,12 +59,19 @@ def _arguments(owner: type[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _inputs(component: Component) -> Iterator[tuple[str, str]]:
-    """Yield each input of a component of the package, as YAML spells it, and the first paragraph of its description."""
+    """Yield each input of a component of the package, as YAML spells it, and the first paragraph of its description.
+
+    The last row has the optional settings, which the page of settings describes.
+    """
     types: dict[str, Any] = {}
-    for one in inputs_of(component, types):
+    inputs = inputs_of(component, types)
+    (_, whole_file), *_ = blocks()
+    optional = [one for one in inputs if one.key in whole_file["properties"] and not one.is_required]
+    for one in (each for each in inputs if each not in optional):
         block = types.get(one.schema.get("$ref", "").rpartition("/")[2], {})
         text = one.schema["description"].split("\n\n")[0]
         yield _row(one.key, text, block.get("required", []), is_required=one.is_required)
+    yield ", ".join(f"`{one.key}`" for one in optional), "as in a [settings file](reference/settings.md#top-level-keys)"
 
 
 def _row(name: str, text: str, needed: Sequence[str], *, is_required: bool) -> tuple[str, str]:

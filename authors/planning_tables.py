@@ -15,10 +15,8 @@ from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
 from gemma_serving.planning.data.images import IMAGES
-from gemma_serving.planning.data.overheads import Constant
 from gemma_serving.planning.data.prices import PRICES
 from gemma_serving.planning.data.quantization import FULL_BYTES
-from gemma_serving.planning.data.tables import data_file, row_of
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
 from gemma_serving.planning.machine.hardware import (
     ACCELERATORS,
@@ -69,7 +67,6 @@ def tables() -> Mapping[str, str]:
         ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
-        "gpu-constants": "".join(map(_constant, [row_of(Constant, row) for row in data_file("gpu_speed.json")])),
         "support": table("about | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
         "stacks": table(
@@ -78,17 +75,6 @@ def tables() -> Mapping[str, str]:
         ),
         "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
-
-
-def _constant(one: Constant) -> str:
-    """Return a constant of GPUs with its value and meaning, and below it the measurements and sources."""
-    unit = f" {one.unit}" if one.unit else ""
-    lines = [f"- `{one.name}`: {one.value:g}{unit}. {one.what}."]
-    is_assumed = one.fitted_to.startswith("assumed")
-    lines.append(f"  A{one.fitted_to[1:]}." if is_assumed else f"  Fitted to: {one.fitted_to}.")
-    if one.sources:
-        lines.append(f"  Sources: {'; '.join(one.sources)}.")
-    return "\n".join(lines) + "\n"
 
 
 def rules_table() -> str:

@@ -14,7 +14,6 @@ from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.answers import read_answers
 from judges.compiled.fit import code_rows, fitted_rows
 from judges.compiled.rows import ROWS, STEPS, JudgedRow, half_of
-from judges.tpu_compiler.replaced import REPLACED
 from judges.tpu_compiler.wheels import WHEELS
 
 _INTRODUCTION: Final = """# What the compiler says
@@ -26,6 +25,7 @@ cache, and programs that libtpu compiled for the slice.
 It judges shapes, memory and compilation.
 It does not judge speed, answers, the weights' files, capacity, network or permissions.
 To compile is less than to start: a program knows nothing of the code of other programs, and no program ran.
+With `--explain`, `gemma plan STACK --compile` lists the functions that were replaced, and what each replacement could hide.
 """
 
 
@@ -50,6 +50,10 @@ ORIGINS: Final = (
 """Parts of the memory outside the budget of one device, the constants of each, and where these come from. A test looks for a constant without a row."""
 
 
+SHOWN_GIB: Final = 0.03
+"""Difference between a compiled and a planned step above which the page shows the row."""
+
+
 def page() -> str:
     """Return the page."""
     answers = read_answers()
@@ -63,7 +67,6 @@ def page() -> str:
             *_origins(),
             *_fit(answers),
             *_code(answers),
-            *_replaced(),
         )
     )
 
@@ -188,7 +191,7 @@ def _programs(answers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for row, answer in _rows(answers, "stack", "other", "blocked", "grid"):
+    for row, answer in _rows(answers, "stack", "other", "blocked"):
         spec, devices = _served(row)
         for one in answer["programs"]:
             size = f"{one['tokens']:,} tokens" if one["tokens"] else f"{one['sequences']:,} sequences"
@@ -228,7 +231,10 @@ def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
     compared = (
         (name, half_of(name), f"{measured:.3f}", f"{planned:.3f}", f"{planned - measured:+.3f}")
         for name, measured, planned in rows
+        if abs(planned - measured) > SHOWN_GIB
     )
+    yield f"Of {len(rows)} rows, these differ by more than {SHOWN_GIB} GiB:"
+    yield ""
     yield table("row | half | compiled, GiB | planned, GiB | difference", compared)
     worst, measured_gib, planned_gib = max(rows, key=lambda row: abs(row[2] - row[1]))
     yield f"The largest miss is {worst}: {planned_gib - measured_gib:+.3f} GiB."
@@ -239,9 +245,3 @@ def _fit(answers: Mapping[str, Any]) -> Iterator[str]:
     if missing:
         yield f"Not compiled yet: {len(missing)} of {len(STEPS)} rows."
     yield ""
-
-
-def _replaced() -> Iterator[str]:
-    yield "## Replaced functions"
-    yield ""
-    yield table("function | replaced by | could hide", ((f"`{one.name}`", one.by, one.could_hide) for one in REPLACED))
