@@ -27,7 +27,7 @@ from gemma_serving.planning.machine.hardware import (
 )
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import tensors
-from gemma_serving.planning.model.support import Support, support_of, support_rows
+from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
@@ -67,7 +67,6 @@ def tables() -> Mapping[str, str]:
         ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
-        "support": table("about | devices | models | vLLM | loads | source", map(_support_row, support_rows())),
         "solve": _solve_table(),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
@@ -135,18 +134,6 @@ def _fits(one: Checkpoint, accelerator: str) -> bool:
 def _absent_row(one: Checkpoint) -> Sequence[str]:
     near = [with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR]]
     return one.id, ", ".join(near), f"[{one.absent.date}]({one.absent.url})" if one.absent else ""
-
-
-def _support_row(row: Support) -> Sequence[str]:
-    converted = " (converted while loading)" if row.loading == "on-load" else ""
-    bounds = f"from {row.first}" if row.first else "", f"up to {row.last}" if row.last else ""
-    versions = ", ".join(filter(None, bounds)) or "all"
-    answer = f"{'no' if row.answer == 'no' else 'unknown'}: {row.note}"
-    if row.answer == "yes":
-        answer = "yes, computed in bf16" if row.is_weight_only else "yes"
-    models = ", ".join(row.models) or "all"
-    where = ", ".join(row.devices) or "all", f"{models} of Gemma 4" if row.is_gemma4 else models
-    return f"{row.scheme or 'all'}{converted}", *where, versions, answer, f"{row.source}, {row.seen_on}"
 
 
 def _solve_table() -> str:
