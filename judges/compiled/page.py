@@ -84,6 +84,7 @@ def _wheels() -> Iterator[str]:
     yield "How the image differs from the wheels:"
     yield ""
     yield from (f"- `{one.name}`: {one.gap}" for one in WHEELS)
+    yield ""
 
 
 def _rows(answers: Mapping[str, Any], *groups: str) -> Iterator[tuple[JudgedRow, Any]]:
