@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m judges.benchmarks.preview_cost", description="A preview's CPU.")
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each program; the least one counts")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/authors/measurements.md")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/authors/measurements.md")
     args = parser.parse_args(argv)
     inside = inside_folder()
     if inside is None:
@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="preview-cost-") as folder:
             here = "judges.benchmarks.preview_cost"
             return run_inside(Path(folder), here, *arguments, scenario="prepared", project=ROOT)
-    tables = report([_stack_cost(inside, stack, args.runs) for stack in STACKS])
+    costs = [_stack_cost(inside, stack, args.runs) for stack in STACKS]
+    tables = report(costs, by_process=not args.write)
     if not args.write:
         print(tables)
         return ExitCode.DONE
@@ -224,8 +225,8 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"_{letter.group()}", name).lower()
 
 
-def report(costs: Sequence[StackCost]) -> str:
-    """Return the tables as Markdown."""
+def report(costs: Sequence[StackCost], *, by_process: bool) -> str:
+    """Return the table of all stacks as Markdown, and with `by_process` one for each."""
     head = "stack | resources | our preview | bare program | ratio | maximum"
     rows: list[Sequence[object]] = []
     parts: list[str] = []
@@ -245,7 +246,9 @@ def report(costs: Sequence[StackCost]) -> str:
             f"CPU seconds of `{cost.stack}` by process:\n",
             table("process | our preview | bare program", processes),
         ]
-    return "\n".join([f"Measured on {datetime.now(UTC):%Y-%m-%d}.\n", table(head, rows), *parts])
+    return "\n".join(
+        [f"Measured on {datetime.now(UTC):%Y-%m-%d}.\n", table(head, rows), *(parts if by_process else ())]
+    )
 
 
 if __name__ == "__main__":
