@@ -64,7 +64,7 @@ def _inputs(component: Component) -> Iterator[tuple[str, str]]:
     The last row has the optional settings, which the page of settings describes.
     """
     types: dict[str, Any] = {}
-    inputs = inputs_of(component, types)
+    inputs = list(inputs_of(component, types))
     (_, whole_file), *_ = blocks()
     optional = [one for one in inputs if one.key in whole_file["properties"] and not one.is_required]
     for one in (each for each in inputs if each not in optional):
