@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from localcloud.hub.repositories import ADAPTER_CONFIG, CONFIG, INDEX, TEMPLATE, WEIGHTS, Repository, architecture
-from localcloud.vllm.recorded import drafter, find_model
+from localcloud.vllm.recorded import drafter_bytes, find_model
 
 NOTE: Final = "simulated by the local cloud: content is generated, tensors are shrunk"
 _LFS_NAMES: Final = ("tokenizer.json",)
@@ -80,7 +80,7 @@ def files_of(repository: Repository) -> Mapping[str, HubFile]:
 def _weights_bytes(repository: Repository) -> int:
     """Return the size of all real weights. If no source states it, return the size in the simulator's own model."""
     if repository.drafter:
-        return drafter(repository.id)[0]
+        return drafter_bytes(repository.id)
     if repository.adapter_rank:
         return _adapter_bytes(repository)
     model = find_model(repository.id)

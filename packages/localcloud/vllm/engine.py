@@ -15,15 +15,13 @@ from typing import Final, Protocol
 
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import EngineMetrics
-from localcloud.vllm.recorded import Model, SimulatedCard, sequence_s, step_s
+from localcloud.vllm.recorded import Model, SimulatedCard, nearest_boot
 from localcloud.vllm.speculation import Speculation
 
 _HORIZON_S: Final = 0.0005
 """Tokens due within this time are emitted immediately. Timers have a resolution of 1 ms, so this centers their error."""
 _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
-MEASURED_SEQUENCES: Final = 16
-"""Most sequences of a measured step of the simulated TPU releases. Only older releases were measured with more (`more_sequences_s`)."""
 _WAITING_WEIGHT: Final = 4
 """A waiting request counts as much as four running ones (vLLM v1/engine/core_client.py, DPLBAsyncMPClient)."""
 
@@ -69,8 +67,7 @@ class Sink(Protocol):
 class TokenTiming:
     """Durations in real seconds. `fixed_*` override the recorded ones. The first token takes `ttft_base_s`, the prefill and one step.
 
-    `step_s`: a step with one request; `sequence_s`: what each further one adds; `more_sequences_s`: rows of the last sequence and the seconds
-    that each adds beyond MEASURED_SEQUENCES; empty if each adds `sequence_s`.
+    `step_s`: a step with one request; `sequence_s`: what each further one adds.
     """
 
     ttft_base_s: float
@@ -79,46 +76,20 @@ class TokenTiming:
     sequence_s: float
     fixed_ttft_s: float | None
     fixed_tpot_s: float | None
-    more_sequences_s: tuple[tuple[int, float], ...] = ()
-    verified_token_s: float = 0.0
 
     def interval_s(self, running: int, speculation: Speculation | None = None) -> float:
         """Return the time between two tokens of a sequence while this many sequences run."""
-        proposals = speculation.proposals if speculation else 0
-        step_s = self._full_step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
-        if speculation is None:
-            return step_s
-        return step_s * speculation.steps(is_verification_known=self.verified_token_s > 0) / speculation.tokens_per_step
+        step_s = self._full_step_s(running)
+        return step_s if speculation is None else step_s * speculation.steps / speculation.tokens_per_step
 
-    def _full_step_s(self, running: int, proposals: int) -> float:
-        """Return the time of a step.
+    def _full_step_s(self, running: int) -> float:
+        return self.step_s + (running - 1) * self.sequence_s if self.fixed_tpot_s is None else self.fixed_tpot_s
 
-        Assumed for more sequences than were measured: it takes at most as long as measured steps of all of them, one after the other.
-        """
-        step_s = self._one_step_s(running, proposals)
-        if not self.more_sequences_s or running <= MEASURED_SEQUENCES:
-            return step_s
-        return min(step_s, running / MEASURED_SEQUENCES * self._one_step_s(MEASURED_SEQUENCES, proposals))
-
-    def _one_step_s(self, running: int, proposals: int) -> float:
-        verified_s = running * (1 + proposals) * self.verified_token_s if proposals else 0.0
-        return self.step_s + self._more_sequences_s(running) + verified_s
-
-    def _more_sequences_s(self, running: int) -> float:
-        counted = min(running, MEASURED_SEQUENCES) if self.more_sequences_s else running
-        total_s = (counted - 1) * self.sequence_s
-        for last, seconds in self.more_sequences_s:
-            more = max(min(running, last) - counted, 0)
-            total_s += more * seconds
-            counted += more
-        return total_s
-
-    def ttft_s(self, prompt_tokens: int, running: int = 1, proposals: int = 0) -> float:
+    def ttft_s(self, prompt_tokens: int, running: int = 1) -> float:
         """Return the time to the first token of a request that is computed at once. The token comes from a step of all running requests."""
         if self.fixed_ttft_s is not None:
             return self.fixed_ttft_s
-        step_s = self._full_step_s(running, proposals) if self.fixed_tpot_s is None else self.fixed_tpot_s
-        return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + step_s
+        return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + self._full_step_s(running)
 
 
 def timing(
@@ -132,17 +103,14 @@ def timing(
     tpot_s: float | None,
 ) -> TokenTiming:
     """Return the timing of a model on a card, `speed` times faster than real."""
+    boot = nearest_boot(model, card, tensor_parallel)
+    slower = boot.slower(model, card, tensor_parallel) / speed
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
-    prompt_token_s = 2 * model.active_b / (card.tflops * 1e3 * tensor_parallel * card.prefill_share)
-    if model.is_moe:
-        prompt_token_s += card.expert_prompt_s
     return TokenTiming(
         ttft_base_s=card.ttft_base_s / speed,
-        prefill_tokens_per_s=speed / prompt_token_s,
-        step_s=(step_s(model, card, tensor_parallel) + offload_s) / speed,
-        sequence_s=sequence_s(model, card, tensor_parallel) / speed,
-        more_sequences_s=tuple((last, each_s / tensor_parallel / speed) for last, each_s in card.more_sequences_s),
-        verified_token_s=card.verified_token_s / tensor_parallel / speed,
+        prefill_tokens_per_s=boot.prompt_tok_per_s / slower,
+        step_s=boot.step_s * slower + offload_s / speed,
+        sequence_s=boot.sequence_s * slower,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
     )
@@ -321,8 +289,7 @@ class SimulatedEngine:
             prefill_s = (sequence.tokens - cached) / self._timing.prefill_tokens_per_s
             self._prefill_free_at = begin + prefill_s
             self._prefilled_s += prefill_s
-            proposals = self._speculation.proposals if self._speculation else 0
-            sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0, self.running, proposals)
+            sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0, self.running)
         sequence.prefilled_s = self._prefilled_s
         self._stall(sequence)
         self._push(sequence)

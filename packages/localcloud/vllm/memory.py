@@ -1,33 +1,24 @@
-"""Device memory at the start of the engine: the weights as recorded, the KV cache in tokens, and vLLM's errors if they do not fit.
+"""Device memory at the start of the engine: weights and KV cache of the nearest recorded boot, and vLLM's errors if they do not fit."""
 
-On a GPU a request uses its length in the full-attention layers, and at most a window and two batches in the sliding ones. On a TPU every
-layer stores every token, and an fp8 KV dtype saves nothing for a single KV head per chip because the page layout pads it.
-"""
-
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.recorded import (
     GIB,
+    Boot,
     Model,
     SimulatedCard,
-    converted,
-    drafter,
-    other_gib,
+    as_fp8,
+    constant,
+    drafter_bytes,
+    nearest_boot,
     published_tpu_images,
-    weights_gib,
 )
 
-_HEAD_DIM_SLIDING: Final = 256
-_HEAD_DIM_GLOBAL: Final = 512
-_TPU_WORD_BYTES: Final = 4
-"""The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
 _CUDA_CONTEXT_GIB: Final = 0.33
 """The CUDA context, in use before any tensor is allocated."""
-_STEPS_IN_FLIGHT: Final = 2
-"""vLLM schedules the next step while one runs, so a sliding window keeps the tokens of two (vllm-project/vllm#47728, 0.26 and later)."""
+_GPU_BLOCK_TOKENS: Final = 16
 
 
 class EngineStartError(Exception):
@@ -53,28 +44,6 @@ class KvCacheSize:
         return self.tokens / self.max_model_len
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """KV bytes on one device: per token of the full length, and per token within the window."""
-
-    global_bytes: int
-    sliding_bytes: int
-    sliding_tokens: int | None
-
-    def request_bytes(self, length: int, block_size: int) -> int:
-        """Return the KV bytes of one request of `length` tokens, rounded up to whole blocks."""
-        full = _round_up(length, block_size)
-        if self.sliding_tokens is None:
-            return full * (self.global_bytes + self.sliding_bytes)
-        # A window that starts inside a block needs one more.
-        window = _round_up(min(self.sliding_tokens, length), block_size) + block_size
-        return full * self.global_bytes + window * self.sliding_bytes
-
-
-def _round_up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
 def as_loaded(model: Model, card: SimulatedCard, image: str, quantization: str | None = None) -> Model:
     """Return a checkpoint as it is in device memory. Raise EngineStartError with vLLM's message if it cannot be loaded there.
 
@@ -85,7 +54,7 @@ def as_loaded(model: Model, card: SimulatedCard, image: str, quantization: str |
     if quantization not in {None, stored}:
         return _quantized(model, card, quantization, stored)
     _, _, digest = image.partition("@")
-    if model.is_w4a16 and card.kind == "tpu" and (not digest or digest in published_tpu_images()):
+    if model.form == "w4a16" and card.kind == "tpu" and (not digest or digest in published_tpu_images()):
         raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
     return model
 
@@ -96,7 +65,8 @@ def _quantized(model: Model, card: SimulatedCard, quantization: str | None, stor
             f"ValueError: Quantization method specified in the model config ({stored}) does not match the quantization method specified in "
             f"the `quantization` argument ({quantization})."
         )
-    if quantization != "fp8":
+    converted = as_fp8(model) if quantization == "fp8" else None
+    if converted is None:
         raise EngineStartError(
             f"ValueError: the simulated server does not support --quantization {quantization}, only fp8"
         )
@@ -104,32 +74,43 @@ def _quantized(model: Model, card: SimulatedCard, quantization: str | None, stor
         raise EngineStartError(
             "NotImplementedError: fp8 quantization is not implemented for Gemma4ForConditionalGeneration on TPU"
         )
-    return converted(model, "fp8")
+    return converted
+
+
+def drafts(arguments: Arguments) -> bool:
+    """Return whether the server has a draft model."""
+    return arguments.speculative_config.get("model") is not None
 
 
 def capacity(arguments: Arguments, model: Model, card: SimulatedCard) -> KvCacheSize:
-    """Return the KV cache. Raise EngineStartError with vLLM's message if it does not fit."""
+    """Return the KV cache of the nearest boot, scaled. Raise EngineStartError with vLLM's message if it does not fit.
+
+    Memory scales with the card, the utilization and the chips; the KV cache with its type; a request with its length.
+    """
     _check_devices(arguments, model, card)
     batched = arguments.max_num_batched_tokens or card.default_max_num_batched_tokens
     _check_multimodal(arguments, batched)
     sequences = arguments.max_num_seqs or card.default_max_num_seqs
-    weights = _weights_gib(arguments, model, card)
+    boot = nearest_boot(model, card, arguments.tensor_parallel_size, drafts=drafts(arguments))
+    weights = _weights_gib(arguments, model, boot)
     _check_weights(weights, model, card)
-    layout = _layout(arguments, model, card, batched)
-    available = _available_bytes(arguments, model, card, weights)
-    block_size = arguments.block_size or card.default_block_size or _tpu_block_size(arguments, model, sequences)
-    length = _max_model_len(arguments, model, layout, available, block_size)
-    needed = layout.request_bytes(length, block_size)
+    available = _available_gib(arguments, card, weights, boot.other_gib)
+    share = _kv_share(arguments, boot)
+    token_gib = boot.token_kib * share / 2**20
+    fixed_gib = max(boot.request_gib * share - token_gib * boot.max_model_len, 0.0)
+    longest = min(max(int((available - fixed_gib) / token_gib), 0), model.max_position)
+    length = longest if arguments.max_model_len == -1 else _max_model_len(arguments.max_model_len, model)
+    needed = fixed_gib + token_gib * length
     if needed > available:
-        longest = _longest(layout, available, block_size, length)
         raise EngineStartError(
             f"ValueError: To serve at least one request with the model's max seq len ({length}), "
-            f"({needed / GIB:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
-            f"({available / GIB:.2f} GiB). Based on the available memory, the estimated maximum model length is {longest}. "
+            f"({needed:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+            f"({available:.2f} GiB). Based on the available memory, the estimated maximum model length is {longest}. "
             "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
         )
-    blocks = _num_blocks(model, layout, available, block_size)
-    tokens = blocks * block_size if layout.sliding_tokens is None else available * length // needed
+    block_size = arguments.block_size or _block_size(arguments, model, card, sequences)
+    blocks = int(boot.kv_blocks * available / boot.kv_gib / share * boot.block_size / block_size)
+    tokens = int(available / needed * length)
     if arguments.num_gpu_blocks_override is not None:
         tokens = tokens * arguments.num_gpu_blocks_override // max(blocks, 1)
         blocks = arguments.num_gpu_blocks_override
@@ -141,8 +122,17 @@ def capacity(arguments: Arguments, model: Model, card: SimulatedCard) -> KvCache
         num_blocks=blocks,
         tokens=tokens,
         weights_gib=weights,
-        available_gib=available / GIB,
+        available_gib=available,
     )
+
+
+def _kv_share(arguments: Arguments, boot: Boot) -> float:
+    """Return the bytes of the KV cache's type by those of the boot's."""
+
+    def share(dtype: str) -> float:
+        return 1.0 if dtype in ("auto", "float16", "bfloat16") else boot.fp8_share
+
+    return share(arguments.kv_cache_dtype) / share(boot.kv_cache_dtype)
 
 
 def _check_devices(arguments: Arguments, model: Model, card: SimulatedCard) -> None:
@@ -184,12 +174,14 @@ def _check_multimodal(arguments: Arguments, batched: int) -> None:
         )
 
 
-def _weights_gib(arguments: Arguments, model: Model, card: SimulatedCard) -> float:
-    """Return the weights of one device, with those of a draft model."""
-    chips = arguments.tensor_parallel_size
-    drafter_bytes, _ = drafter(str(arguments.speculative_config.get("model") or ""))
-    recorded = weights_gib(model, card, chips, is_text=not arguments.takes_media)
-    return max(recorded - arguments.cpu_offload_gib / chips, 0.0) + drafter_bytes / GIB
+def _weights_gib(arguments: Arguments, model: Model, boot: Boot) -> float:
+    """Return the weights of one device: the boot's, or the size of the files if the boot is another checkpoint's."""
+    of_all_gib = model.disk_bytes / GIB + constant("BEYOND_FILES_GIB")
+    if boot.model == model.name:
+        of_all_gib = boot.weights_gib * boot.chips
+    if not boot.drafts:
+        of_all_gib += drafter_bytes(str(arguments.speculative_config.get("model") or "")) / GIB
+    return max(of_all_gib - arguments.cpu_offload_gib, 0.0) / arguments.tensor_parallel_size
 
 
 _PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
@@ -197,8 +189,10 @@ _PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
 _SHORT_LENGTH: Final = 8192
 
 
-def _tpu_block_size(arguments: Arguments, model: Model, sequences: int) -> int:
-    """Return the tokens of a block, as tpu-inference chooses them: a sixteenth of a short length, and enough that the page table fits."""
+def _block_size(arguments: Arguments, model: Model, card: SimulatedCard, sequences: int) -> int:
+    """Return the tokens of a block. tpu-inference chooses a sixteenth of a short length, and enough that the page table fits."""
+    if card.kind != "tpu":
+        return _GPU_BLOCK_TOKENS
     length = model.max_position if arguments.max_model_len in (None, -1) else max(arguments.max_model_len, 1)
     by_length = 16 if length > _SHORT_LENGTH else min(max(_power_of_two(length) // 16, 16), 256)
     return max(by_length, _power_of_two(-(-length // max(_PAGE_TABLE_ENTRIES // sequences, 1))))
@@ -226,49 +220,19 @@ def _check_weights(needed_gib: float, model: Model, card: SimulatedCard) -> None
     )
 
 
-def _layout(arguments: Arguments, model: Model, card: SimulatedCard, batched: int) -> _Layout:
-    is_tpu = card.kind == "tpu"
-    element_bytes = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
-    word_bytes = _TPU_WORD_BYTES if is_tpu else 1
-
-    def token_bytes(layers: int, heads: int, head_dim: int) -> int:
-        # With fewer heads than devices, heads are replicated. The numbers of all heads fill whole words.
-        numbers = 2 * max(1, heads // arguments.tensor_parallel_size) * element_bytes
-        return layers * head_dim * _round_up(numbers, word_bytes)
-
-    return _Layout(
-        global_bytes=token_bytes(model.global_layers, model.kv_heads_global, _HEAD_DIM_GLOBAL),
-        sliding_bytes=token_bytes(model.sliding_layers, model.kv_heads_sliding, _HEAD_DIM_SLIDING),
-        sliding_tokens=None if is_tpu else model.window - 1 + _STEPS_IN_FLIGHT * batched,
-    )
-
-
-def _tuned_gib(arguments: Arguments, model: Model) -> float:
-    """Return the copy of the embeddings on which a GPU tunes kernels: with media, only a draft model's (vllm-project/vllm#54383)."""
-    if arguments.enforce_eager:
-        return 0.0
-    if not arguments.takes_media:
-        return model.largest_tensor_gib
-    return drafter(str(arguments.speculative_config.get("model") or ""))[1]
-
-
-def _available_bytes(arguments: Arguments, model: Model, card: SimulatedCard, weights: float) -> int:
+def _available_gib(arguments: Arguments, card: SimulatedCard, weights_gib: float, other_gib: float) -> float:
     if arguments.kv_cache_memory_bytes is not None:
-        return arguments.kv_cache_memory_bytes
-    other = other_gib(model, card, tuned_gib=_tuned_gib(arguments, model))
-    available_gib = card.total_gib * arguments.gpu_memory_utilization - weights - other
+        return arguments.kv_cache_memory_bytes / GIB
+    available_gib = card.total_gib * arguments.gpu_memory_utilization - weights_gib - other_gib
     if available_gib <= 0:
         raise EngineStartError(
             f"ValueError: No available memory for the cache blocks (Available KV cache memory: {available_gib:.2f} GiB). "
             "Try increasing `gpu_memory_utilization` when initializing the engine."
         )
-    return int(available_gib * GIB)
+    return available_gib
 
 
-def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, available: int, block_size: int) -> int:
-    requested = arguments.max_model_len
-    if requested == -1:
-        return _longest(layout, available, block_size, model.max_position)
+def _max_model_len(requested: int | None, model: Model) -> int:
     if requested is None:
         return model.max_position
     if requested > model.max_position:
@@ -280,20 +244,3 @@ def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, availabl
     if requested < 1:
         raise EngineStartError(f"ValueError: max_model_len must be a positive integer, got {requested}.")
     return requested
-
-
-def _longest(layout: _Layout, available: int, block_size: int, limit: int) -> int:
-    """Return the largest length whose KV fits, at most `limit`. 0 if nothing fits."""
-    lengths = range(1, limit + 1)
-    return bisect_right(lengths, available, key=lambda length: layout.request_bytes(length, block_size))
-
-
-def _num_blocks(model: Model, layout: _Layout, available: int, block_size: int) -> int:
-    """Return `num_gpu_blocks`: pages of one layer group if layers differ, otherwise whole tokens.
-
-    vLLM splits layers into groups of equal size (the size of the smaller kind), whose pages are padded to the larger kind's.
-    """
-    if layout.sliding_tokens is None:
-        return available // ((layout.global_bytes + layout.sliding_bytes) * block_size)
-    page = max(layout.global_bytes // model.global_layers, layout.sliding_bytes // model.sliding_layers) * block_size
-    return available // (page * min(model.global_layers, model.sliding_layers))

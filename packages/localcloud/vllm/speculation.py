@@ -12,7 +12,7 @@ _ACCEPTED_DRAFTER: Final = 0.60
 """Accepted share of the proposals. Assumed; public reports of draft models have 0.5 to 0.8."""
 _LOOKUPS: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 _PROPOSAL_STEPS: Final = 0.15
-"""Steps that a proposal takes, with its verification if that was not measured. Assumed."""
+"""Steps that a proposal takes, with its verification. Assumed."""
 
 
 class Speculation:
@@ -21,15 +21,12 @@ class Speculation:
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Read the value of `--speculative-config`."""
         self.proposals = int(config.get("num_speculative_tokens") or 0)
-        self._is_looked_up = config.get("model") is None or str(config.get("method", "")) in _LOOKUPS
-        self._accepted = self.proposals * (_ACCEPTED_NGRAM if self._is_looked_up else _ACCEPTED_DRAFTER)
+        is_looked_up = config.get("model") is None or str(config.get("method", "")) in _LOOKUPS
+        self._accepted = self.proposals * (_ACCEPTED_NGRAM if is_looked_up else _ACCEPTED_DRAFTER)
         self._due = 0.0
         self.tokens_per_step = 1 + self._accepted
-
-    def steps(self, *, is_verification_known: bool) -> float:
-        """Return the time of a step with its proposals, in such steps without them. Proposals from the prompt take only their verification."""
-        is_free = self._is_looked_up and is_verification_known
-        return 1 + (0 if is_free else self.proposals * _PROPOSAL_STEPS)
+        self.steps = 1 + self.proposals * _PROPOSAL_STEPS
+        """Time of a step with its proposals, in such steps without them."""
 
     def draft(self) -> int:
         """Return the accepted tokens of the next draft."""

@@ -1,7 +1,4 @@
-"""The start of the engine: the source of the weights, the duration, the log lines, the failures.
-
-Every rate and duration is simulated, with its source in a comment.
-"""
+"""The start of the engine: the source of the weights, the phases of the nearest recorded boot, the log lines, the failures."""
 
 import hashlib
 import json
@@ -13,21 +10,11 @@ from typing import Final
 from localcloud.charges import Charge
 from localcloud.vllm import VERSION, adapters
 from localcloud.vllm.arguments import Arguments, known_words
-from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.recorded import (
-    Model,
-    SimulatedCard,
-    compile_s,
-    constant,
-    find_card,
-    tpu_read_mb_per_s,
-)
+from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity, drafts
+from localcloud.vllm.recorded import Model, SimulatedCard, constant, find_card, nearest_boot
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.weights import LateError, Weights, find_weights
 
-_TPU_SMALLEST_BATCH: Final = 16
-_TPU_BATCH: Final = 1024  # vLLM's default on v6e
-_COMPILE_TINY_S: Final = 1.0
 _IN_TORCH_ON_TPU: Final = "12B"  # the size that vLLM serves in PyTorch there; of the others it has JAX models
 
 
@@ -210,8 +197,8 @@ class _Startup:
         self._card = card
         self._weights = weights
         self._planned = planned
-        self._is_tiny = weights.model.name == "tiny"
-        self._is_tpu = card.kind == "tpu" and not self._is_tiny
+        self._is_tpu = card.kind == "tpu"
+        self._boot = nearest_boot(weights.model, card, arguments.tensor_parallel_size, drafts=drafts(arguments))
         self._cache = self._cache_file()
         self._now_s = 0.0
         self._steps: list[StartupStep] = []
@@ -288,8 +275,7 @@ class _Startup:
             self._log(
                 f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
             )
-        import_s = 0.5 if self._is_tiny else constant("TPU_IMPORT_S") if self._is_tpu else constant("IMPORT_S")
-        self._wait(import_s, "process", "imports and configuration")
+        self._wait(self._boot.import_s, "process", "imports and configuration")
         self._log(
             f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {self._card.name}",
             f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
@@ -307,7 +293,8 @@ class _Startup:
     def _load(self) -> None:
         """Plan the load, shard by shard. The kernel kills the container if it exceeds its memory."""
         weights = self._weights
-        load_s = weights.size_bytes / (self._load_mb_per_s() * 1e6)
+        # On a TPU each tensor is sharded while it is loaded, which is slower than a disk or a memory.
+        load_s = max(weights.size_bytes / (weights.mb_per_s * 1e6), self._boot.read_s_of(weights.size_bytes))
         killed = _killed(self._environment, weights.load_gib)
         shards, began_s = weights.model.shards, self._now_s
         for shard in range(1, shards + 1):
@@ -329,60 +316,23 @@ class _Startup:
             is_of_engine=True,
         )
 
-    def _load_mb_per_s(self) -> float:
-        """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
-        weights = self._weights
-        if not self._is_tpu:
-            return weights.mb_per_s
-        read = min(tpu_read_mb_per_s(weights.model, self._card), weights.mb_per_s)
-        return min(constant("TPU_BUCKET_MB_PER_S"), read) if weights.streamed else read
-
     def _compile(self) -> None:
         """Plan the compilation: no time with --enforce-eager, less if the cache has the key."""
         if self._arguments.enforce_eager:
             return
-        if self._is_tpu and "12B" not in self._weights.model.name:  # 12B is vLLM's PyTorch model
+        if self._is_tpu and self._weights.model.size != _IN_TORCH_ON_TPU:
             self._log(
                 "[compilation_manager.py:1] AOT lower skipped for worker0 backbone (not a jit); will compile in warmup."
             )
         cache = self._cache
-        full_s = self._full_compile_s()
+        full_s, took_s = self._boot.compile_s, self._boot.cached_s
         if cache is not None and cache.is_file():
-            took_s = min(self._cached_s(), full_s)
             self._wait(took_s, "cached", cache.name)
             self._log(f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took_s:.3f} s")
             return
         self._log("[backends.py:1] Compiling a graph for dynamic shape")
         self._wait(full_s, "compile", cache.name if cache is not None else "")
         self._log(f"[monitor.py:1] torch.compile takes {full_s:.2f} s in total", cache_file=cache)
-
-    def _full_compile_s(self) -> float:
-        """Return the seconds of a compilation without a cache."""
-        if self._is_tiny:
-            return _COMPILE_TINY_S
-        seconds = compile_s(self._weights.model, self._card, self._programs())
-        if not self._is_tpu:
-            return seconds - constant("GPU_WARM_UP_S")
-        return seconds * (constant("SPECULATION_COMPILES") if self._arguments.speculative_config else 1.0)
-
-    def _cached_s(self) -> float:
-        """Return the seconds to load compiled programs from a cache."""
-        if not self._is_tpu:
-            return constant("GPU_CACHED_S")
-        share = "TPU_W4A16_CACHED_SHARE" if self._weights.model.is_w4a16 else "TPU_CACHED_SHARE"
-        return self._full_compile_s() * constant(share)
-
-    def _programs(self) -> int:
-        """Return the number of XLA programs: one per batch size, and another with embeddings as input for media.
-
-        The batch sizes are powers of two up to the gap, then multiples of it (VLLM_TPU_BUCKET_PADDING_GAP; 0 for powers alone).
-        """
-        most, gap = self._arguments.max_num_batched_tokens or _TPU_BATCH, self._environment.padding_gap
-        sizes, size = 1, _TPU_SMALLEST_BATCH
-        while size < most:
-            size = size + gap if 0 < gap <= size else size * 2
-            sizes += 1
-        return sizes * (2 if self._arguments.takes_media else 1)
 
     def _warm_up(self) -> None:
         planned = self._planned
@@ -394,9 +344,7 @@ class _Startup:
         )
         if not self._is_tpu and not self._arguments.enforce_eager:
             self._log("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 100%")
-        tpu_s = constant("TPU_SERVER_S") + (constant("TPU_PROCESSOR_S") if self._arguments.takes_media else 0.0)
-        end_s = 0.5 if self._is_tiny else tpu_s if self._is_tpu else constant("GPU_WARM_UP_S")
-        self._wait(end_s, "process", "warm-up and HTTP server")
+        self._wait(self._boot.warm_up_s, "process", "warm-up and HTTP server")
         self._log(
             f"[core.py:1] init engine (profile, create kv cache, warmup model) took {self._now_s:.2f} seconds",
             is_of_engine=True,

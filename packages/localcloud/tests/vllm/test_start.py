@@ -1,4 +1,4 @@
-"""Memory and start: the measured figures of the deployments that these models ran on."""
+"""Memory and start of the simulated server: its refusals, its loads and what a cache saves."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import pytest
 
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.recorded import find_card, find_model, weights_gib
+from localcloud.vllm.recorded import find_card, find_model
 from localcloud.vllm.settings import Bucket, RuntimeEnvironment, read
 from localcloud.vllm.startup import KilledError, Start, plan
 from localcloud.vllm.weights import find_weights
@@ -18,7 +18,6 @@ L4_QAT = "/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct"
 
 
 UPSTREAM = "docker.io/vllm/vllm-tpu@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507"
-BUILT = f"us-east5-docker.pkg.dev/p/gemma-x/vllm/vllm-tpu@sha256:{'1' * 64}"
 
 
 def fit(command: str, accelerator: str, image: str = UPSTREAM) -> KvCacheSize:
@@ -29,51 +28,24 @@ def fit(command: str, accelerator: str, image: str = UPSTREAM) -> KvCacheSize:
     return capacity(arguments, as_loaded(model, found, image, arguments.quantization), found)
 
 
-def test_the_baseline_on_a_v6e_4_has_the_measured_tokens():
-    found = fit(
-        "google/gemma-4-E2B-it -tp 4 --max-model-len 16384 --kv-cache-dtype fp8 --gpu-memory-utilization 0.4", "v6e-4"
-    )
-    # 18,523 blocks of 32 tokens were measured; the block arithmetic agrees within a percent.
-    assert found.block_size == 32
-    assert abs(found.num_blocks - 18_523) < 0.01 * 18_523
-    assert abs(found.tokens - 592_736) < 0.01 * 592_736
-
-
-def test_the_26b_on_an_l4_has_the_measured_blocks():
-    command = (
-        "google/gemma-4-26B-A4B-it-qat-w4a16-ct --max-model-len 16384 --kv-cache-dtype fp8 --gpu-memory-utilization 0.9"
-    )
-    found = fit(command, "nvidia-l4")
-    assert found.block_size == 16
-    assert abs(found.num_blocks - 7_097) < 0.01 * 7_097
-
-
-def test_a_conversion_is_smaller_than_the_checkpoint_that_was_logged_on_the_chip():
-    command = "google/gemma-4-31B-it{} -tp 4 --max-model-len 8192"
-    logged, converted = (fit(command.format(form), "v6e-4").weights_gib for form in ("", "-FP8"))
-    assert logged == 14.6
-    assert converted == pytest.approx(31.49 / 4, rel=0.01)
-
-
-def test_fp8_on_the_command_line_shrinks_weights_and_token_time_but_not_the_file():
-    """A public 12B in FP8 takes 12.75 GiB on a GPU, in bf16 22.7; its embeddings stay in bf16."""
-    command = "google/gemma-4-{}-it --max-model-len 8192"
-    stored, loaded = (
-        plan(
-            parse(["vllm", "serve", *command.format("E4B").split(), *option]),
-            read({"VLLM_SIM_ACCELERATOR": "nvidia-l4"}),
+def test_memory_scales_with_the_form_the_utilization_the_cache_type_and_the_length():
+    command = "google/gemma-4-E2B-it --max-model-len 8192"
+    boot, less, fp8, longer = (
+        fit(f"{command} {more}", "nvidia-l4")
+        for more in (
+            "--gpu-memory-utilization 0.9",
+            "--gpu-memory-utilization 0.8",
+            "--gpu-memory-utilization 0.9 --kv-cache-dtype fp8",
+            "--gpu-memory-utilization 0.9 --max-model-len 32768",
         )
-        for option in ((), ("--quantization=fp8",))
     )
-    assert fit(command.format("12B") + " --quantization=fp8", "nvidia-l4").weights_gib == pytest.approx(12.75, abs=0.15)
-    assert loaded.capacity
-    assert stored.capacity
-    assert loaded.model
-    assert stored.model
-    assert stored.capacity.weights_gib - loaded.capacity.weights_gib == pytest.approx(2.88, abs=0.1)
-    assert loaded.capacity.tokens > 1.5 * stored.capacity.tokens
-    assert loaded.model.bytes_per_active / stored.model.bytes_per_active == pytest.approx(0.56)
-    assert loaded.model.disk_bytes == stored.model.disk_bytes
+    assert (boot.weights_gib, round(boot.available_gib, 2), boot.block_size) == (9.8, 9.13, 16)
+    assert boot.num_blocks == pytest.approx(99_697, rel=0.001)
+    assert boot.available_gib - less.available_gib == pytest.approx(0.1 * 21.96)
+    assert fp8.num_blocks == pytest.approx(2 * boot.num_blocks, rel=0.001)
+    assert boot.concurrency / longer.concurrency == pytest.approx((0.141 + 24_576 * 6 / 2**20) / 0.141)
+    converted = fit(f"{command.replace('E2B', '12B')} --quantization=fp8", "nvidia-l4")
+    assert converted.weights_gib == pytest.approx(12.75, abs=0.2)  # A public 12B in FP8 takes 12.75 GiB on a GPU.
 
 
 @pytest.mark.parametrize(
@@ -147,8 +119,6 @@ def environment(
     )
 
 
-COMPILE_S = (102.96 + 111.91) / 2 - 4.03
-"""Compile times of the two measured boots of 26B-A4B QAT on an L4, without the warm-up."""
 STAGED = {"gemma-4-26B-A4B-it-qat-w4a16-ct/config.json": 9, "gemma-4-26B-A4B-it-qat-w4a16-ct/model.safetensors": 7}
 
 
@@ -156,24 +126,29 @@ def start(around: RuntimeEnvironment, *flags: str) -> Start:
     return plan(parse(["vllm", "serve", L4_QAT, "--max-model-len=16384", "--kv-cache-dtype=fp8", *flags]), around)
 
 
-def test_the_load_over_fuse_takes_what_was_measured(tmp_path: Path):
-    planned = start(environment(tmp_path, STAGED), "--safetensors-load-strategy=prefetch")
-    assert planned.capacity is not None
-    # Measured: 310 s of prefetching, 664.24 s of load, 98.93 s of compiling, 4.03 s of warm-up; the rest is the process's own start.
-    assert planned.total_s == pytest.approx(664.24 + 98.93 + 4.03 + 12, rel=0.01)
+@pytest.mark.parametrize(
+    ("options", "strategy", "seconds"),
+    [
+        ({}, "lazy", 16_440 / 53),
+        ({}, "prefetch", 664.24),
+        ({"enable-buffered-read": "true"}, "lazy", 16_440 / 75),
+        ({"enable-buffered-read": "true"}, "prefetch", 2 * 16_440 / 75),
+        ({"cache-dir": "/cache"}, "prefetch", 16_440 / 75),
+    ],
+)
+def test_a_mount_is_read_at_its_rate_or_the_networks_and_twice_with_prefetch(
+    tmp_path: Path, options: dict[str, str], strategy: str, seconds: float
+):
+    around = environment(tmp_path, STAGED, options=options, VLLM_SIM_NETWORK_MB_PER_S="75")
+    planned = start(around, f"--safetensors-load-strategy={strategy}")
+    assert next(step.charge.seconds for step in planned.steps if step.charge and step.charge.what == "load") == (
+        pytest.approx(seconds, rel=0.01)
+    )
 
 
-def test_prefetching_reads_twice_and_buffered_reads_and_eager_mode_shorten_it(tmp_path: Path):
-    """With buffered reads, the second read is limited by the network."""
-    plain = start(environment(tmp_path, STAGED)).total_s
-    prefetched = start(environment(tmp_path, STAGED), "--safetensors-load-strategy=prefetch").total_s
-    buffered = start(environment(tmp_path, STAGED, options={"enable-buffered-read": "true"})).total_s
-    assert buffered < plain < prefetched
-    options = {"enable-buffered-read": "true"}
-    slow = environment(tmp_path, STAGED, options=options, VLLM_SIM_NETWORK_MB_PER_S="75")
-    both = start(slow, "--safetensors-load-strategy=prefetch").total_s - start(slow).total_s
-    assert both == pytest.approx(16.44e3 / 75, rel=0.01)
-    assert start(environment(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - COMPILE_S)
+def test_eager_mode_compiles_nothing(tmp_path: Path):
+    whole, eager = (start(environment(tmp_path, STAGED), *flags) for flags in ((), ("--enforce-eager",)))
+    assert whole.total_s - eager.total_s == pytest.approx(100.41)
 
 
 PLAIN = {"gemma-4-12b/config.json": 900, "gemma-4-12b/model.safetensors": 7}
@@ -312,29 +287,26 @@ def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
     assert [path.parent for path in written] == [tmp_path / "vllm_cache"]
     written[0].parent.mkdir()
     written[0].touch()
-    assert (
-        plan(parse(words), around).total_s < cold.total_s - 200
-    )  # 14 programs of 24.6 s were measured; two fifths of them stay
+    assert plan(parse(words), around).total_s < cold.total_s - 200
     assert plan(parse([*words, "--max-model-len=8192"]), around).total_s > cold.total_s - 1  # another graph
 
 
 @pytest.mark.parametrize(
-    ("name", "stated_gib"),
+    ("name", "model"),
     [
-        ("org/other-8b", 14.9),
-        ("/mnt/models/Other-3B-Instruct", 5.59),
-        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", 12.5),
-        ("RedHatAI/gemma-4-31B-it-NVFP4", 20.6),
-        ("nvidia/Gemma-4-31B-IT-NVFP4", 31.1),
-        ("google/gemma-4-12B-it-qat-q4_0-unquantized", 22.3),
-        ("google/gemma-4-12B", 22.3),
+        ("org/other-8b", "org/other-8b"),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "12B-fp8"),
+        ("RedHatAI/gemma-4-31B-it-NVFP4", "31B-nvfp4"),
+        ("nvidia/Gemma-4-31B-IT-NVFP4", "31B-fp8"),
+        ("google/gemma-4-12B-it-qat-q4_0-unquantized", "12B"),
+        ("xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "26B-A4B-q4_0-w4a16"),
+        ("google/gemma-4-12B", "12B"),
     ],
 )
-def test_other_checkpoints_weigh_what_their_ids_say(name: str, stated_gib: float):
-    model, card = find_model(name), find_card("")
-    assert model is not None
-    assert card is not None
-    assert weights_gib(model, card, 1, is_text=False) == pytest.approx(stated_gib, rel=0.07)
+def test_an_id_states_the_checkpoint(name: str, model: str):
+    found = find_model(name)
+    assert found is not None
+    assert found.name == model
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "google/gemma-4-27B-it", "other-8b"])
@@ -354,17 +326,3 @@ def test_a_tpu_that_streams_its_weights_is_charged_a_download_at_each_start():
         assert charges["bucket"].bytes == model.disk_bytes
         assert charges["bucket"].seconds >= read_s  # each tensor is converted as those of a file
         assert {"load", "hub"} & set(charges) == set()
-
-
-@pytest.mark.parametrize(("accelerator", "seconds"), [("v5litepod-1", 97.64), ("v6e-1", 13.4)])
-def test_a_cache_saves_almost_all_of_a_4_bit_models_compilation(tmp_path: Path, accelerator: str, seconds: float):
-    paths = {"VLLM_XLA_CACHE_PATH": "/cache", "VLLM_SIM_PATHS": json.dumps({"/": str(tmp_path)})}
-    around = read({"VLLM_SIM_ACCELERATOR": accelerator, "VLLM_SIM_IMAGE": BUILT, **paths})
-    limits = '--limit-mm-per-prompt={"image": 0, "video": 0, "audio": 0}'
-    model = "google/gemma-4-E2B-it-qat-w4a16-ct"
-    words = parse(["vllm", "serve", model, "--max-model-len=2048", "--max-num-batched-tokens=128", limits])
-    for file in [step.cache_file for step in plan(words, around).steps if step.cache_file]:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    charges = {step.charge.what: step.charge.seconds for step in plan(words, around).steps if step.charge}
-    assert charges["cached"] == pytest.approx(seconds, rel=0.01)
