@@ -108,6 +108,12 @@ class FakeEngine:
             finally:
                 self.waited_s = clock.now_s - began_s
 
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The outputs in the state, which has the resource."""
+        assert self.state
+        return self.state.outputs
+
     def check(self, given: dict[str, Any]) -> provider_pb2.CheckResponse:
         olds = wire.write(self.state.inputs if self.state else {})
         request = provider_pb2.CheckRequest(urn=self.urn, olds=olds, news=wire.write(given), randomSeed=b"x" * 32)

@@ -190,7 +190,7 @@ def test_secrets_outside_metadata_stay_marked_in_the_state(engine: FakeEngine):
     email = {wire.SIGNATURE: wire.SECRET, "value": "vm@my-project.iam.gserviceaccount.com"}
     engine.up(wanted(serviceAccount={"email": email}))
     assert engine.state
-    assert engine.state.outputs["serviceAccount"]["email"] == email
+    assert engine.outputs["serviceAccount"]["email"] == email
     engine.refresh()
     assert engine.state.inputs["serviceAccount"]["email"] == email
     assert engine.up(wanted(serviceAccount={"email": email})) == "same"

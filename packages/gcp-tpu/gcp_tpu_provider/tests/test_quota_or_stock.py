@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gcp_tpu_provider.refusals import NOT_OFFERED, QUOTA, RUNTIME, STOCK, UNKNOWN, QuotaEvidence, kind
+from gcp_tpu_provider.refusals import NOT_OFFERED, NOT_TRIED, QUOTA, RUNTIME, STOCK, UNKNOWN, QuotaEvidence, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.tests.test_forms import DRY, OUT_OF_STOCK, ordered
@@ -30,6 +30,8 @@ WORDS = (
     ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
     ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
     ("An internal error has occurred", UNKNOWN),
+    ("the total wait of 1h expired before this zone was requested.", NOT_TRIED),
+    ("WAITING_FOR_RESOURCES for 30m: the total wait timed out.", UNKNOWN),
     ("", UNKNOWN),
 )
 """Words that Google or this provider uses, and what they name."""
@@ -75,34 +77,44 @@ def test_a_wait_without_words_is_decided_by_the_quota_alone(enough: bool | None,
     assert kind("WAITING_FOR_RESOURCES for 10m: the wait for this zone timed out.", QuotaEvidence(enough, "")) == cause
 
 
-def test_a_wait_is_for_stock_only_if_the_quota_allows_it():
-    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 3}))})
-    assert lines[A].startswith("stock: WAITING_FOR_RESOURCES for 10m")
-    assert lines[A].endswith(f"{ID} allows 64 chips in {A}, others use 0, and 4 are needed.")
-    assert lines[B].startswith("quota: WAITING_FOR_RESOURCES for 10m")
-    assert lines[B].endswith(f"{ID} allows 3 chips in {B}, but 4 are needed.")
+EXPIRED = ("CREATING", "FAILED:The queued resource could not be fulfilled by its valid-until time")
+BOTH = limits({A: 64, B: 64})
 
 
-def test_a_request_that_expired_at_google_is_judged_as_a_wait():
-    """Its words name no cause: its time ended, and nothing was granted until then."""
-    expired = ("CREATING", "FAILED:The queued resource could not be fulfilled by its valid-until time")
-    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 3}))}, scripts={A: expired, B: expired})
-    assert lines[A].startswith("stock: FAILED: The queued resource could not be fulfilled by its valid-until time. ")
-    assert lines[A].endswith("others use 0, and 4 are needed.")
-    assert lines[B].startswith("quota: FAILED: ")
-    assert table({}, scripts={A: expired})[A].startswith("unknown: FAILED: ")
-
-
-def test_a_quota_that_cannot_be_read_is_unknown_not_zero_and_not_enough():
-    lines = table({})
-    assert {line.partition(":")[0] for line in lines.values()} == {"unknown"}
-    assert "Its quota is unknown: Google returned 403" in lines[A]
-
-
-def test_a_zone_without_an_answer_is_unknown():
-    lines = table({PREEMPTIBLE: metric(limits({A: 64}))})
-    assert lines[B].startswith("unknown:")
-    assert f"no limit of {PREEMPTIBLE} for {B}" in lines[B]
+@pytest.mark.parametrize("script", [DRY, EXPIRED], ids=["waited", "expired at Google"])
+@pytest.mark.parametrize(
+    ("quotas", "cause", "evidence"),
+    [
+        pytest.param(
+            [limits({A: 64})], STOCK, f"{ID} allows 64 chips in {A}, others use 0, and 4 are needed.", id="enough"
+        ),
+        pytest.param([limits({A: 3})], QUOTA, f"{ID} allows 3 chips in {A}, but 4 are needed.", id="too little"),
+        pytest.param([limits({B: 64})], UNKNOWN, f"no limit of {PREEMPTIBLE} for {A}", id="of another zone"),
+        pytest.param(None, UNKNOWN, "Its quota is unknown: Google returned 403", id="may not be read"),
+        # A zone's quota of 64 and a region's of 0: marin-community/marin#1612.
+        pytest.param(
+            [BOTH, limits({"us-east5": 0}, "region")],
+            QUOTA,
+            "allows 0 chips in us-east5, but 4 are needed.",
+            id="none in the region",
+        ),
+        pytest.param([BOTH, limits({"us-east5": 64}, "region")], UNKNOWN, "", id="some in the region"),
+        pytest.param([BOTH, limits({"us-east5": -1}, "region")], STOCK, "", id="no limit in the region"),
+        pytest.param(
+            [BOTH, limits({"europe-west4": 64}, "region")],
+            UNKNOWN,
+            f"no limit of {PREEMPTIBLE} for us-east5",
+            id="of another region",
+        ),
+    ],
+)
+def test_a_wait_is_for_stock_only_if_the_quotas_of_zone_and_region_allow_it(
+    quotas: Sequence[Mapping[str, Any]] | None, cause: str, evidence: str, script: Sequence[str]
+):
+    line = table({PREEMPTIBLE: metric(*quotas)} if quotas else {}, scripts={A: script})[A]
+    words = "WAITING_FOR_RESOURCES for 10m" if script == DRY else f"{EXPIRED[1].replace(':', ': ')}. "
+    assert line.startswith(f"{cause}: {words}")
+    assert evidence in line
 
 
 def test_each_form_is_judged_by_its_own_quota():
@@ -113,22 +125,6 @@ def test_each_form_is_judged_by_its_own_quota():
     assert lines[A].startswith("spot stock:")
     assert lines[B].startswith("standard quota:")
     assert "Quota TPUV6EPerProjectPerZoneForTPUAPI allows 0 chips" in lines[B]
-
-
-@pytest.mark.parametrize(("region_chips", "cause"), [(0, "quota"), (64, "unknown"), (-1, "stock")])
-def test_the_quota_of_the_region_counts_too(region_chips: int, cause: str):
-    """A zone's quota of 64 and a region's of 0: marin-community/marin#1612."""
-    of_region = limits({"us-east5": region_chips}, "region")
-    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}), of_region)})
-    assert lines[A].startswith(f"{cause}:")
-    if cause == "quota":
-        assert lines[A].endswith("allows 0 chips in us-east5, but 4 are needed.")
-
-
-def test_a_region_without_an_answer_is_unknown():
-    lines = table({PREEMPTIBLE: metric(limits({A: 64, B: 64}), limits({"europe-west4": 64}, "region"))})
-    assert lines[A].startswith("unknown:")
-    assert f"no limit of {PREEMPTIBLE} for us-east5" in lines[A]
 
 
 def other(zone: str, **body: Any):

@@ -31,14 +31,20 @@ def engine(cloud: FakeTpu) -> FakeEngine:
     return FakeEngine(cloud)
 
 
+@pytest.fixture
+def due(engine: FakeEngine, cloud: FakeTpu) -> FakeEngine:
+    """An engine whose run is in its last hour: the next `up` renews it."""
+    engine.up(renewing())
+    cloud.pass_time(3)
+    return engine
+
+
 def name(engine: FakeEngine) -> str:
-    assert engine.state
-    return engine.state.outputs["name"]
+    return engine.outputs["name"]
 
 
 def other(engine: FakeEngine) -> str | None:
-    assert engine.state
-    return engine.state.outputs.get("renewalName")
+    return engine.outputs.get("renewalName")
 
 
 def first(cloud: FakeTpu, zone: str = A) -> str:
@@ -49,13 +55,17 @@ def second(cloud: FakeTpu, zone: str = A) -> str:
     return cloud.name(zone, "serve-b")
 
 
-def cancel_at(engine: FakeEngine, cloud: FakeTpu, text: str) -> None:
+def interrupt(engine: FakeEngine, cloud: FakeTpu, text: str, given: dict[str, Any] | None = None) -> None:
+    """Run up and press Ctrl-C at the first call that contains the text."""
+
     def on_call(call: str) -> None:
         if text in call:
             cloud.on_call = None
             engine.provider.cancel_all()
 
     cloud.on_call = on_call
+    with pytest.raises(Aborted, match="interrupted"):
+        engine.up(given or renewing())
 
 
 class TestDue:
@@ -64,21 +74,19 @@ class TestDue:
         cloud.pass_time(2.9)
         assert engine.preview(renewing()) == "same"
 
-    def test_a_deadline_that_is_a_secret_output_is_read(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        assert engine.state
-        inputs = engine.inputs(renewing())
-        outputs = engine.state.outputs | {"deadline": {wire.SIGNATURE: wire.SECRET, "value": "2026-11-20T12:00:00Z"}}
+    def test_a_deadline_that_is_a_secret_output_is_read(self, due: FakeEngine, cloud: FakeTpu):
+        assert due.state
+        inputs = due.inputs(renewing())
+        outputs = due.outputs | {"deadline": {wire.SIGNATURE: wire.SECRET, "value": "2026-11-20T12:00:00Z"}}
         request = provider_pb2.UpdateRequest(
-            id=engine.state.id,
-            urn=engine.urn,
+            id=due.state.id,
+            urn=due.urn,
             olds=wire.write(outputs),
-            old_inputs=wire.write(engine.state.inputs),
+            old_inputs=wire.write(due.state.inputs),
             news=wire.write(inputs),
             preview=True,
         )
-        answer = engine.run(engine.provider.Update(request, Context()))
+        answer = due.run(due.provider.Update(request, Context()))
         assert wire.read(answer.properties)["name"] == wire.UNKNOWN
 
     def test_the_warning_of_the_end_names_the_update_that_renews(self, engine: FakeEngine, cloud: FakeTpu):
@@ -180,43 +188,28 @@ class TestChangeOver:
         cloud.boots = lambda metadata: [{**boots(metadata)[1], "phase": "failed", "detail": "boom"}]
         with pytest.raises(Aborted, match="The server failed: boom"):
             engine.up(serving(renewBeforeS=HOUR_S))
-        assert engine.state
-        assert engine.state.outputs["renewalState"] == "ACTIVE"
-        engine.state.outputs["state"] = "SUSPENDING"
+        assert engine.outputs["renewalState"] == "ACTIVE"
+        engine.outputs["state"] = "SUSPENDING"
         with pytest.raises(Aborted, match="set `allowReplaceActive` to true"):
             engine.preview(serving(renewBeforeS=HOUR_S, acceleratorType="v6e-8"))
 
-    def test_other_zones_are_asked_when_the_first_has_none(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cloud.scripts[A] = ("FAILED:no capacity",)
-        engine.up(renewing())
-        assert engine.state
-        assert (engine.state.outputs["zone"], list(cloud.queued)) == (B, [second(cloud, B)])
-
-    def test_an_announced_change_of_settings_reaches_both(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        engine.up(renewing(tags=["other"]))
+    def test_an_announced_change_of_settings_reaches_both(self, due: FakeEngine, cloud: FakeTpu):
+        due.up(renewing(tags=["other"]))
         assert [node["tags"] for node in cloud.nodes.values()] == [["other"]]
 
 
 class TestNoCapacity:
-    def test_a_refused_quota_is_a_warning_and_the_old_one_goes_on_serving(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
+    def test_a_refused_quota_is_a_warning_and_the_old_one_goes_on_serving(self, due: FakeEngine, cloud: FakeTpu):
         quota = GoogleError(429, "RESOURCE_EXHAUSTED", "Quota limit 'TPUV6E' has been exceeded. Limit: 4 in zone x.")
         cloud.refusals = {A: quota, B: quota}
-        assert engine.up(renewing()) == "update"
-        assert (name(engine), other(engine)) == (first(cloud), None)
-        (warning,) = engine.warnings
+        assert due.up(renewing()) == "update"
+        assert (name(due), other(due)) == (first(cloud), None)
+        (warning,) = due.warnings
         assert "keeps serving until 2026-11-20T12:00:00Z" in warning
         assert "quota: Google returned 429" in warning
-        assert engine.preview(renewing()) == "update", "the next one tries again"
+        assert due.preview(renewing()) == "update", "the next one tries again"
 
-    def test_if_the_old_one_ended_meanwhile_the_update_fails(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
+    def test_if_the_old_one_ended_meanwhile_the_update_fails(self, due: FakeEngine, cloud: FakeTpu):
         cloud.refusals = dict.fromkeys((A, B), GoogleError(403, "PERMISSION_DENIED", "no"))
 
         def end(call: str) -> None:
@@ -225,24 +218,22 @@ class TestNoCapacity:
 
         cloud.on_call = end
         with pytest.raises(Aborted, match="No zone granted"):
-            engine.up(renewing())
+            due.up(renewing())
         cloud.on_call = None
         cloud.refusals.clear()
-        engine.refresh()
-        assert engine.up(renewing()) == "replace"
+        due.refresh()
+        assert due.up(renewing()) == "replace"
         assert list(cloud.queued) == [first(cloud)]
 
-    def test_the_same_without_a_refresh(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
+    def test_the_same_without_a_refresh(self, due: FakeEngine, cloud: FakeTpu):
         cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
         with pytest.raises(Aborted):
-            engine.up(renewing(), timeout_s=0.2)
+            due.up(renewing(), timeout_s=0.2)
         cloud.pass_time(2)
         cloud.queued[second(cloud)].steps.append("ACTIVE")
-        engine.up(renewing())
+        due.up(renewing())
         assert list(cloud.queued) == [second(cloud)]
-        assert (name(engine), other(engine)) == (second(cloud), None)
+        assert (name(due), other(due)) == (second(cloud), None)
 
 
 MOMENTS: list[tuple[str, Callable[[FakeTpu], str]]] = [
@@ -255,41 +246,31 @@ MOMENTS: list[tuple[str, Callable[[FakeTpu], str]]] = [
 class TestEnds:
     @pytest.mark.parametrize(("moment", "text"), MOMENTS, ids=[moment for moment, _ in MOMENTS])
     def test_after_ctrl_c_the_state_has_both_and_the_next_up_finishes(
-        self, engine: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str]
+        self, due: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str]
     ):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cancel_at(engine, cloud, text(cloud))
-        with pytest.raises(Aborted, match="interrupted"):
-            engine.up(renewing())
-        known = {name(engine), *([other(engine)] if other(engine) else [])}
+        interrupt(due, cloud, text(cloud))
+        known = {name(due), *([other(due)] if other(due) else [])}
         assert set(cloud.queued) <= known
-        engine.up(renewing())
+        due.up(renewing())
         assert list(cloud.queued) == [second(cloud)]
-        assert (name(engine), other(engine)) == (second(cloud), None)
+        assert (name(due), other(due)) == (second(cloud), None)
 
     @pytest.mark.parametrize("how", ["destroy", "refresh and destroy"])
     @pytest.mark.parametrize(("moment", "text"), MOMENTS, ids=[moment for moment, _ in MOMENTS])
     def test_after_ctrl_c_a_destroy_deletes_both(
-        self, engine: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str], how: str
+        self, due: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str], how: str
     ):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cancel_at(engine, cloud, text(cloud))
-        with pytest.raises(Aborted):
-            engine.up(renewing())
+        interrupt(due, cloud, text(cloud))
         if "refresh" in how:
-            engine.refresh()
-        engine.destroy()
+            due.refresh()
+        due.destroy()
         assert cloud.queued == {}
 
-    def test_what_a_lost_state_left_behind_is_found_under_either_id(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        engine.up(renewing())
-        engine.state = None
-        engine.up(renewing())
-        assert name(engine) == second(cloud)
+    def test_what_a_lost_state_left_behind_is_found_under_either_id(self, due: FakeEngine, cloud: FakeTpu):
+        due.up(renewing())
+        due.state = None
+        due.up(renewing())
+        assert name(due) == second(cloud)
         assert len(cloud.made("POST")) == 2, "nothing was requested again"
 
     def test_a_creation_that_finds_both_and_is_interrupted_keeps_both(self, engine: FakeEngine, cloud: FakeTpu):
@@ -304,50 +285,38 @@ class TestEnds:
             with pytest.raises(Aborted):
                 engine.up(renewing())
             engine.state = None
-            cancel_at(engine, cloud, "DELETE")
-            with pytest.raises(Aborted):
-                engine.up(renewing())
+            interrupt(engine, cloud, "DELETE")
             assert {name(engine), other(engine)} == {first(cloud), second(cloud)}
             engine.up(renewing())
         engine.destroy()
         assert cloud.queued == {}
 
-    def test_when_the_one_that_serves_is_gone_a_refresh_still_knows_the_other(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cancel_at(engine, cloud, "DELETE")
-        with pytest.raises(Aborted):
-            engine.up(renewing())
+    def test_when_the_one_that_serves_is_gone_a_refresh_still_knows_the_other(self, due: FakeEngine, cloud: FakeTpu):
+        interrupt(due, cloud, "DELETE")
         cloud.drop(cloud.queued[second(cloud)])
         cloud.queued[first(cloud)].state = "SUSPENDED"
         cloud.queued[first(cloud)].steps.clear()
-        engine.refresh()
-        assert (name(engine), other(engine)) == (first(cloud), None)
-        engine.destroy()
+        due.refresh()
+        assert (name(due), other(due)) == (first(cloud), None)
+        due.destroy()
         assert cloud.queued == {}
 
-    def test_a_second_one_that_is_gone_too_takes_over_nothing(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
-        cancel_at(engine, cloud, "POST")
-        with pytest.raises(Aborted):
-            engine.up(renewing())
+    def test_a_second_one_that_is_gone_too_takes_over_nothing(self, due: FakeEngine, cloud: FakeTpu):
+        interrupt(due, cloud, "POST")
         for found in (cloud.queued[first(cloud)], cloud.queued[second(cloud)]):
             found.state = "SUSPENDED"
             found.steps.clear()
         with pytest.raises(Aborted, match=r"Nothing serves: .*/serve was ACTIVE and is SUSPENDED"):
-            engine.up(renewing())
+            due.up(renewing())
         assert len(cloud.made("POST")) == 2, "nothing was requested again"
 
     def test_when_the_one_that_serves_is_gone_a_refresh_waits_for_a_request_without_an_answer(
-        self, engine: FakeEngine, cloud: FakeTpu
+        self, due: FakeEngine, cloud: FakeTpu
     ):
-        engine.up(renewing())
-        cloud.pass_time(3)
         cloud.hidden_s = 1000
         cloud.faults.append(("POST", "lost"))
         with pytest.raises(Aborted):
-            engine.up(renewing())
+            due.up(renewing())
         cloud.drop(cloud.queued[first(cloud)])
         looks = 0
 
@@ -358,26 +327,22 @@ class TestEnds:
                 cloud.queued[second(cloud)].visible_at_s = 0
 
         cloud.on_call = appear
-        engine.refresh()
-        assert (name(engine), other(engine)) == (second(cloud), None)
+        due.refresh()
+        assert (name(due), other(due)) == (second(cloud), None)
 
-    def test_turned_off_in_the_middle_the_second_is_given_back(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
+    def test_turned_off_in_the_middle_the_second_is_given_back(self, due: FakeEngine, cloud: FakeTpu):
         cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
         with pytest.raises(Aborted):
-            engine.up(renewing(), timeout_s=0.2)
-        engine.up(wanted())
-        assert (list(cloud.queued), other(engine)) == ([first(cloud)], None)
+            due.up(renewing(), timeout_s=0.2)
+        due.up(wanted())
+        assert (list(cloud.queued), other(due)) == ([first(cloud)], None)
 
-    def test_a_second_of_someone_else_is_left_alone_and_named(self, engine: FakeEngine, cloud: FakeTpu):
-        engine.up(renewing())
-        cloud.pass_time(3)
+    def test_a_second_of_someone_else_is_left_alone_and_named(self, due: FakeEngine, cloud: FakeTpu):
         body = {"tpu": {"nodeSpec": [{"parent": "p", "nodeId": "n", "node": {"labels": {}}}]}}
         cloud.create(f"projects/my-project/locations/{A}", A, {"queuedResourceId": "serve-b"}, body)
-        engine.up(renewing())
-        assert any("its labels do not name this Pulumi resource" in warning for warning in engine.warnings)
-        engine.destroy()
+        due.up(renewing())
+        assert any("its labels do not name this Pulumi resource" in warning for warning in due.warnings)
+        due.destroy()
         assert list(cloud.queued) == [second(cloud)]
 
     def test_an_older_one_that_is_left_is_deleted_and_never_taken_for_the_successor(
@@ -386,13 +351,10 @@ class TestEnds:
         given = wanted(renewBeforeS=3 * HOUR_S)
         engine.up(given)
         cloud.pass_time(1)
-        cancel_at(engine, cloud, "DELETE")
-        with pytest.raises(Aborted):
-            engine.up(given)
+        interrupt(engine, cloud, "DELETE", given)
         assert (name(engine), other(engine)) == (second(cloud), first(cloud))
         cloud.pass_time(1)
         engine.up(given)
-        assert engine.state
-        assert engine.state.outputs["deadline"] == "2026-11-20T14:00:00Z"
+        assert engine.outputs["deadline"] == "2026-11-20T14:00:00Z"
         assert list(cloud.queued) == [first(cloud)]
         assert len(cloud.made("POST")) == 3
