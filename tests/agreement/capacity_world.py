@@ -27,7 +27,8 @@ from localcloud.rest import validation
 from localcloud.rest.call import Call, Caller, Handler
 from localcloud.rest.discovery import document_for
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.services import compute_instances, tpu
+from localcloud.server.app import RuntimeFactory
+from localcloud.services import compute_instances, orgpolicies, tpu
 from localcloud.services.projects import ensure_project
 from localcloud.services.tpu_requests import model_of
 from localcloud.services.tpu_stock import INSTANCES, NODES
@@ -186,7 +187,11 @@ class LocalTransport:
     def look(self) -> None:
         """Let the services make the transitions that are due: they do so when they are read."""
         tpu.Queue(self.cloud).advance_all()
-        self._answer(self._routed("GET", f"{COMPUTE_PATH}v1/projects/{PROJECT}/aggregated/instances", {}, None))
+        self.ask("GET", f"{COMPUTE_PATH}v1/projects/{PROJECT}/aggregated/instances")
+
+    def ask(self, verb: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Make a call of another client now. Needs a running event loop."""
+        return self._answer(self._routed(verb, path, {}, body))
 
     def pending(self) -> set[int]:
         """Return the numbers of the late calls that have not taken effect."""
@@ -221,6 +226,7 @@ class LocalTransport:
 
     def _answer(self, call: Call) -> dict[str, Any]:
         try:
+            orgpolicies.enforce(self.cloud, call, PROJECT)
             return deepcopy(cast("dict[str, Any]", self._handlers[call.method.id](call)))
         except CloudError as error:
             raise _refusal(error, call) from None
@@ -287,6 +293,7 @@ class CapacityWorld:
     """Calls of the present step."""
     preempted: set[str] = field(default_factory=set[str])
     violations: list[str] = field(default_factory=list[str])
+    runtimes: RuntimeFactory = idle_cloud.idle_runtimes
     transport: LocalTransport = field(init=False)
     engine: FakeEngine = field(init=False)
     _highest_usd: float = 0.0
@@ -295,7 +302,7 @@ class CapacityWorld:
     def __post_init__(self) -> None:
         clock = Clock(speed=_FROZEN)
         self.cloud = Cloud(state=self.folder, project=PROJECT, clock=clock, scenario=self.scenario)
-        self.cloud.attach(idle_cloud.idle_runtimes)
+        self.cloud.attach(self.runtimes)
         ensure_project(self.cloud, PROJECT)
         self.transport = LocalTransport(self.cloud)
         self.engine = FakeEngine(cast("Any", self.transport), PACING)

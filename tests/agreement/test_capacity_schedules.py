@@ -61,7 +61,7 @@ class Play:
         """Do one operation and return its outcome. Raises AssertionError with what it violates."""
         world, engine = self.world, self.world.engine
         timeout_s, had_state = more.pop("timeout_s", 0), engine.state is not None
-        given = program.inputs(self.schedule.api, self.account, **more)
+        given = program.inputs(more.pop("api", self.schedule.api), self.account, **more)
         work: dict[str, Callable[[], Any]] = {
             "up": lambda: engine.up(given, timeout_s=timeout_s),
             "refresh": engine.refresh,
@@ -308,28 +308,42 @@ def test_what_a_killed_creation_left_outside_of_the_new_order_is_deleted_first(a
         assert [(item.model, item.zone) for item in one.world.held()] == [(STANDARD, B)]
 
 
+STEPS_OF_ORDER: Final = [(FLEX, A), (SPOT, A), (STANDARD, A), (STANDARD, B)]
+
+
 @pytest.mark.law
-@pytest.mark.parametrize("what", ["up", "destroy"])
+@pytest.mark.parametrize(
+    ("what", "requests"), [("up", STEPS_OF_ORDER), ("destroy", []), ("up on the other API", STEPS_OF_ORDER[:2])]
+)
 @pytest.mark.parametrize("api", APIS)
-def test_an_end_at_each_step_and_a_second_try(api: str, what: str):
-    schedule = replace(dry_until_standard(api), prices=SHORT_PRICES)
+def test_an_end_at_each_step_and_a_second_try(api: str, what: str, requests: list[tuple[str, str]]):
+    changes_api = "other" in what
+    cloud = cloud_with(api, {(FLEX, A): DRY}) if changes_api else dry_until_standard(api)
+    schedule = replace(cloud, prices=SHORT_PRICES)
     program = program_of(("flex-start", "spot", "standard"), SHORT_PRICES, 8.0, wait_per_zone_s=120)
+    used = next(other for other in APIS if other != api) if changes_api else api
+
+    def do(one: Play, **end: Any) -> str:
+        return one.do(what.split(maxsplit=1)[0], program, api=used, **end)
+
+    def prepare(one: Play) -> None:
+        if what != "up":
+            one.do("up", program, timeout_s=60 if changes_api else 0)
+
     with playing(schedule) as one:
-        one.do("up", program)
-        assert one.world.requests == [(FLEX, A), (SPOT, A), (STANDARD, A), (STANDARD, B)]
-        if what == "destroy":
-            one.do("destroy", program)
+        prepare(one)
+        do(one)
+        assert one.world.requests == requests
         ends = list(ends_of(one.world.calls))
     for number, how in ends:
         with playing(schedule) as one:
             one.story.append(f"{what}: {how} call {number}")
-            if what == "destroy":
-                one.do("up", program)
-            outcome = one.do(what, program, how=how, at=number)
+            prepare(one)
+            outcome = do(one, how=how, at=number)
             assert outcome == "killed" or (how == "cancel" and "interrupted" in outcome), outcome
             one.world.pass_time(600)
-            assert one.do(what, program) == "done"
-            if what == "up":
-                assert [(item.model, item.zone) for item in one.world.held()] == [(STANDARD, B)]
+            assert do(one) == "done"
+            if requests:
+                assert [(item.model, item.zone) for item in one.world.held()] == requests[-1:]
                 one.do("destroy", program)
             assert one.world.left() == []

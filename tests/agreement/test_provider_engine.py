@@ -1,8 +1,8 @@
 """The provider under the real Pulumi engine, on the local cloud: a program with one queued resource, through its whole life.
 
-What is marked `long` is asserted without an engine in the provider's own test_check.py (mistakes), test_lifecycle.py, test_faults.py,
-test_schedules.py (kills) and test_renewal.py, in test_provider_waits.py and test_capacity_schedules.py (kills), or of the whole program in
-tests/engine/test_tpu_stack.py. Only this file shows that the engine itself keeps the state of an interrupted creation.
+What is marked `long` is asserted without an engine in the provider's own test_check.py (mistakes), test_lifecycle.py, test_faults.py and
+test_renewal.py, in test_provider_waits.py and test_capacity_schedules.py (kills), or of the whole program in tests/engine/test_tpu_stack.py.
+Only this file shows that the engine itself keeps the state of an interrupted creation.
 """
 
 import json

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import unquote
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
@@ -67,9 +67,6 @@ class FakeTpu:
     """`scripts` holds the states in order of each zone, or of a zone and a model as in "us-east5-a SPOT"; `refusals` holds the zones that
     refuse the request."""
 
-    service: ClassVar[str] = "tpu"
-    serving: ClassVar[str] = "ACTIVE"
-    """The state of capacity that is there."""
     scripts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: dict[str, GoogleError] = field(default_factory=dict)
     queued: dict[str, Queued] = field(default_factory=dict)
@@ -131,9 +128,9 @@ class FakeTpu:
             raise GoogleError(503, "UNAVAILABLE", "try later")
         if "/consumerQuotaMetrics/" in path:
             return self.quota(unquote(path.rpartition("/")[2]))
-        google_request(method, f"{self.service}/{path}", body or {})
+        google_request(method, f"tpu/{path}", body or {})
         answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
-        google_answer(method, f"{self.service}/{path}", answer)
+        google_answer(method, f"tpu/{path}", answer)
         if fault == "lost":
             raise NoAnswerError(what, "connection reset", sent=True)
         if fault == "limited":
