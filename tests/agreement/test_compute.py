@@ -63,11 +63,14 @@ class Place:
     def __post_init__(self) -> None:
         self.engine, self.transport, self.store = self.world.engine, self.world.transport, self.world.cloud.store
         self.calls: list[str] = []
+        self.requested: list[Mapping[str, Any]] = []
+        """Bodies of the requests for an instance."""
         self.on_call: Callable[[str], None] = lambda call: None
         self.transport.on_call = self._called
 
     def _called(self, call: Sent) -> None:
         self.calls.append(str(call))
+        self.requested += [call.body] if call.creates else []
         self.on_call(str(call))
 
     def have(self, **facts: Any) -> None:
@@ -511,4 +514,5 @@ class TestChecks:
         assert found.get("reservationAffinity") == reserved
         assert found["disks"][0]["initializeParams"]["diskSizeGb"] == "200"
         assert found["serviceAccounts"][0]["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
-        assert "accessConfigs" not in found["networkInterfaces"][0]
+        network = f"projects/{PROJECT}/global/networks/default"
+        assert [body["networkInterfaces"] for body in place.requested] == [[{"network": network}]]

@@ -316,6 +316,15 @@ class TestLeftovers:
         engine.destroy()
         assert cloud.queued == {}
 
+    def test_a_deletion_finds_what_a_killed_run_left_in_a_zone_that_no_state_names(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted(zones=["us-east5-b"]))
+        assert engine.outputs["triedZones"] == ["us-east5-b"]
+        leave(cloud, "us-east5-a", *WAITING)
+        engine.destroy()
+        assert cloud.queued == {}
+
     def test_capacity_that_is_there_is_kept_when_the_total_wait_is_over(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         with pytest.raises(Aborted):

@@ -237,14 +237,3 @@ def require_an_end(world: World) -> None:
     engine.destroy()
     assert world.ours() == [], "nothing is left"
     assert world.others() == world.strangers
-
-
-def test_what_a_killed_replacement_left_in_a_zone_that_no_state_names_goes_with_the_next_deletion():
-    world = World({"us-east5-b": ("CREATING", "WAITING_FOR_RESOURCES")}, set())
-    for zone, end in (("us-east5-b", None), ("us-east5-a", ("kill after", 0))):
-        world.play({"do": "up", "wish": {"zones": [zone]}, "faults": [], "end": end, "late_s": 0.0, "hours": 0.0})
-    assert [name.split("/")[3] for name in world.ours()] == ["us-east5-a"], "made, and in no state"
-    assert world.engine.outputs["zone"] == "us-east5-b"
-    calm(world)
-    world.engine.destroy()
-    assert world.ours() == [], "nothing is left"
