@@ -12,28 +12,11 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.gemma.arguments import call_of, with_stack
 from gemma_serving.scripts.gemma.catalog import ENTRIES
-from gemma_serving.scripts.gemma.first import FIRST_DAY
 from tests.scripts.gemma.test_gemma import LEADS
 from tests.scripts.test_printed_commands import refusal_of, typed_form
 from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
-
-
-def section(title):
-    found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
-    return found[1] if found else ""
-
-
-def title_of(entry):
-    command = entry.whole()
-    return f"{command.program} {entry.subcommand}".removeprefix("python -m ").strip()
-
-
-def test_every_command_of_the_launcher_is_in_the_page():
-    assert set(FIRST_DAY) <= set(ENTRIES)
-    assert [name for name in sorted(ENTRIES) if not section(title_of(ENTRIES[name]))] == []
 
 
 def faults_of(text):
@@ -70,14 +53,6 @@ GOOD = "usage: gemma x\n\n  gemma status tpu-v6e1\n\nExit codes: docs/reference/
 def test_a_planted_fault_of_a_help_is_seen(old, new):
     assert list(faults_of(GOOD)) == []
     assert len(list(faults_of(GOOD.replace(old, new)))) == 1
-
-
-def test_the_page_has_each_declared_exit_code():
-    found = {lead: call_of(ENTRIES[lead[0]], lead[1:]).command.exit_codes for lead in LEADS}
-    assert sum(map(bool, found.values())) > 10
-    for lead, codes in found.items():
-        text = section(title_of(ENTRIES[lead[0]]) if len(lead) == 1 else f"gemma {' '.join(lead)}")
-        assert re.findall(r"Exit code (\d+):", text) == [str(int(code)) for code in codes], lead
 
 
 HAND_WRITTEN = [

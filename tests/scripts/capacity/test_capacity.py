@@ -1,28 +1,21 @@
 """The checks of each place and their order, asked of a local cloud."""
 
 import asyncio
-import io
 import json
-import re
-import sys
 from pathlib import Path
 
 import pytest
 import requests
 
-from gemma_serving.cloud import offers
-from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import state as states
 from gemma_serving.planning.cost.capacity_order import ABOVE
-from gemma_serving.planning.solve.candidates import deployable_accelerators
 from gemma_serving.scripts.capacity.__main__ import COMMAND
-from gemma_serving.scripts.capacity.places import judge
 from gemma_serving.scripts.cli.command import run_command
 from localcloud.tests import idle_cloud
-from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
-from localcloud.world.scenario import Fault, OperationDurations, Scenario, Stock, Tpu, TpuDurations, TpuZone
+from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Stock, Tpu, TpuDurations, TpuZone
+from tests.cloud.populated import owner
 from tests.scripts.planted_states import queued, state
 
 PROJECT = "capacity-project"
@@ -70,12 +63,7 @@ class World:
     def ask_for(self, zone, stack="tpu-v6e4", kind="v6e-4", **body):
         """Create a queued resource as a stack does, and return its name."""
         parent = f"projects/{PROJECT}/locations/{zone}"
-        labels = {
-            "managed-by": "gemma-serving",
-            "gemma-serving-project": "gemma-serving",
-            "gemma-serving-stack": stack,
-        }
-        node = {"acceleratorType": kind, "runtimeVersion": "v2-alpha-tpuv6e", "labels": labels}
+        node = {"acceleratorType": kind, "runtimeVersion": "v2-alpha-tpuv6e", "labels": dict(owner(stack).labels)}
         given = {
             "provisioningModel": "FLEX_START",
             "runDuration": {"maxRunDuration": "14400s"},
@@ -84,6 +72,24 @@ class World:
         }
         self.admin("POST", f"/tpu/v2alpha1/{parent}/queuedResources?queuedResourceId=gemma-{stack}", given)
         return f"{parent}/queuedResources/gemma-{stack}"
+
+    def serve(self, name, gpu="nvidia-l4", cpu="8", memory="32Gi", **changes):
+        """Create a service in asia-southeast1 with a GPU, and two instances at most."""
+        template = {
+            "containers": [
+                {"image": "i", "resources": {"limits": {"cpu": cpu, "memory": memory, "nvidia.com/gpu": "1"}}}
+            ],
+            "nodeSelector": {"accelerator": gpu},
+            "gpuZonalRedundancyDisabled": True,
+            "scaling": {"maxInstanceCount": 2},
+            **changes,
+        }
+        parent = f"projects/{PROJECT}/locations/asia-southeast1"
+        self.admin(
+            "POST",
+            f"/run/v2/{parent}/services?serviceId={name}",
+            {"labels": dict(owner("s").labels), "template": template},
+        )
 
     def run(self, *arguments):
         """Return the exit code and what was printed."""
@@ -166,72 +172,15 @@ def test_a_reservation_is_accepted_where_there_is_one(world):
     assert found["quota"]["answer"] == "yes"
 
 
-def service(name, **template):
-    """A service as Cloud Run answers it."""
-    body = {
-        "name": name,
-        "createTime": "2026-11-20T00:00:00Z",
-        "labels": {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": "s"},
-        "template": {
-            "nodeSelector": {"accelerator": "nvidia-l4"},
-            "gpuZonalRedundancyDisabled": True,
-            "scaling": {"maxInstanceCount": 2},
-            **template,
-        },
-        "terminalCondition": {"state": "CONDITION_SUCCEEDED"},
-    }
-    return google_body("run.v2", "GoogleCloudRunV2Service", body)
-
-
-class Google:
-    """Answers made by hand, each of which Google's discovery documents allow."""
-
-    def __init__(self, by_path):
-        self.by_path = by_path
-
-    def pages(self, api, path):
-        yield self.get(api, path)
-
-    def get(self, api, path):
-        found = next((body for part, body in self.by_path.items() if part in path), {})
-        body = found() if callable(found) else found
-        return google_answer("GET", f"{api}/{path}", body)
-
-
-def read(google, *, remaining_s=lambda: 30.0, **asked):
-    names = asked.pop("names", ("v6e-4",))
-    kinds = [one for name in names for one in deployable_accelerators(name)]
-    question = offers.CapacityQuestion(project=PROJECT, accelerators=kinds, **asked)
-    caller = GoogleCaller(project=PROJECT, google=google, member="user:me@example.com")
-    return question, offers.read_all(caller, question, remaining_s=remaining_s)
-
-
-def judged(google, **more):
-    return judge(*read(google, **more))
-
-
-def limits(metric, dimension, *places, limit):
-    """A quota's metric as Service Usage answers it."""
-    buckets = [{"dimensions": {dimension: place}, "effectiveLimit": str(limit)} for place in places]
-    return {
-        "metric": metric,
-        "consumerQuotaLimits": [{"unit": f"1/{{project}}/{{{dimension}}}", "quotaBuckets": buckets}],
-    }
-
-
-def test_instances_of_other_services_count_by_gpu_and_by_redundancy():
-    name = f"projects/{PROJECT}/locations/us-east4/services/"
-    listed = [
-        service(name + "one"),
-        service(name + "two", gpuZonalRedundancyDisabled=False),
-        service(name + "three", nodeSelector={"accelerator": "nvidia-rtx-pro-6000"}),
-        service(name + "four", scaling={}),
-    ]
-    quota = limits("m", "region", "us-east4", limit=3)
-    found = judged(Google({"us-east4/services": {"services": listed}, "consumerQuotaMetrics": quota}), names=("L4",))
-    place = next(place for place in found if place.place == "us-east4")
-    assert (place.asked.quota.used, place.asked.quota.limit, place.asked.quota.state) == (2, 3, "passed")
-    assert [request.name.rpartition("/")[2] for request in place.requests] == ["one", "two", "four"]
+def test_instances_of_other_services_count_by_gpu_and_by_redundancy(world):
+    world.scenario(run=Run(gpu_quota=9, gpu_quota_zonal_redundancy=9, cpu_quota=900, memory_quota_gib=1600))
+    world.serve("one")
+    world.serve("two", gpuZonalRedundancyDisabled=False)
+    world.serve("three", "nvidia-rtx-pro-6000", cpu="20", memory="80Gi")
+    world.serve("four", scaling={"maxInstanceCount": 1})
+    place = world.places("L4")["asia-southeast1"]
+    assert (place["quota"]["used"], place["quota"]["limit"], place["quota"]["answer"]) == (3, 9, "yes")
+    assert sorted(request["name"].rpartition("/")[2] for request in place["requests"]) == ["four", "one", "two"]
 
 
 # --- partial answers -------------------------------------------------------------------------------------------------------------
@@ -380,38 +329,6 @@ def test_a_request_that_google_no_longer_lists_is_in_the_stacks_state(world, mon
     world.scenario(faults=(Fault(method="tpu.projects.locations.queuedResources.list", count=99, status=403),))
     last = forms(world.places("--stack", "tpu-v6e4")["us-east5-b"])["flex-start"]["last_answer"]
     assert last is None, "a list that was not read does not say that the request is gone"
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_the_table_of_80_columns_has_every_column_and_every_word(world, monkeypatch):
-    order(world, ceiling="8.00")
-    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_a=DRY)))
-    world.ask_for("us-east5-a")
-    wide = world.run("--stack", "tpu-v6e4")[1].out
-    for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
-        monkeypatch.setenv(name, value)
-    stream = Terminal()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", stream)
-        assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 0
-    narrow = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
-    assert max(map(len, narrow.splitlines())) <= 80
-    assert "Not shown at" not in narrow
-    assert "┃ last request" in narrow, "a table, not a block for each row"
-    shown = set(re.split(r"[\s│┃]+", narrow))
-    words = re.split(r"[\s│┃]+", without_ages(wide))
-    assert {word for word in words if "━" not in word} <= shown
-
-
-def without_ages(text):
-    """Return a text without the ages of requests, which differ between two runs of a command."""
-    text, count = re.subn(r"\b\d+ (s|min|h)\b", "", text)
-    assert count, text
-    return text
 
 
 # --- what people see ---------------------------------------------------------------------------------------------------------------

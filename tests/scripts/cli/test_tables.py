@@ -1,6 +1,5 @@
 """Tables look alike in every command, and nothing is folded where no terminal reads."""
 
-import ast
 import io
 import os
 import subprocess
@@ -12,11 +11,9 @@ import pytest
 
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.cli.lines import for_stream
-from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 from tests.engine.terminal import Terminal as RealTerminal
 
 ROOT = Path(__file__).parents[3]
-WORDS = " ".join(["word"] * 60)
 
 
 class Terminal(io.StringIO):
@@ -27,40 +24,6 @@ class Terminal(io.StringIO):
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
     """None."""
-
-
-def printed(stream):
-    shown = FittedTable("A table", ("name", "found", "note"), whole=("name",))
-    shown.add_row("first", WORDS, WORDS)
-    shown.add_row("second", WORDS, "")
-    console(stream).print(shown)
-    console(stream).print(WORDS)
-    return stream.getvalue().splitlines()
-
-
-class TestParagraph:
-    @pytest.fixture
-    def lines(self, monkeypatch):
-        def printed(text, **options):
-            monkeypatch.setenv("COLUMNS", "30")
-            stream = Terminal()
-            paragraph(console(stream), text, **options)
-            return stream.getvalue().splitlines()
-
-        return printed
-
-
-def test_no_command_makes_a_console_of_its_own():
-    """A second one would fold its tables at 80 columns of a log."""
-    makers = [
-        path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "scripts").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in {"Console", "_Console", "get_console"}
-    ]
-    assert makers == ["scripts/cli/tables.py"]
 
 
 def test_a_plan_in_a_file_is_the_same_at_any_width_and_a_piped_one_takes_it(tmp_path):
