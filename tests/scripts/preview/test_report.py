@@ -1,11 +1,9 @@
 """What the engine says about a stack, and the comment and the issue that are updated in place."""
 
 import contextlib
-import http.server
 import json
 import os
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from gemma_serving.scripts.preview import previews
 from gemma_serving.scripts.preview.__main__ import COMMAND
 from gemma_serving.scripts.preview.comment import MARKER
 from gemma_serving.scripts.preview.previews import preview_stacks
+from tests.answers import served
 
 ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
@@ -48,57 +47,25 @@ ENGINE = {
 }
 
 
-class GitHub(http.server.BaseHTTPRequestHandler):
-    """Keeps comments and issues as GitHub's API does, the oldest first."""
-
-    comments: list
-    issues: list
-    tokens: list
-
-    @property
-    def kept(self):
-        return self.comments if "comments" in self.path else self.issues
-
-    def _answer(self, status, body):
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _body(self):
-        self.tokens.append(self.headers["Authorization"])
-        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
-
-    def do_GET(self):
-        if "missing" in self.path:
-            self._answer(404, {"message": "Not Found"})
-            return
-        self._answer(200, self.comments[: int(self.path.partition("per_page=")[2])])
-
-    def do_POST(self):
-        number = len(self.kept)
-        self.kept.append({"id": number, "number": number, "user": {"login": "github-actions[bot]"}, **self._body()})
-        self._answer(201, {})
-
-    def do_PATCH(self):
-        self.kept[int(self.path.rpartition("/")[2])].update(self._body())
-        self._answer(200, {})
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def github():
-    handler = type("Handler", (GitHub,), {"comments": [], "issues": [], "tokens": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield handler, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """GitHub's comments, the oldest first, and the address of its API."""
+    comments = []
+
+    def answer(request):
+        given = json.loads(request.body or "{}")
+        if "missing" in request.path:
+            return 404, {"message": "Not Found"}
+        if request.method == "GET":
+            return 200, comments[: int(request.path.partition("per_page=")[2])]
+        if request.method == "POST":
+            comments.append({"id": len(comments), "user": {"login": "github-actions[bot]"}, **given})
+            return 201, {}
+        comments[int(request.path.rpartition("/")[2])].update(given)
+        return 200, {}
+
+    with served(answer) as url:
+        yield comments, url
 
 
 def repository(api, token="t"):  # noqa: S107 - of a simulated GitHub
@@ -106,23 +73,23 @@ def repository(api, token="t"):  # noqa: S107 - of a simulated GitHub
 
 
 def test_there_is_one_comment_however_often_it_is_posted_and_others_are_left_alone(github):
-    handler, api = github
-    handler.comments.extend({"id": i, "body": f"of a person {i}"} for i in range(90))
+    comments, api = github
+    comments.extend({"id": i, "body": f"of a person {i}"} for i in range(90))
     assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
     assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
-    assert len(handler.comments) == 91
-    assert handler.comments[90]["body"] == f"{MARKER}\nsecond"
-    assert handler.comments[3]["body"] == "of a person 3"
+    assert len(comments) == 91
+    assert comments[90]["body"] == f"{MARKER}\nsecond"
+    assert comments[3]["body"] == "of a person 3"
 
 
 def test_a_comment_of_another_author_is_not_taken_for_ours(github):
     """Its author can change it after the workflow."""
-    handler, api = github
+    comments, api = github
     for number, user in enumerate(({"login": "stranger"}, {"login": "github-actions"}, None)):
-        handler.comments.append({"id": number, "body": f"{MARKER}\ntaken", "user": user})
+        comments.append({"id": number, "body": f"{MARKER}\ntaken", "user": user})
     assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
     assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
-    assert [one["body"].partition("\n")[2] for one in handler.comments] == ["taken", "taken", "taken", "second"]
+    assert [one["body"].partition("\n")[2] for one in comments] == ["taken", "taken", "taken", "second"]
 
 
 def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
@@ -185,7 +152,7 @@ def test_a_preview_that_google_refuses_has_its_words(monkeypatch):
 
 
 def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, github):
-    handler, api = github
+    comments, api = github
     (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)
@@ -197,7 +164,7 @@ def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, 
     assert run_command(COMMAND, ["run", "--plans-only", "--out", "out"]) == ExitCode.DONE
     printed = capsys.readouterr().out
     assert run_command(COMMAND, post) == ExitCode.DONE
-    assert [one["body"] for one in handler.comments] == [printed]
+    assert [one["body"] for one in comments] == [printed]
 
 
 @pytest.mark.parametrize(

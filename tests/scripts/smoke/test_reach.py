@@ -1,9 +1,7 @@
 """A server that cannot be reached is unknown, and a bad one fails, through the whole command."""
 
-import http.server
 import socket
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,32 +13,9 @@ from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke import __main__ as smoke
 from gemma_serving.scripts.smoke import checks_basic
-from gemma_serving.scripts.stack import access
 from localcloud.running.shims import gcloud_login
+from tests.answers import served
 from tests.scripts.sample_outputs import sample_outputs
-
-
-class Front(http.server.BaseHTTPRequestHandler):
-    """Answers each request with one status, as Google's front end does for Cloud Run."""
-
-    status = 403
-
-    def do_GET(self):
-        self.send_response(self.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_):
-        """Print nothing."""
-
-
-@pytest.fixture
-def front():
-    handler = type("Front", (Front,), {})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_address[1]}", handler=handler)
-        server.shutdown()
 
 
 @pytest.fixture
@@ -104,9 +79,9 @@ def test_a_tunnel_that_opens_to_a_machine_where_nothing_serves_fails(smoked):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_caller_that_cloud_run_refuses_is_unknown(smoked, front, status):
-    front.handler.status = status
-    *found, said = smoked(endpoint=front.url, auth="none")
+def test_a_caller_that_cloud_run_refuses_is_unknown(smoked, status):
+    with served(lambda _: (status, "")) as front:
+        *found, said = smoked(endpoint=front, auth="none")
     assert tuple(found) == UNKNOWN
     assert "Grant roles/run.invoker to the caller" in said
 
@@ -117,15 +92,7 @@ def test_a_network_that_is_down_is_unknown(smoked):
     assert "cannot reach the server; its health is unknown" in said
 
 
-def test_an_account_without_an_identity_token_is_unknown(smoked, front, monkeypatch):
-    def refuse(_):
-        raise access.AccessError("no identity token")
-
-    monkeypatch.setattr(access, "fetch_id_token", refuse)
-    assert smoked(endpoint=front.url, auth="id-token")[:2] == UNKNOWN
-
-
 @pytest.mark.parametrize("status", [404, 503])
-def test_a_server_that_answers_badly_fails(smoked, front, status):
-    front.handler.status = status
-    assert smoked(endpoint=front.url, auth="none")[:2] == FAILED
+def test_a_server_that_answers_badly_fails(smoked, status):
+    with served(lambda _: (status, "")) as front:
+        assert smoked(endpoint=front, auth="none")[:2] == FAILED

@@ -132,35 +132,6 @@ def no_token():
     raise AccessError("no identity token for x")
 
 
-def test_a_caller_that_google_refuses_is_unknown_and_one_that_may_call_is_waited_for(monkeypatch):
-    monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
-    monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
-    report, checks = asyncio.run(answered_with(403))
-    assert (checks["ready"].state, report.exit_code) == ("unknown", 2)
-    assert "permission denied (403). Grant roles/run.invoker to the caller" in checks["ready"].detail
-    report, checks = asyncio.run(answered_with(503))
-    assert (checks["ready"].state, report.exit_code) == ("failed", 1)
-
-
-async def answered_with(status):
-    """Smoke against a server that answers each request with one status, as Google's front end does for Cloud Run."""
-
-    async def answer(_request):
-        return web.Response(status=status)
-
-    app = web.Application()
-    app.add_routes([web.get("/{path:.*}", answer)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    target = replace(TARGET, thresholds=replace(TARGET.thresholds, startup_budget_s=1.0))
-    access = ServerAccess(base_url=url, auth="none", behind_front_end=True)
-    report, checks, _ = await asyncio.to_thread(smoke, url, target, access)
-    await runner.cleanup()
-    return report, checks
-
-
 def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
     _, checks, _ = smoke(url, replace(TARGET, cache_options={"block_size": "32"}), only="options in effect")
     assert checks["options in effect"].state == "failed"

@@ -6,18 +6,11 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 import time
-import urllib.parse
-import urllib.request
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth import identity_pool
 
 from gemma_serving.contracts.fields import from_json
@@ -27,6 +20,8 @@ from gemma_serving.scripts.stack.access import AccessError, IdTokenSource, Serve
 from loadtest.client.openai import call_once
 from loadtest.client.urls import socket_path
 from loadtest.client.wire import Origin, WireConnection, request_bytes, request_head
+from localcloud.tests import idle_cloud
+from tests.answers import served
 from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -194,7 +189,8 @@ def test_a_token_is_kept_until_it_is_about_to_run_out():
 
 
 def test_a_token_that_comes_half_spent_is_renewed_before_it_runs_out():
-    half_spent = jwt({"exp": int(time.time()) + 600})
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": int(time.time()) + 600}).encode()).decode().rstrip("=")
+    half_spent = f"e30.{claims}.c2ln"
     assert tokens_at(half_spent, [0, 200, 301]) == [1, 1, 2]
 
 
@@ -248,30 +244,6 @@ def test_a_service_account_of_gcloud_is_asked_for_the_services_audience(tmp_path
     assert access._gcloud_token("https://s.run.app") == ("--audiences=https://s.run.app", "")
 
 
-class Federation(BaseHTTPRequestHandler):
-    """The token service, and IAM Credentials for one account."""
-
-    status = 200
-    asked: ClassVar = []
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.asked.append((self.path, self.headers.get("Authorization"), body))
-        answers = {
-            "/sts": {"access_token": "federated", "issued_token_type": "t", "token_type": "Bearer", "expires_in": 3600},
-            f"{ACCOUNT}:generateAccessToken": {"accessToken": "of-the-account", "expireTime": "2099-01-01T00:00:00Z"},
-            f"{ACCOUNT}:generateIdToken": {"token": "the-id-token"},
-        }
-        text = json.dumps(answers[self.path]).encode()
-        self.send_response(self.status if self.path.endswith(":generateIdToken") else 200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_words):
-        """Print nothing."""
-
-
 ACCOUNT = "/v1/projects/-/serviceAccounts/ci@p.iam.gserviceaccount.com"
 
 
@@ -280,9 +252,33 @@ ACCOUNT = "/v1/projects/-/serviceAccounts/ci@p.iam.gserviceaccount.com"
     [(200, True, ""), (403, True, "TokenCreator"), (200, False, "has no service account")],
 )
 def test_a_workload_identity_federation_has_the_token_of_its_account(tmp_path, monkeypatch, status, impersonates, said):
-    server = HTTPServer(("127.0.0.1", 0), Federation)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    base = f"http://127.0.0.1:{server.server_port}"
+    asked = []
+
+    def answer(request):
+        """Answer as the token service, and as IAM Credentials for one account."""
+        asked.append((request.path, request.headers.get("Authorization"), request.body))
+        federated = {"access_token": "federated", "issued_token_type": "t", "token_type": "Bearer", "expires_in": 3600}
+        account = {"accessToken": "of-the-account", "expireTime": "2099-01-01T00:00:00Z"}
+        answers = {
+            "/sts": (200, federated),
+            f"{ACCOUNT}:generateAccessToken": (200, account),
+            f"{ACCOUNT}:generateIdToken": (status, {"token": "the-id-token"}),
+        }
+        return answers[request.path]
+
+    lookup = "_is_regional_access_boundary_lookup_required"
+    monkeypatch.setattr(identity_pool.Credentials, lookup, lambda _self: False)
+    with served(answer) as base:
+        configure_federation(tmp_path, monkeypatch, base, impersonates=impersonates)
+        token, reason = access._federated_token("https://s.run.app")
+    assert (token, said in reason) == (None if said else "the-id-token", True)
+    if not said:
+        path, bearer, body = asked[-1]
+        assert (path, bearer) == (f"{ACCOUNT}:generateIdToken", "Bearer of-the-account")
+        assert json.loads(body) == {"audience": "https://s.run.app", "includeEmail": True}
+
+
+def configure_federation(tmp_path, monkeypatch, base, *, impersonates):
     (tmp_path / "subject").write_text("a-token-of-the-workflow")
     config = {
         "type": "external_account",
@@ -295,63 +291,10 @@ def test_a_workload_identity_federation_has_the_token_of_its_account(tmp_path, m
     (tmp_path / "federation.json").write_text(json.dumps(config))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "federation.json"))
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS", f"{base}/")
-    lookup = "_is_regional_access_boundary_lookup_required"
-    monkeypatch.setattr(identity_pool.Credentials, lookup, lambda _self: False)
-    monkeypatch.setattr(Federation, "status", status)
-    monkeypatch.setattr(Federation, "asked", [])
-    token, reason = access._federated_token("https://s.run.app")
-    server.shutdown()
-    assert (token, said in reason) == (None if said else "the-id-token", True)
-    if not said:
-        path, bearer, body = Federation.asked[-1]
-        assert (path, bearer) == (f"{ACCOUNT}:generateIdToken", "Bearer of-the-account")
-        assert json.loads(body) == {"audience": "https://s.run.app", "includeEmail": True}
 
 
-def jwt(claims):
-    parts = [
-        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)
-    ]
-    return ".".join([*parts, "c2ln"])
-
-
-class TokenEndpoint(BaseHTTPRequestHandler):
-    def do_POST(self):
-        form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
-        payload = form["assertion"][0].split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        body = json.dumps(
-            {"id_token": jwt({"aud": claims["target_audience"], "exp": int(time.time()) + 3600})}
-        ).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
-def test_a_service_accounts_file_gives_a_token_for_the_service(tmp_path, monkeypatch):
-    endpoint = HTTPServer(("127.0.0.1", 0), TokenEndpoint)
-    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    account = {
-        "type": "service_account",
-        "client_email": "smoke@p.iam.gserviceaccount.com",
-        "private_key": key.decode(),
-        "token_uri": f"http://127.0.0.1:{endpoint.server_port}/token",
-    }
-    file = tmp_path / "account.json"
-    file.write_text(json.dumps(account))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-    try:
+def test_a_service_accounts_file_gives_a_token_for_the_service(monkeypatch):
+    with idle_cloud.start() as cloud:
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(cloud.credentials))
         token = access.fetch_id_token("https://s.run.app")
-    finally:
-        endpoint.shutdown()
-        endpoint.server_close()
-    payload = token.split(".")[1]
-    assert json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["aud"] == "https://s.run.app"
+        assert cloud.cloud.tokens.id_token(token).audience == "https://s.run.app"

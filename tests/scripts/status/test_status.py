@@ -3,12 +3,10 @@
 import io
 import json
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from rich.console import Console
@@ -36,6 +34,7 @@ from gemma_serving.scripts.status.report import (
     UnansweredSource,
 )
 from gemma_serving.scripts.status.server import server_facts
+from tests.answers import served
 from tests.cloud.populated import PROJECT
 from tests.scripts.planted_states import queued, resource, service, stack_resource, state
 from tests.scripts.sample_outputs import sample_outputs
@@ -122,6 +121,13 @@ def test_a_failed_change_is_rolled_back_while_the_former_document_serves():
     )
 
 
+def test_an_unknown_price_is_no_number_and_spot_capacity_is_what_google_may_reclaim():
+    cloud = replace(READY.cloud, form="spot", deadline=None, usd_per_hour=None, usd=0.0, usd_is_least=True)
+    text = drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 120)
+    assert [cell.strip() for cell in rows(text)[0].split("│")[-2:]] == ["unknown", "0.00+"]
+    assert "Google may reclaim this TPU VM (spot)." in text
+
+
 def test_only_deployed_stacks_are_shown_and_all_with_all(capsys, monkeypatch):
     assert ABSENT.stack not in drawn(REPORT, 80)
     monkeypatch.setattr(collect, "collect", lambda _: REPORT)
@@ -169,39 +175,19 @@ class TestWatch:
         assert said.err == "status: interrupted. Nothing was changed.\n"
 
 
-class Server(BaseHTTPRequestHandler):
-    """A model server's /health and /metrics."""
-
-    status = 200
-
-    def do_GET(self):
-        text = "" if self.path == "/health" else self.metrics
-        self.send_response(self.status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    metrics = (
-        'vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 5.0\n'
-        'vllm:kv_cache_usage_perc{engine="0"} 0.25\n'
-        'vllm:num_requests_running{engine="1"} 1.0\nvllm:num_requests_waiting{engine="1"} 0.0\n'
-        'vllm:kv_cache_usage_perc{engine="1"} 0.125\n'
-    )
-
-    def log_message(self, *_):
-        pass
+METRICS = (
+    'vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 5.0\n'
+    'vllm:kv_cache_usage_perc{engine="0"} 0.25\n'
+    'vllm:num_requests_running{engine="1"} 1.0\nvllm:num_requests_waiting{engine="1"} 0.0\n'
+    'vllm:kv_cache_usage_perc{engine="1"} 0.125\n'
+)
 
 
 @contextmanager
 def listening(status=200):
-    handler = type("Planted", (Server,), {"status": status})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield from_json(StackOutputs, sample_outputs(auth="none", endpoint=f"http://127.0.0.1:{server.server_port}"))
-    finally:
-        server.shutdown()
-        server.server_close()
+    """Yield the outputs of a stack whose server has these metrics."""
+    with served(lambda request: (status, "" if request.path == "/health" else METRICS)) as url:
+        yield from_json(StackOutputs, sample_outputs(auth="none", endpoint=url))
 
 
 class TestTheServer:
