@@ -1,5 +1,6 @@
 """Stand-ins of the agent's tests: processes, the audit file, a client that asks its person."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -14,7 +15,7 @@ from mcp.client.client import Client
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import steps_of
-from gemma_serving.scripts.agent import delete_tools, update_tools
+from gemma_serving.scripts.agent import delete_tools, server_tools, update_tools
 from gemma_serving.scripts.agent.bounds import Bound
 from gemma_serving.scripts.agent.codes import CodeShelf
 from gemma_serving.scripts.agent.context import AgentContext, ShownPlan
@@ -23,6 +24,7 @@ from gemma_serving.scripts.agent.programs import ProgramResult
 from gemma_serving.scripts.agent.recording import AuditFile
 from gemma_serving.scripts.agent.spending import SpendingLimit
 from gemma_serving.scripts.agent.staging import parse_sources
+from loadtest.client.metrics import parse_metrics
 
 ROOT = Path(__file__).parents[3]
 STACK = "l4-qat"
@@ -120,6 +122,39 @@ def codes(monkeypatch, tmp_path):
     shelf = CodeShelf(folder=tmp_path / "codes")
     monkeypatch.setattr(delete_tools, "code_shelf", lambda: shelf)
     return shelf
+
+
+class ModelServer:
+    """Stands in for a deployed server: answers each prompt with one text, or an error, and has metrics."""
+
+    served_model = "gemma"
+
+    def __init__(self):
+        self.opened, self.prompts, self.text, self.metrics, self.error = [], [], "", "", None
+
+    async def scrape(self, **_):
+        return parse_metrics(self.metrics)
+
+    async def stream(self, body, **_):
+        self.prompts.append(body["messages"][0]["content"])
+        if self.error:
+            raise self.error
+        figures = dict.fromkeys(("usage", "ttft_s", "decode_tok_per_s", "simulated", "finish_reason"))
+        return SimpleNamespace(text=self.text, reasoning=self.text, end_s=1.0, **figures)
+
+
+@pytest.fixture
+def model_server(monkeypatch):
+    """The server that tools open, of each stack."""
+    server = ModelServer()
+
+    @contextlib.asynccontextmanager
+    async def opened(stack):
+        server.opened.append(stack)
+        yield server, server
+
+    monkeypatch.setattr(server_tools, "_client", opened)
+    return server
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ import io
 import json
 import re
 from types import SimpleNamespace
-from typing import ClassVar
 
 import anyio
 import pytest
 from mcp.client.client import Client
 
-from gemma_serving.scripts.agent import action_tools, server_tools
+from gemma_serving.scripts.agent import action_tools
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.presenting import MOST_CHARACTERS, compact_json
 from gemma_serving.scripts.agent.programs import ProgramResult
@@ -70,47 +69,12 @@ OF_WORK = {"wait", "cancel"}
 QUESTION = {"model": MODEL, "accelerator": "v6e-4"}
 
 
-def gate(answer, detail=""):
-    return {"model": "flex-start", "answer": answer, "detail": detail, "source": "s" * 90}
-
-
-PLACE = {
-    "open": False,
-    "hardware": gate("yes"),
-    "provisioning": gate("unknown", "d" * 160),
-    "quota": gate("yes"),
-    "provisioning_models": {model: gate("unknown", "d" * 160) for model in ("flex-start", "spot", "standard")},
-    "requests": [],
-    "stock": None,
-    "usd_per_hour": 0.6,
-    "price_is_assumed": False,
-    "in_stack": False,
-}
-CLOUD = {"state": "ACTIVE", "facts": ["f" * 80] * 8, "url": "u" * 60, "usd_per_hour": 1.2}
-POINT = {f"{kind}_{figure}_ms": 1.5 for kind in ("mean", "p99", "std") for figure in ("ttft", "tpot", "itl", "e2el")}
+PLACE = {name: {"answer": "unknown", "detail": "d" * 160} for name in ("hardware", "provisioning", "quota")}
+POINT = {f"p99_{figure}_ms": 1.5 for figure in ("ttft", "tpot", "itl", "e2el")}
 LONG = {
-    "alerts": {
-        "verdict": "fires",
-        "firing": [{"title": f"a{n}", "meaning": "m" * 120, "command": "c" * 80} for n in range(30)],
-        "unwatched": ["w" * 200] * 5,
-    },
-    "plan": {"changes": [{"key": f"k{n}", "region": "r" * 20, "before_usd": 1.5, "usd": 2.5} for n in range(200)]},
     "capacity": {
-        "project": "a-project",
         "locations": [
-            {"accelerator": name, "location": f"us-{number}-a", **PLACE}
-            for name in ("v5e-1", "v5e-4", "v5e-8", "v6e-1", "v6e-4", "v6e-8", "L4", "RTX PRO 6000")
-            for number in range(4)
-        ],
-        "problems": [],
-    },
-    "doctor": {
-        "checks": [{"check": f"c{n}", "status": "missing", "detail": "d" * 250, "fix": "m" * 250} for n in range(31)]
-    },
-    "status": {
-        "stacks": [
-            {"stack": f"s{n}", "deployed": n < 12, "cloud": CLOUD, "server": None, "next_command": "n" * 60}
-            for n in range(30)
+            {"accelerator": f"v5e-{n % 8}", "location": f"us-{n}-a", "forms": ["f"] * 90, **PLACE} for n in range(32)
         ]
     },
     "logs": {
@@ -119,35 +83,13 @@ LONG = {
         "cause": None,
         "lines": [{"time": "t" * 24, "source": "stderr", "text": '"\\\u202e' * 40} for _ in range(120)],
     },
-    "smoke": {
-        "checks": [
-            {
-                "name": f"n{n}",
-                "verdict": "passed",
-                "measured": "m" * 60,
-                "wanted": "w" * 60,
-                "detail": "",
-                "values": {"v": 1},
-            }
-            for n in range(16)
-        ]
-    },
-    "bench": {
-        "files": ["/home/person/f" * 3] * 40,
-        "points": [
-            {"point": {"concurrency": n}, "server": {"s": "s" * 900}, "notes": ["n" * 300], **POINT} for n in range(16)
-        ],
-        "changes": [
-            {"point": f"concurrency {n}", "metric": "output throughput", "verdict": "same", "low": 0.0}
-            for n in range(150)
-        ],
-    },
+    "bench": {"points": [{"point": {"concurrency": n}, "notes": ["n" * 300], **POINT} for n in range(16)]},
     "recover": {"plan": "plan-00000000000000aa", "owned": [{"name": "n" * 200}] * 90},
     "restart": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
-    "stage_model": {"setting": "gemma-serving:bucket.manifest: sha256:1", "copied": ["c" * 90] * 200},
-    "teardown": {"clean": True, "deleted": ["d" * 120] * 200},
 }
-"""What commands print that ask Google or a server; in their shape, and longer than usual."""
+"""What commands print that ask Google or a server, and whose keys a tool reads; longer than usual."""
+ANY = {"rows": [{"n": n, "texts": ["t" * 200] * 5} for n in range(60)]}
+"""What every other command prints."""
 URN = "urn:pulumi:l4-qat::gemma-serving::gcp:cloudrunv2/service:Service::vllm"
 STEP = {
     "op": "update",
@@ -187,7 +129,7 @@ class RealCommands:
             code, out, said = self.planned[key]
             return self.result(code, out, said, secrets)
         cli._read(command, arguments)
-        return self.result(0, json.dumps(LONG.get(name, {"ok": True})), [f"{name}: {'─' * 120}"] * 40, secrets)
+        return self.result(0, json.dumps(LONG.get(name, ANY)), [f"{name}: {'─' * 120}"] * 40, secrets)
 
     @staticmethod
     def ran(command, arguments):
@@ -201,47 +143,8 @@ class RealCommands:
         return ProgramResult(exit_code=code, printed=printed, said=tuple(said), secrets=tuple(secrets))
 
 
-class Metrics:
-    samples: ClassVar = {f"vllm:{'m' * 40}{n}_total": () for n in range(300)}
-
-    @staticmethod
-    def total(_names):
-        return 1.0
-
-    @staticmethod
-    def labels(_names):
-        return {"block_size": "16"}
-
-
-class Model:
-    served_model = "m"
-
-    @staticmethod
-    async def scrape(**_options):
-        return Metrics()
-
-    @staticmethod
-    async def stream(body, **_options):
-        text = '"\\é' * body["max_tokens"] * 2
-        return SimpleNamespace(
-            text=text,
-            reasoning=text,
-            usage=None,
-            finish_reason="stop",
-            ttft_s=0.1,
-            decode_tok_per_s=20.0,
-            end_s=2.0,
-            simulated=None,
-        )
-
-
-@contextlib.asynccontextmanager
-async def opened(_stack):
-    yield Model(), Model()
-
-
 @pytest.fixture
-def whole(bench_of, audit, commands, codes, monkeypatch):
+def whole(bench_of, audit, commands, codes, model_server, monkeypatch):  # noqa: PLR0917 - fixtures
     """A server with every tool, and long answers of whatever asks Google or a server."""
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     real = RealCommands()
@@ -251,7 +154,8 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _stack: SimpleNamespace(**outputs))
     about = SimpleNamespace(recorded=None), SimpleNamespace(**outputs, target="cloud-run")
     monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_facts", lambda _stack: about)
-    monkeypatch.setattr(server_tools, "_client", opened)
+    model_server.text = '"\\é' * 50_000
+    model_server.metrics = "".join(f"vllm:{'m' * 40}{n}_total 1\n" for n in range(300))
     monkeypatch.setattr("gemma_serving.scripts.agent.update_tools.replace_file", lambda *_: None)
     folder = audit.path.parent
     monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)

@@ -15,21 +15,12 @@ from mcp.client.client import Client
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.engine.events import EventLog
-from gemma_serving.scripts.agent.context import AgentContext
-from gemma_serving.scripts.agent.permissions import CHANGES, parse_permissions
+from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.programs import run_program
-from gemma_serving.scripts.agent.recording import AuditFile
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.update_tools import progress_text
-from tests.scripts.agent.conftest import spending
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def everything(tmp_path):
-    agent = AgentContext(allowed=parse_permissions(",".join(CHANGES)), spending=spending())
-    return build(agent, AuditFile(path=tmp_path / "audit.jsonl"))
 
 
 def python(text):
@@ -142,9 +133,9 @@ def test_progress_is_steps_of_the_plan_and_waits_without_secrets(tmp_path):
 # Pages.
 
 
-def test_the_skill_names_tools_that_exist(everything):
+def test_the_skill_names_tools_that_exist(bench_of, audit):
     async def words():
-        async with Client(everything, elicitation_callback=lambda *_: None) as client:
+        async with Client(build(bench_of(",".join(CHANGES)), audit), elicitation_callback=lambda *_: None) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
             return tools, (await client.read_resource("gemma://pages/skill")).contents[0].text
 

@@ -100,42 +100,21 @@ def while_up_runs(agent, audit, slow, work, **client):
     return driven(agent, audit, run, **client)
 
 
-def test_a_second_up_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow):
+@pytest.mark.parametrize("tool", ["up", "teardown", "restart", "recover"])
+def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow, commands, tool):
     agent = left(bench_of)
-    other = keep(agent, "other")
 
     async def work(client):
-        second = keep(agent)
-        refused = await client.call_tool("up", {"plan_id": second})
+        given = {"stack": STACK, **({} if tool == "teardown" else {"plan_id": NO_PLAN})}
+        refused = await client.call_tool(tool, {"plan_id": keep(agent)} if tool == "up" else given)
         agent.runs.within_s = 0.0
-        return refused, await client.call_tool("up", {"plan_id": other})
+        return refused, await client.call_tool("up", {"plan_id": keep(agent, "other")})
 
-    run, (refused, free) = while_up_runs(agent, audit, slow, work)
-    assert refused.is_error
+    person = answering("accept", {"stack_name": STACK, "code": ""})
+    run, (refused, free) = while_up_runs(agent, audit, slow, work, elicitation_callback=person)
     assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
     assert free.structured_content["running"]
-
-
-def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
-    agent = left(bench_of)
-    run, refused = while_up_runs(
-        agent,
-        audit,
-        slow,
-        lambda client: client.call_tool("teardown", {"stack": STACK}),
-        elicitation_callback=answering("accept", {"stack_name": STACK, "code": ""}),
-    )
-    assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
     assert not any("teardown" in argv for argv in commands.run)
-
-
-@pytest.mark.parametrize("tool", ["restart", "recover"])
-def test_a_restart_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, tool):
-    agent = left(bench_of)
-    run, refused = while_up_runs(
-        agent, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, "plan_id": NO_PLAN})
-    )
-    assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
 
 
 def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, slow):

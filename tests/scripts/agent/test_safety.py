@@ -358,18 +358,6 @@ def test_a_preview_leaves_no_state_and_up_creates_it(bench_of, audit, commands, 
     assert states.removed == [STACK]
 
 
-# Ceilings.
-
-
-def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
-    agent = bench_of("up", usd_per_hour_limit=1.5)
-    plan_id = keep(agent)
-    found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
-    assert found.is_error
-    assert "--max-usd-per-hour" in found.content[0].text
-    assert commands.run == []
-
-
 # The audit file.
 
 

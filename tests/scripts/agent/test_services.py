@@ -1,6 +1,5 @@
 """Tools of document 002 for a service: scaling, metrics, weights, the gcloud command, and a log that a model reads."""
 
-import contextlib
 import shlex
 from types import SimpleNamespace
 
@@ -8,7 +7,7 @@ import anyio
 import pytest
 
 from gemma_serving.contracts.stack_facts import StatedResource
-from gemma_serving.scripts.agent import server_tools, update_tools
+from gemma_serving.scripts.agent import update_tools
 from gemma_serving.scripts.agent.presenting import NOTE
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.server_tools import fenced_log
@@ -25,40 +24,20 @@ def asked(server, tool, **arguments):
 # A log that a model reads.
 
 
-@pytest.fixture
-def model(monkeypatch):
-    """A model that repeats what the log says, and keeps its prompts."""
-    prompts = []
-
-    class Model:
-        served_model = "gemma"
-
-        @staticmethod
-        async def stream(body, **_):
-            prompts.append(body["messages"][0]["content"])
-            figures = dict.fromkeys(("usage", "ttft_s", "decode_tok_per_s", "simulated", "finish_reason"))
-            return SimpleNamespace(text=f"{EVIL} {CANARY}", reasoning="", end_s=1.0, **figures)
-
-    @contextlib.asynccontextmanager
-    async def opened(stack):
-        prompts.append(stack)
-        yield Model(), Model()
-
-    monkeypatch.setattr(server_tools, "_client", opened)
-    return prompts
-
-
 def log_of(*lines):
     return {"stack": STACK, "lines": [{"time": "t", "source": "stderr", "text": line} for line in lines], "cause": None}
 
 
-def test_log_lines_reach_the_model_fenced_and_its_answer_is_marked_and_does_nothing(bench_of, audit, commands, model):
+def test_log_lines_reach_the_model_fenced_and_its_answer_is_marked_and_does_nothing(
+    bench_of, audit, commands, model_server
+):
+    model_server.text = f"{EVIL} {CANARY}"
     commands.documents["logs"] = log_of(EVIL, f"token {CANARY}", "hidden \u202e text")
     found = asked(
         build(bench_of("ask,up,teardown,scale"), audit), "summarize_logs", read_by="tpu-v6e1"
     ).structured_content
-    stack, prompt = model
-    assert stack == "tpu-v6e1"
+    (prompt,) = model_server.prompts
+    assert model_server.opened == ["tpu-v6e1"]
     start, before, fenced, after = prompt.split(fence_of(prompt))
     assert EVIL in fenced
     assert EVIL not in start + before + after
@@ -83,9 +62,9 @@ def test_no_line_can_close_the_fence_and_a_long_log_is_cut_at_its_start():
     assert again.split(fence_of(again))[2] == f"\n{fence_of(first)}\n{EVIL}\n"
 
 
-def test_a_log_is_read_by_a_model_only_with_the_permission_to_ask(bench_of, audit, commands, model):
+def test_a_log_is_read_by_a_model_only_with_the_permission_to_ask(bench_of, audit, commands, model_server):
     assert asked(build(bench_of("up"), audit), "summarize_logs").is_error
-    assert model == []
+    assert model_server.opened == []
 
 
 # Metrics.
@@ -93,31 +72,19 @@ def test_a_log_is_read_by_a_model_only_with_the_permission_to_ask(bench_of, audi
 
 @pytest.mark.parametrize(("allow", "least", "is_read"), [("", 0, False), ("ask", 0, True), ("", 1, True)])
 def test_metrics_start_no_instance_without_the_permission_to_ask(  # noqa: PLR0917 - fixtures
-    bench_of, audit, commands, monkeypatch, allow, least, is_read
+    bench_of, audit, model_server, monkeypatch, allow, least, is_read
 ):
     inputs = {"template": {"scaling": {"minInstanceCount": least}}}
     recorded = StatedResource(kind=SimpleNamespace(), names=["s"], project="p", inputs=inputs, is_recorded=True)
     facts = SimpleNamespace(recorded=recorded), SimpleNamespace(auth="id-token", target="cloud-run")
     monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_facts", lambda _stack: facts)
-    opened = []
-
-    class Server:
-        @staticmethod
-        async def scrape(**_):
-            from loadtest.client.metrics import parse_metrics  # noqa: PLC0415 - as the tool
-
-            return parse_metrics(
-                'vllm:n_total{engine="0"} 2\nvllm:n_total{engine="1"} 3\nvllm:cache_config_info{block_size="16"} 1\nx_created 9\n'
-            )
-
-    @contextlib.asynccontextmanager
-    async def client(stack):
-        opened.append(stack)
-        yield SimpleNamespace(), Server()
-
-    monkeypatch.setattr(server_tools, "_client", client)
+    cache, engines = (
+        'vllm:cache_config_info{block_size="16"} 1',
+        [f'vllm:n_total{{engine="{n}"}} {n + 2}' for n in (0, 1)],
+    )
+    model_server.metrics = "\n".join([*engines, cache, "x_created 9"])
     found = asked(build(bench_of(allow), audit), "metrics")
-    assert bool(opened) == is_read
+    assert bool(model_server.opened) == is_read
     if not is_read:
         assert "The user has to start it with --allow ask" in found.content[0].text
         return
