@@ -1,6 +1,5 @@
 """The checks of each place and their order, asked of a local cloud."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -12,13 +11,10 @@ from gemma_serving.engine import state as states
 from gemma_serving.planning.cost.capacity_order import ABOVE
 from gemma_serving.scripts.capacity.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
-from localcloud.tests import idle_cloud
-from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Stock, Tpu, TpuDurations, TpuZone
-from tests.cloud.populated import owner
+from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.planted_states import queued, state
 
-PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]
 INSTANT = OperationDurations(instant=True)
 SLOW = TpuDurations(waiting_for_resources=1e9)
@@ -31,47 +27,25 @@ def zones(**changes):
     return {**Tpu().zones, **{name.replace("_", "-"): zone for name, zone in changes.items()}}
 
 
-class World:
+class Capacity:
     """A project on a local cloud, and the command."""
 
-    def __init__(self, cloud, folder, monkeypatch, capsys):
-        self.cloud, self.folder, self.environment, self.capsys = cloud, folder, monkeypatch, capsys
-
-    def admin(self, verb, path, body=None):
-        headers = {"Authorization": f"Bearer {self.cloud.token}"}
-        answer = requests.request(verb, self.cloud.base_url + path, json=body, headers=headers, timeout=30)
-        assert answer.ok, answer.text
-        return answer.json() if answer.content else {}
+    def __init__(self, world, folder, capsys):
+        self.world, self.folder, self.capsys = world, folder, capsys
 
     def scenario(self, **changes):
-        document = Scenario(**{"operations": INSTANT, **changes}).model_dump(mode="json")
-        self.admin("PUT", "/admin/scenario", document)
+        self.world.cloud.cloud.scenario = Scenario(**{"operations": INSTANT, **changes})
 
-    def log_in_as(self, email):
-        path = self.folder / "key.json"
-        key = oauth.credentials_file(
-            path, email=email, project=PROJECT, token_uri=f"{self.cloud.base_url}/oauth2/token"
-        )
+    def asked(self):
+        """Return the requests that the local cloud got."""
+        header = {"Authorization": f"Bearer {self.world.cloud.token}"}
+        return requests.get(f"{self.world.cloud.base_url}/admin/requests", headers=header, timeout=30).json()[
+            "requests"
+        ]
 
-        async def know():
-            self.cloud.cloud.store.put("oauth.keys", email, {"public": key})
-
-        asyncio.run_coroutine_threadsafe(know(), self.cloud.loop).result(20)
-        self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
-        self.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-
-    def ask_for(self, zone, stack="tpu-v6e4", kind="v6e-4", **body):
-        """Create a queued resource as a stack does, and return its name."""
-        parent = f"projects/{PROJECT}/locations/{zone}"
-        node = {"acceleratorType": kind, "runtimeVersion": "v2-alpha-tpuv6e", "labels": dict(owner(stack).labels)}
-        given = {
-            "provisioningModel": "FLEX_START",
-            "runDuration": {"maxRunDuration": "14400s"},
-            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"gemma-{stack}", "node": node}]},
-            **body,
-        }
-        self.admin("POST", f"/tpu/v2alpha1/{parent}/queuedResources?queuedResourceId=gemma-{stack}", given)
-        return f"{parent}/queuedResources/gemma-{stack}"
+    def ask_for(self, zone):
+        """Create the queued resource of stack tpu-v6e4."""
+        self.world.queued("gemma-tpu-v6e4", dict(owner("tpu-v6e4").labels), zone, active=False)
 
     def serve(self, name, gpu="nvidia-l4", cpu="8", memory="32Gi", **changes):
         """Create a service in asia-southeast1 with a GPU, and two instances at most."""
@@ -84,12 +58,8 @@ class World:
             "scaling": {"maxInstanceCount": 2},
             **changes,
         }
-        parent = f"projects/{PROJECT}/locations/asia-southeast1"
-        self.admin(
-            "POST",
-            f"/run/v2/{parent}/services?serviceId={name}",
-            {"labels": dict(owner("s").labels), "template": template},
-        )
+        path = f"v2/projects/{PROJECT}/locations/asia-southeast1/services?serviceId={name}"
+        self.world.call("POST", "run", path, {"labels": dict(owner("s").labels), "template": template})
 
     def run(self, *arguments):
         """Return the exit code and what was printed."""
@@ -109,15 +79,12 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch, capsys):
     scenario = Scenario(operations=INSTANT, tpu=Tpu(durations_s=SLOW))
-    with idle_cloud.start(project=PROJECT, scenario=scenario) as cloud:
-        for api in ("serviceusage", "tpu", "run"):
-            monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
-        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
+    with open_world(scenario) as opened:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
         for path in shipped_files(ROOT):
             (tmp_path / path.name).write_text(path.read_text().replace("asia-northeast1-b, ", ""))
-        yield World(cloud, tmp_path, monkeypatch, capsys)
+        yield Capacity(opened, tmp_path, capsys)
 
 
 # --- the three checks -------------------------------------------------------------------------------------------------------------
@@ -196,7 +163,7 @@ def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):
 
 
 def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
-    world.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/tpu.googleapis.com:disable", {})
+    world.world.call("POST", "serviceusage", f"v1/projects/{PROJECT}/services/tpu.googleapis.com:disable", {})
     code, report = world.report("v6e-4")
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
@@ -204,13 +171,12 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
         f"the list of zones and 2 more: API tpu is off in project {PROJECT}. To fix it, run: {command}"
     ]
     assert {place["hardware"]["answer"] for place in report["locations"]} == {"unknown"}
-    seen = world.admin("GET", "/admin/requests")["requests"]
-    assert not [entry for entry in seen if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]
+    assert not [entry for entry in world.asked() if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]
 
 
-def test_a_role_that_is_missing_is_named(world):
-    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "nobody"})
-    world.log_in_as(f"nobody@{PROJECT}.iam.gserviceaccount.com")
+def test_a_role_that_is_missing_is_named(world, monkeypatch):
+    token = world.world.cloud.cloud.tokens.issue_access_token(world.world.account("nobody", "theirs"))
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
     code, report = world.report("v6e-4", "L4")
     said = "\n".join(report["problems"])
     assert code == 1
@@ -221,7 +187,7 @@ def test_a_role_that_is_missing_is_named(world):
 
 def test_the_command_only_reads(world):
     world.run()
-    written = [entry for entry in world.admin("GET", "/admin/requests")["requests"] if entry["method"] != "GET"]
+    written = [entry for entry in world.asked() if entry["method"] != "GET"]
     assert written == []
 
 

@@ -219,29 +219,19 @@ def test_without_any_credentials_the_sentence_names_both_ways_out(tmp_path):
     assert "gcloud: 'not installed'" in done.stderr
 
 
-def test_a_persons_own_login_is_taken_from_gcloud(tmp_path):
-    gcloud = tmp_path / "gcloud"
-    gcloud.write_text('#!/bin/sh\n[ "$1 $2" = "auth print-identity-token" ] && echo the-token\n')
-    gcloud.chmod(0o755)
-    code = "from gemma_serving.scripts.stack.access import fetch_id_token\nprint(fetch_id_token('https://s.run.app'))"
-    env = {
-        "PATH": f"{tmp_path}:/bin:/usr/bin",
-        "HOME": str(tmp_path),
-        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
-    )
-    assert done.stdout.strip() == "the-token"
-
-
-def test_a_service_account_of_gcloud_is_asked_for_the_services_audience(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("accepts", "token"),
+    [('"$4" = "--audiences=https://s.run.app"', "of-an-account"), ('-z "$4"', "of-a-person")],
+)
+def test_gcloud_is_asked_for_the_services_audience_and_for_a_persons_login_without_one(
+    tmp_path, monkeypatch, accepts, token
+):
     """gcloud 528.0.0: "Invalid account type for `--audiences`. Requires valid service account." for a person's login."""
     gcloud = tmp_path / "gcloud"
-    gcloud.write_text('#!/bin/sh\n[ "$4" = "--audiences=https://s.run.app" ] && echo "$4"\n')
+    gcloud.write_text(f'#!/bin/sh\n[ "$1 $2" = "auth print-identity-token" ] && [ {accepts} ] && echo {token}\n')
     gcloud.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert access._gcloud_token("https://s.run.app") == ("--audiences=https://s.run.app", "")
+    assert access._gcloud_token("https://s.run.app") == (token, "")
 
 
 ACCOUNT = "/v1/projects/-/serviceAccounts/ci@p.iam.gserviceaccount.com"
