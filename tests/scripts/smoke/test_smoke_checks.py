@@ -195,25 +195,31 @@ def test_an_answer_that_says_nothing_about_access_is_neither_open_nor_closed(sub
 
 
 def anonymous_of_a_server_that_answers(status):
-    async def refuse(_request):
-        return web.Response(status=status, headers={"Location": "https://login.example"} if status == 302 else {})
+    headers = {"Location": "https://login.example"} if status == 302 else {}
+    no_media = {"error": {"message": "At most 0 image(s) may be provided in one prompt."}}
+    paths = [("GET", path) for path in ("/v1/models", "/metrics")]
+    paths += [("POST", path) for path in ("/invocations", "/tokenize")]
+    routes = [(verb, path, fixed(status, headers=headers)) for verb, path in paths]
+    return anonymous_of([*routes, ("POST", "/v1/chat/completions", fixed(400, no_media))], api_key="key")
 
-    async def fine(_request):
-        return web.Response()
 
-    async def no_media(_request):
-        return web.json_response(
-            {"error": {"message": "At most 0 image(s) may be provided in one prompt."}}, status=400
-        )
+def fixed(status, document=None, headers=None):
+    """Return a handler with one answer."""
+
+    async def answer(_request):
+        return web.json_response(document, status=status, headers=headers)
+
+    return answer
+
+
+def anonymous_of(routes, api_key=None):
+    """Return the outcome of the check of anonymous access on a server that is ready."""
 
     async def use(context):
-        context.access, context.target = replace(context.access, api_key="key"), STACK
+        context.access, context.target = replace(context.access, api_key=api_key), STACK
         return await checks_exposure.anonymous(context)
 
-    routes = [("GET", path, refuse) for path in ("/v1/models", "/metrics")]
-    routes += [("POST", path, refuse) for path in ("/invocations", "/tokenize")]
-    routes += [("GET", "/health", fine), ("POST", "/v1/chat/completions", no_media)]
-    return asyncio.run(answering(routes)(use))
+    return asyncio.run(answering([("GET", "/health", fixed(200)), *routes])(use))
 
 
 def test_only_a_refusal_by_the_name_says_that_no_url_is_read(subtests):
@@ -227,21 +233,8 @@ def test_only_a_refusal_by_the_name_says_that_no_url_is_read(subtests):
     )
     for status, message, verdict in table:
         with subtests.test(f"{status} {message}"):
-            assert media_of_a_server_that_answers(status, message).state == verdict
-
-
-def media_of_a_server_that_answers(status, message):
-    async def fine(_request):
-        return web.Response()
-
-    async def answer(_request):
-        return web.json_response({"error": {"message": message}}, status=status)
-
-    async def use(context):
-        context.target = STACK
-        return await checks_exposure.anonymous(context)
-
-    return asyncio.run(answering([("GET", "/health", fine), ("POST", "/v1/chat/completions", answer)])(use))
+            media = fixed(status, {"error": {"message": message}})
+            assert anonymous_of([("POST", "/v1/chat/completions", media)]).state == verdict
 
 
 def answering(routes):
@@ -388,15 +381,13 @@ def test_an_adapter_that_changes_only_probabilities_is_no_copy_of_the_base_model
             choice = {"message": {"content": "a"}, "logprobs": {"content": tokens}}
             return web.json_response({"model": asked, "choices": [choice]})
 
-        async def models(_request):
-            return web.json_response({"data": [{"id": name} for name in FEATURES.adapters]})
-
         async def use(context):
             context.target = replace(EVERY_FEATURE, model="base")
             return await checks_server.adapters(context)
 
         with subtests.test(verdict):
-            routes = [("GET", "/v1/models", models), ("POST", "/v1/chat/completions", handler)]
+            models = {"data": [{"id": name} for name in FEATURES.adapters]}
+            routes = [("GET", "/v1/models", fixed(200, models)), ("POST", "/v1/chat/completions", handler)]
             assert asyncio.run(answering(routes)(use)).state == verdict
 
 
@@ -457,8 +448,7 @@ def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
 
 
 def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
-    async def odd(_request):
-        return web.json_response([1, 2, 3])
+    odd = fixed(200, [1, 2, 3])
 
     async def use(context):
         found = (
