@@ -6,10 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 import yaml
 
 from gemma_serving.contracts.settings_files import settings_file
+from gemma_serving.stacks.program import run
 
 ROOT = Path(__file__).resolve().parents[2]
 GATEWAY = {
@@ -65,11 +67,42 @@ def configured(monkeypatch):
         for path, value in changes.items():
             block, _, key = path.partition("__")
             if key:
-                config[f"gemma-serving:{block}"][key] = value
+                config.setdefault(f"gemma-serving:{block}", {})[key] = value
             else:
                 config[f"gemma-serving:{block}"] = value
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
         monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
-        monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", "[]")
+        monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]' if "apiKey" in changes else "[]")
 
     return configure
+
+
+@pytest.fixture
+def declared(configured, declare):
+    """Return what a stack with changes declares."""
+
+    def of(stack, **changes):
+        configured(stack, **changes)
+        return declare(run)[0]
+
+    return of
+
+
+@pytest.fixture
+def bound(declare, monkeypatch):
+    """Run a part of the program that binds hooks. Return a function from a type of resource to its hooks; None if it has none."""
+
+    def by(program):
+        transforms = []
+        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+        declare(lambda: program() and None)
+
+        def of(kind):
+            given = pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions(protect=True))
+            changed = [found.opts for transform in transforms if (found := transform(given)) is not None]
+            assert all(options.protect is True for options in changed)
+            return changed[0].hooks if changed else None
+
+        return of
+
+    return by

@@ -14,7 +14,6 @@ from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.gke import gke_server
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
 
 FILES = {path.name.split(".")[1]: path for path in shipped_files(ROOT)}
@@ -35,11 +34,10 @@ def deployed_server(recorder):
 
 
 @pytest.mark.parametrize("stack", FILES)
-def test_plan_deployment_and_objects_have_the_same_flags_image_and_environment(configured, declare, stack):
+def test_plan_deployment_and_objects_have_the_same_flags_image_and_environment(declared, stack):
     settings = from_file(FILES[stack], project="my-project")
     # A Pod keeps no graphs, so the service's program that restores them is left out of the comparison.
-    configured(stack, **({"cloudRun__compileCache": "off"} if settings.cloud_run else {}))
-    recorder, _ = declare(run)
+    recorder = declared(stack, **({"cloudRun__compileCache": "off"} if settings.cloud_run else {}))
     image, words, environment = deployed_server(recorder)
     subject = examine(to_deployment(settings))
     plan = plan_of(subject)

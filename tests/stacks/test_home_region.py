@@ -84,38 +84,29 @@ def test_a_moved_service_or_bucket_is_refused_with_both_ways(stack, changes, fou
     assert "Nothing was changed." in text
 
 
-def test_a_zone_of_another_region_first_keeps_image_and_repository_of_a_running_machine(
-    configured,
-    declare,
-    monkeypatch,
-):
+def test_a_zone_of_another_region_first_keeps_image_and_repository_of_a_running_machine(declared, monkeypatch):
     state = {}
     monkeypatch.setattr("gemma_serving.stacks.program.deployed_resources", lambda _stack: state)
 
-    def declared(zones):
-        configured("tpu-v6e1", weights="bucket", tpu__zones=zones)
-        recorder, _ = declare(run)
+    def placed(zones):
+        recorder = declared("tpu-v6e1", weights="bucket", tpu__zones=zones)
         metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
         document = json.loads(metadata["gemma-serving-document"])
         repositories = json.loads(metadata.get("gemma-serving-image-repositories", "{}"))
         made = {one.inputs["repositoryId"]: one.inputs["location"] for one in recorder.all("repository:Repository")}
         return document, repositories, made, recorder.one("storage/bucket:Bucket").inputs["location"]
 
-    document, _, made, location = declared(["us-east5-a"])
+    document, _, made, location = placed(["us-east5-a"])
     state |= deployed(image="us-east5", machine=None, bucket=location)
     for zones in (["europe-west4-a", "us-east5-a"], ["us-east5-a", "europe-west4-a"]):
-        same, repositories, more, place = declared(zones)
+        same, repositories, more, place = placed(zones)
         assert (same, place) == (document, "US-EAST5")
         # A machine in the other region pulls from that region.
         assert repositories["europe-west4"].startswith("europe-west4-docker.pkg.dev/")
         assert more == {**made, "gemma-x-europe-west4": "europe-west4"}
 
 
-def test_a_region_change_stops_the_program_before_anything_is_declared(
-    configured,
-    declare,
-    monkeypatch,
-):
+def test_a_region_change_stops_the_program_before_anything_is_declared(configured, declare, monkeypatch):
     monkeypatch.setattr("gemma_serving.stacks.program.deployed_resources", lambda _stack: deployed(service="us-east4"))
     configured("l4-qat", cloudRun__region="europe-west4")
 

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from gemma_serving.stacks.program import run
-
 COMMITS = {
     "tpu-v6e4": "3e22461f65e89153144f8adb70e3b8c2cc9845a7",
     "rtx6000-31b": "52f3f65bc7a02d555763bc923bd1d9094898219d",
@@ -13,9 +11,8 @@ COMMITS = {
 
 
 @pytest.mark.parametrize(("stack", "weights"), [("tpu-v6e4", "hub"), ("rtx6000-31b", "hub"), ("rtx6000-31b", "bucket")])
-def test_the_server_is_told_the_commit_if_it_downloads_the_model(configured, declare, stack, weights):
-    configured(stack, weights=weights)
-    recorder, _ = declare(run)
+def test_the_server_is_told_the_commit_if_it_downloads_the_model(declared, stack, weights):
+    recorder = declared(stack, weights=weights)
     (server,) = recorder.all("cloudrunv2/service:Service") + recorder.all("gcp-tpu:index:QueuedResource")
     text = json.dumps(server.inputs)
     for flag in ("--revision", "--tokenizer-revision"):

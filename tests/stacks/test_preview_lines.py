@@ -1,7 +1,5 @@
 """The first preview: three lines, one about prices, one about accepted findings; and a changed flag with its restart."""
 
-from pathlib import Path
-
 import pulumi
 import pytest
 
@@ -18,8 +16,9 @@ from gemma_serving.stacks.planned import preview_lines, to_deployment
 from gemma_serving.stacks.wording import StackWording
 from tests.contracts.test_server_change import machine
 from tests.records import replace
+from tests.stacks.conftest import ROOT
+from tests.stacks.failed_start import context_of
 
-ROOT = Path(__file__).resolve().parents[2]
 FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")
 
 
@@ -89,38 +88,32 @@ def test_a_change_of_the_server_is_stated_with_its_effect(kind, change, text):
     assert change_text(kind, change, plan(deployment)) == text
 
 
-class Hooked:
-    """The hook that a preview registers, on a resource of a type."""
+@pytest.fixture
+def hooks(bound, monkeypatch):
+    """The hooks of the program in a preview, or in an `up`."""
 
-    def __init__(self, monkeypatch, declare, *, preview):
-        transforms = []
-        self.said = []
-        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+    def of(*, preview):
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
-        monkeypatch.setattr(pulumi.log, "info", self.said.append)
         settings = from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project")
-        context = type("C", (), {"settings": settings, "plan": plan(to_deployment(settings))})
-        declare(lambda: changed_server.show_changes(context))
-        self.transforms = transforms
+        return bound(lambda: changed_server.show_changes(context_of(settings)))
 
-    def of(self, kind):
-        given = pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions())
-        changed = self.transforms[0](given)
-        return changed and changed.opts.hooks
+    return of
 
 
-def test_a_preview_shows_the_flag_that_the_engine_is_about_to_change(monkeypatch, declare):
-    hooked = Hooked(monkeypatch, declare, preview=True)
-    assert hooked.of("gcp:storage/bucket:Bucket") is None
-    (hook,) = hooked.of(CAPACITY_TYPE).before_update
+def test_a_preview_shows_the_flag_that_the_engine_is_about_to_change(hooks, monkeypatch):
+    said = []
+    monkeypatch.setattr(pulumi.log, "info", said.append)
+    in_preview = hooks(preview=True)
+    assert in_preview("gcp:storage/bucket:Bucket") is None
+    (hook,) = in_preview(CAPACITY_TYPE).before_update
     assert hook.opts.on_dry_run
     hook.callback(
         pulumi.ResourceHookArgs(
             "urn", "", "capacity", CAPACITY_TYPE, old_inputs=machine("--a=1"), new_inputs=machine("--a=2")
         )
     )
-    assert hooked.said == ["--a: 1 -> 2, restarts in place, about 9 min"]
+    assert said == ["--a: 1 -> 2, restarts in place, about 9 min"]
 
 
-def test_an_up_registers_no_hook(monkeypatch, declare):
-    assert Hooked(monkeypatch, declare, preview=False).transforms == []
+def test_an_up_registers_no_hook(hooks):
+    assert hooks(preview=False)(CAPACITY_TYPE) is None

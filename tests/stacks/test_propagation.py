@@ -253,7 +253,7 @@ def test_an_unknown_answer_is_one_line_and_neither_blocks_nor_counts_as_enabled(
 
 
 @pytest.mark.parametrize(
-    ("type_name", "hooks"),
+    ("type_name", "counts"),
     [
         ("gcp:compute/network:Network", (1, 0)),
         ("gcp:secretmanager/secretIamMember:SecretIamMember", (1, 1)),
@@ -263,20 +263,9 @@ def test_an_unknown_answer_is_one_line_and_neither_blocks_nor_counts_as_enabled(
         ("gcp-tpu:index:QueuedResource", None),
     ],
 )
-def test_resources_of_the_provider_are_hooked_and_grants_are_noted_but_for_those_on_a_service(
-    monkeypatch, declare, type_name, hooks
-):
-    transforms = []
-    monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
-    declare(lambda: propagation.wait_for_google(project="my-project") and None)
-    given = pulumi.ResourceTransformationArgs(None, type_name, "n", {}, pulumi.ResourceOptions(protect=True))
-    changed = transforms[0](given)
-    if hooks is None:
-        assert changed is None
-        return
-    bound = changed.opts.hooks
-    assert (len(bound.on_error or []), len(bound.after_create or [])) == hooks
-    assert changed.opts.protect is True
+def test_resources_of_the_provider_are_hooked_and_grants_are_noted_but_for_those_on_a_service(bound, type_name, counts):
+    hooks = bound(lambda: propagation.wait_for_google(project="my-project"))(type_name)
+    assert (hooks and (len(hooks.on_error or []), len(hooks.after_create or []))) == counts
 
 
 @pytest.mark.parametrize(

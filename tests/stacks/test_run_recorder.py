@@ -29,9 +29,9 @@ def context():
 
 @pytest.mark.parametrize(("preview", "noted"), [(False, ["first", "$3 in local-project"]), (True, [])])
 def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_preview_calls_nothing(
-    context, declare, monkeypatch, preview, noted
+    context, bound, monkeypatch, preview, noted
 ):
-    transforms, looks = [], []
+    looks = []
 
     def line(limits, project, endless):
         return f"${limits.max_usd} in {project}{' '.join(endless)}"
@@ -41,38 +41,25 @@ def test_an_update_looks_first_names_its_limits_and_binds_its_hooks_and_a_previe
         monkeypatch.setattr(run_recorder, "limits_line", line)
         monkeypatch.setattr(pulumi.log, "info", looks.append)
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
-        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
         keep_runs(context)
 
-    declare(program)
+    hooks = bound(program)
     assert looks == noted
-    (transform,) = transforms
-    bound = {}
-    for kind in (SERVICE, CAPACITY, "gcp:storage/bucket:Bucket"):
-        given = pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions(protect=True))
-        changed = transform(given)
-        bound[kind] = changed and [
-            len(hooks or []) for hooks in (changed.opts.hooks.after_create, changed.opts.hooks.after_update)
-        ]
-        if kind == CAPACITY:
-            assert len(changed.opts.hooks.on_error) == 1
-            assert changed.opts.protect is True
-    assert bound == {SERVICE: [1, 1], CAPACITY: [1, 1], "gcp:storage/bucket:Bucket": None}
+    assert hooks("gcp:storage/bucket:Bucket") is None
+    for kind in (SERVICE, CAPACITY):
+        assert (len(hooks(kind).after_create), len(hooks(kind).after_update)) == (1, 1), kind
+    assert len(hooks(CAPACITY).on_error) == 1
 
 
-def test_a_creation_that_the_limits_refuse_is_not_made(context, declare, monkeypatch):
-    transforms = []
-
+def test_a_creation_that_the_limits_refuse_is_not_made(context, bound, monkeypatch):
     def program():
         monkeypatch.setattr(RunRecorder, "note_first", lambda _: Present("The limit of $3 is exceeded."))
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
         keep_runs(context)
 
-    declare(program)
+    hooks = bound(program)
     for kind in (SERVICE, CAPACITY):
-        changed = transforms[0](pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions()))
-        (before,) = changed.opts.hooks.before_create
+        (before,) = hooks(kind).before_create
         with pytest.raises(CommandRefusedError, match=r"The limit of \$3 is exceeded"):
             before.callback(None)
 

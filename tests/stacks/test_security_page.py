@@ -3,19 +3,16 @@
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-import yaml
 
 from gemma_serving.components.private_network import GATEWAY_RANGE
 from gemma_serving.contracts.labels import ALWAYS
-from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.gemma.catalog import ENTRIES
-from gemma_serving.stacks.program import run
 from tests.security_page import rows
+from tests.stacks.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 PROJECT = "my-project"
 MEMBER, INVOKER = "user:alice@example.com", "group:callers@example.com"
@@ -99,37 +96,23 @@ _KNOWN = {}
 
 
 @pytest.fixture
-def declared(declare, monkeypatch):
+def resources(declared):
     """Return what a stack declares with changed settings."""
-    known = _KNOWN
 
     def of(stack, settings):
         key = (stack, json.dumps(settings, sort_keys=True))
-        if key not in known:
-            config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
-            for path, value in settings.items():
-                block, _, name = path.partition(".")
-                target, last = (
-                    (config.setdefault(f"gemma-serving:{block}", {}), name)
-                    if name
-                    else (config, f"gemma-serving:{block}")
-                )
-                target[last] = value
-            config["gcp:project"] = PROJECT
-            texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()}
-            monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
-            monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')
-            recorder, _ = declare(run)
-            known[key] = recorder.declared
-        return known[key]
+        if key not in _KNOWN:
+            changes = {path.replace(".", "__"): value for path, value in settings.items()}
+            _KNOWN[key] = declared(stack, **changes).declared
+        return _KNOWN[key]
 
     return of
 
 
 @pytest.fixture
-def granted(declared):
+def granted(resources):
     """Return the grants of a stack with changed settings."""
-    return lambda *given: {grant for each in declared(*given) if (grant := as_row(each)) is not None}
+    return lambda *given: {grant for each in resources(*given) if (grant := as_row(each)) is not None}
 
 
 def as_row(declared):
@@ -185,11 +168,11 @@ LISTENS = {
 """Rows of the listening ports, and settings of each. tests/stacks/test_gateway.py has the gateway's."""
 
 
-def listens(declared):
+def listens(found):
     """Return the address of the server and the connections that rules allow, as the page has them."""
     ports = {
         f"port {port} from {source}"
-        for each in declared
+        for each in found
         if each.type == "gcp:compute/firewall:Firewall" and each.inputs["direction"] == "INGRESS"
         for allow in each.inputs["allows"]
         for port in allow["ports"]
@@ -197,14 +180,14 @@ def listens(declared):
     }
     hosts = {
         f"{host}:{port}"
-        for each in declared
+        for each in found
         for host, port in re.findall(r"--host=([\d.]+).*?--port=(\d+)", json.dumps(each.inputs))
     }
     (address,) = hosts
     return address, ", ".join(sorted(ports)) or "none"
 
 
-def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declared, monkeypatch, subtests):
+def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(resources, monkeypatch, subtests):
     shared = {"network": f"projects/{PROJECT}/global/networks/n", "subnetwork": "n", "regions": ["us-east5"]}
     outputs = {"gateway": {"gatewayNetwork": {**shared, "gatewayRange": GATEWAY_RANGE, "internetEgress": True}}}
     monkeypatch.setattr("gemma_serving.stacks.deployed.other_stacks.deployed_outputs", outputs.get)
@@ -212,10 +195,10 @@ def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declar
     assert set(page) == {*LISTENS, "gateway"}
     for cause, (stack, settings) in LISTENS.items():
         with subtests.test(cause):
-            assert page[cause] == listens(declared(stack, settings))
+            assert page[cause] == listens(resources(stack, settings))
     for stack in STACKS:
         with subtests.test(stack):
-            assert listens(declared(stack, {})) in page.values()
+            assert listens(resources(stack, {})) in page.values()
 
 
 OTHERS_THAN_COMMANDS = {
