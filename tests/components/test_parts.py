@@ -16,6 +16,7 @@ from gemma_serving.components.stored_secret import (
     HuggingFaceToken,
     StoredSecretArgs,
 )
+from gemma_serving.contracts.labels import Ownership
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
 REGIONS_OF = {
@@ -32,60 +33,48 @@ REGIONS = [f"{area}-{name}" for area, names in REGIONS_OF.items() for name in na
 DIGEST = "sha256:" + "a" * 64
 
 
-def bucket_args(ownership, **changes):
-    base = {
-        "project": "my-project",
-        "name": "my-project-models",
-        "location": "us-east4",
-        "ownership": ownership,
-        "readers": READERS,
-        "labels": {"team": "ml"},
-    }
-    return ModelBucketArgs(**{**base, **changes})
+OURS = Ownership(project="gemma-serving", stack="x")
+BUCKET = ModelBucketArgs(
+    project="my-project",
+    name="my-project-models",
+    location="us-east4",
+    ownership=OURS,
+    readers=READERS,
+    labels={"team": "ml"},
+)
+NETWORK = PrivateNetworkArgs(
+    project="my-project",
+    name="gemma-x",
+    regions=["us-east5", "europe-west4"],
+    ownership=OURS,
+    target_tag="gemma-x",
+    internet_egress=False,
+    allow_iap=True,
+)
+IMAGE = ServingImageArgs(
+    project="my-project",
+    locations=("us-east4", "europe-west4"),
+    repository_id="gemma-x",
+    upstream="vllm/vllm-openai",
+    digest=DIGEST,
+    ownership=OURS,
+    labels={},
+    readers=READERS,
+)
+TOKEN = StoredSecretArgs(
+    project="my-project", secret_id="gemma-x-hf-token", value="hf_canary", ownership=OURS, readers=READERS
+)
 
 
-def network_args(ownership, **changes):
-    base = {
-        "project": "my-project",
-        "name": "gemma-x",
-        "regions": ["us-east5", "europe-west4"],
-        "ownership": ownership,
-        "target_tag": "gemma-x",
-        "internet_egress": False,
-        "allow_iap": True,
-    }
-    return PrivateNetworkArgs(**{**base, **changes})
-
-
-def image_args(ownership, **changes):
-    base = {
-        "project": "my-project",
-        "locations": ("us-east4",),
-        "repository_id": "gemma-x",
-        "upstream": "vllm/vllm-openai",
-        "digest": DIGEST,
-        "ownership": ownership,
-        "labels": {},
-        "readers": READERS,
-    }
-    return ServingImageArgs(**{**base, **changes})
-
-
-def token_args(ownership):
-    return StoredSecretArgs(
-        project="my-project", secret_id="gemma-x-hf-token", value="hf_canary", ownership=ownership, readers=READERS
-    )
-
-
-def test_a_token_has_a_version_and_only_its_readers_may_read_it(declare, ownership):
-    recorder, version = declare(lambda: HuggingFaceToken("hf-token", token_args(ownership)).version_name)
+def test_a_token_has_a_version_and_only_its_readers_may_read_it(declare):
+    recorder, version = declare(lambda: HuggingFaceToken("hf-token", TOKEN).version_name)
     assert version == "hf-token_id/versions/1"
     grant = recorder.one("secretIamMember").inputs
     assert (grant["role"], grant["member"]) == ("roles/secretmanager.secretAccessor", READERS["server"])
     assert recorder.one("secretmanager/secret:Secret").inputs["labels"]["managed-by"] == "gemma-serving"
 
 
-def test_a_token_is_a_secret_whatever_the_caller_passes(declare, ownership, monkeypatch):
+def test_a_token_is_a_secret_whatever_the_caller_passes(declare, monkeypatch):
     passed, made = [], gcp.secretmanager.SecretVersion.__init__
 
     def noted(resource, name, args, **options):
@@ -95,7 +84,7 @@ def test_a_token_is_a_secret_whatever_the_caller_passes(declare, ownership, monk
     monkeypatch.setattr(gcp.secretmanager.SecretVersion, "__init__", noted)
 
     def is_secret():
-        HuggingFaceToken("hf-token", token_args(ownership))
+        HuggingFaceToken("hf-token", TOKEN)
         return pulumi.Output.from_input(passed[0]).is_secret()
 
     assert declare(is_secret)[1] is True
@@ -110,17 +99,17 @@ def test_an_existing_secret_is_read_and_never_managed(declare):
     assert (grant["project"], grant["secretId"], grant["member"]) == ("theirs", "token", READERS["server"])
 
 
-def test_a_bucket_is_private_and_ours(declare, ownership):
-    recorder, bucket = declare(lambda: ModelBucket("models", bucket_args(ownership)).bucket)
+def test_a_bucket_is_private_and_ours(declare):
+    recorder, bucket = declare(lambda: ModelBucket("models", BUCKET).bucket)
     inputs = recorder.one("storage/bucket:Bucket").inputs
     assert bucket == "my-project-models"
     assert (inputs["publicAccessPrevention"], inputs["uniformBucketLevelAccess"]) == ("enforced", True)
-    assert inputs["labels"] == {"team": "ml", **ownership.labels}
+    assert inputs["labels"] == {"team": "ml", **OURS.labels}
     assert recorder.one("bucketIAMMember").inputs["role"] == "roles/storage.objectViewer"
 
 
 @pytest.mark.parametrize("protect", [False, True])
-def test_a_bucket_with_weights_is_protected(declare, ownership, monkeypatch, protect):
+def test_a_bucket_with_weights_is_protected(declare, monkeypatch, protect):
     """A change of its location would otherwise empty it and delete it, and with it what a running revision reads."""
     seen, made = [], gcp.storage.Bucket.__init__
 
@@ -129,44 +118,31 @@ def test_a_bucket_with_weights_is_protected(declare, ownership, monkeypatch, pro
         made(resource, *arguments, opts=opts)
 
     monkeypatch.setattr(gcp.storage.Bucket, "__init__", noted)
-    declare(lambda: ModelBucket("models", bucket_args(ownership, **({} if protect else {"protect": False}))).bucket)
+    declare(lambda: ModelBucket("models", BUCKET if protect else replace(BUCKET, protect=False)).bucket)
     assert seen == [protect]
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_a_bucket_that_is_retained_says_so(declare, ownership, retain):
-    recorder, _ = declare(lambda: ModelBucket("models", bucket_args(ownership, retain=retain)).bucket)
+def test_a_bucket_that_is_retained_says_so(declare, retain):
+    recorder, _ = declare(lambda: ModelBucket("models", replace(BUCKET, retain=retain)).bucket)
     labels = recorder.one("storage/bucket:Bucket").inputs["labels"]
     assert labels.get("gemma-serving-retained") == ("true" if retain else None)
 
 
-def test_an_archiver_may_write_the_folder_of_archives_alone(declare, ownership):
-    recorder, _ = declare(lambda: ModelBucket("models", bucket_args(ownership, archivers=READERS)).bucket)
-    # The resources are declared at the same time, so that their order says nothing.
-    reader, archiver = sorted(recorder.all("bucketIAMMember"), key=lambda grant: grant.name)
-    assert (reader.inputs["role"], "condition" in reader.inputs) == ("roles/storage.objectViewer", False)
-    assert archiver.inputs["role"] == "roles/storage.objectUser"
-    folder = "projects/_/buckets/my-project-models/objects/compile-cache/"
-    assert archiver.inputs["condition"]["expression"] == f'resource.name.startsWith("{folder}")'
-    assert ownership.description in archiver.inputs["condition"]["description"]
-
-
-def test_an_existing_bucket_is_read_and_never_managed(declare, ownership):
-    recorder, bucket = declare(lambda: ModelBucket("models", bucket_args(ownership, existing="their-bucket")).bucket)
+def test_an_existing_bucket_is_read_and_never_managed(declare):
+    recorder, bucket = declare(lambda: ModelBucket("models", replace(BUCKET, existing="their-bucket")).bucket)
     assert bucket == "their-bucket"
     assert recorder.all("storage/bucket:Bucket") == []
 
 
-def test_every_subnet_has_private_google_access_and_ssh_comes_from_the_proxy_alone(declare, ownership):
-    recorder, _ = declare(lambda: PrivateNetwork("network", network_args(ownership)).network)
+def test_every_subnet_has_private_google_access_and_ssh_comes_from_the_proxy_alone(declare):
+    recorder, _ = declare(lambda: PrivateNetwork("network", NETWORK).network)
     subnets = recorder.all("compute/subnetwork")
     assert {subnet.inputs["region"] for subnet in subnets} == {"us-east5", "europe-west4"}
     assert all(subnet.inputs["privateIpGoogleAccess"] is True for subnet in subnets)
     assert len({subnet.inputs["ipCidrRange"] for subnet in subnets}) == 2
     turned, _ = declare(
-        lambda: (
-            PrivateNetwork("network", replace(network_args(ownership), regions=["europe-west4", "us-east5"])).network
-        )
+        lambda: PrivateNetwork("network", replace(NETWORK, regions=["europe-west4", "us-east5"])).network
     )
     assert {subnet.inputs["region"]: subnet.inputs["ipCidrRange"] for subnet in turned.all("compute/subnetwork")} == {
         subnet.inputs["region"]: subnet.inputs["ipCidrRange"] for subnet in subnets
@@ -177,8 +153,8 @@ def test_every_subnet_has_private_google_access_and_ssh_comes_from_the_proxy_alo
     assert recorder.all("compute/router") == []
 
 
-def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare, ownership):
-    args = network_args(ownership, egress_ports=("443",))
+def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare):
+    args = replace(NETWORK, egress_ports=("443",))
     recorder, _ = declare(lambda: PrivateNetwork("network", args).network)
     rules = {rule.name: rule.inputs for rule in recorder.all("compute/firewall") if rule.name != "network-iap"}
     allow, deny = rules["network-egress"], rules["network-no-egress"]
@@ -193,9 +169,9 @@ def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare, o
         )
 
 
-def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare, ownership):
+def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare):
     account = UpstreamAccount(username="someone", token_secret="projects/p/secrets/hub/versions/3")
-    args = image_args(ownership, upstream_account=account, locations=("us-east4", "europe-west4"))
+    args = replace(IMAGE, upstream_account=account)
     recorder, _ = declare(lambda: ServingImage("image", args).ref)
     for repository in recorder.all("artifactregistry/repository:Repository"):
         credentials = repository.inputs["remoteRepositoryConfig"]["upstreamCredentials"]["usernamePasswordCredentials"]
@@ -210,11 +186,9 @@ def test_docker_hubs_account_is_given_by_the_name_of_its_secret_alone(declare, o
 
 
 @pytest.mark.parametrize(("project", "grants"), [("my-project", ["image-server"]), ("vertex-ai", [])])
-def test_an_image_of_artifact_registry_is_used_as_it_is_and_readable_in_the_own_project(
-    declare, ownership, project, grants
-):
+def test_an_image_of_artifact_registry_is_used_as_it_is_and_readable_in_the_own_project(declare, project, grants):
     upstream = f"us-docker.pkg.dev/{project}/servers/vllm/serve"
-    args = image_args(ownership, upstream=upstream, locations=("us-east5", "europe-west4"), others_pull_upstream=True)
+    args = replace(IMAGE, upstream=upstream, locations=("us-east5", "europe-west4"), others_pull_upstream=True)
     recorder, ref = declare(lambda: ServingImage("image", args).ref)
     assert ref == f"{upstream}@{DIGEST}"
     assert recorder.all("artifactregistry/repository:Repository") == []
@@ -231,19 +205,6 @@ def test_an_image_of_artifact_registry_is_used_as_it_is_and_readable_in_the_own_
         }
 
 
-def test_each_further_region_has_a_repository_with_names_of_its_own(declare, ownership):
-    args = image_args(ownership, locations=("us-east4", "europe-west4"))
-    recorder, ref = declare(lambda: ServingImage("image", args).ref)
-    assert ref.startswith("us-east4-docker.pkg.dev/my-project/gemma-x/")
-    found = recorder.all("artifactregistry/repository:Repository")
-    first, second = sorted(found, key=lambda item: item.name)
-    assert (first.name, first.inputs["location"], first.inputs["repositoryId"]) == ("image", "us-east4", "gemma-x")
-    assert (second.name, second.inputs["location"]) == ("image-europe-west4", "europe-west4")
-    assert second.inputs["repositoryId"] == "gemma-x-europe-west4"
-    grants = {(grant.name, grant.inputs["location"]) for grant in recorder.all("repositoryIamMember")}
-    assert grants == {("image-server", "us-east4"), ("image-europe-west4-server", "europe-west4")}
-
-
 def test_no_two_regions_have_the_same_range():
     ranges = {region: ipaddress.ip_network(subnet_range(region)) for region in REGIONS}
     assert len(ranges) > 30
@@ -252,21 +213,17 @@ def test_no_two_regions_have_the_same_range():
         assert not [region for region, found in ranges.items() if found.overlaps(ipaddress.ip_network(taken))]
 
 
-def test_a_built_image_lies_in_the_first_region_alone(declare, ownership):
-    args = image_args(ownership, locations=("us-east4", "europe-west4"), build_context="./image")
-    recorder, _ = declare(lambda: ServingImage("image", args).ref)
-    assert recorder.one("artifactregistry/repository:Repository").inputs["location"] == "us-east4"
-
-
-def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest(declare, ownership):
-    recorder, ref = declare(lambda: ServingImage("image", image_args(ownership, build_context="./image")).ref)
+def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest_of_the_first_region(declare):
+    args = replace(IMAGE, build_context="./image")
+    recorder, ref = declare(lambda: ServingImage("image", args).ref)
     assert ref.endswith("@sha256:" + "b" * 64)
     assert recorder.one("docker:index/image").inputs["build"]["args"] == {"BASE_IMAGE": f"vllm/vllm-openai@{DIGEST}"}
-    assert recorder.one("artifactregistry/repository:Repository").inputs["mode"] == "STANDARD_REPOSITORY"
+    repository = recorder.one("artifactregistry/repository:Repository").inputs
+    assert (repository["location"], repository["mode"]) == ("us-east4", "STANDARD_REPOSITORY")
 
 
 @pytest.mark.parametrize("kind", ["network", "subnetwork", "firewall", "router:"])
-def test_what_has_no_labels_says_whose_it_is_in_its_description(declare, ownership, kind):
-    recorder, _ = declare(lambda: PrivateNetwork("network", network_args(ownership, internet_egress=True)).network)
+def test_what_has_no_labels_says_whose_it_is_in_its_description(declare, kind):
+    recorder, _ = declare(lambda: PrivateNetwork("network", replace(NETWORK, internet_egress=True)).network)
     for resource in recorder.all(f"gcp:compute/{kind}"):
-        assert resource.inputs["description"] == ownership.description
+        assert resource.inputs["description"] == OURS.description
