@@ -26,18 +26,19 @@ def waited(monkeypatch, answers):
     return now[0], said, None
 
 
-@pytest.mark.parametrize("answer", [Present({}), Absent(), Unknown("denied", "denied"), Unknown("HTTP 500")])
-def test_only_an_api_that_is_off_is_waited_for(monkeypatch, answer):
-    assert waited(monkeypatch, [answer]) == (0, [], None)
+SAID = "waiting up to 300 s for storage.googleapis.com (recently enabled)"
 
 
-def test_a_just_enabled_api_is_waited_for_and_reported_once(monkeypatch):
-    seconds, said, error = waited(monkeypatch, [OFF, OFF, Present({})])
-    assert (seconds, error) == (20, None)
-    assert said == ["waiting up to 300 s for storage.googleapis.com (recently enabled)"]
-
-
-def test_the_wait_has_an_end(monkeypatch):
-    seconds, said, error = waited(monkeypatch, [OFF])
-    assert (seconds, len(said)) == (300, 1)
-    assert "storage.googleapis.com is off or was just enabled" in error
+@pytest.mark.parametrize(
+    ("answers", "seconds", "lines"),
+    [
+        *(([answer], 0, []) for answer in (Present({}), Absent(), Unknown("denied", "denied"), Unknown("HTTP 500"))),
+        ([OFF, OFF, Present({})], 20, [SAID]),
+        ([OFF], 300, [SAID]),
+    ],
+)
+def test_only_an_api_that_is_off_is_waited_for_and_not_for_ever(monkeypatch, answers, seconds, lines):
+    waited_s, said, error = waited(monkeypatch, answers)
+    assert (waited_s, said) == (seconds, lines)
+    assert (error is None) is (answers != [OFF])
+    assert error is None or "storage.googleapis.com is off or was just enabled" in error

@@ -3,11 +3,7 @@
 import json
 import os
 import re
-import socket
-import subprocess
-import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,6 +30,7 @@ from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.cloud.conftest import PROJECT
 from tests.cloud.test_template_age import JULY
+from tests.engine_package.test_locks import dead_pid, refusal
 from tests.safetensors_files import safetensors
 
 
@@ -134,57 +131,12 @@ def test_damaged_weights_are_refused_before_anything_is_copied(file, staging_wor
     assert staging_world.target.objects("m") == {}
 
 
-LOCKED = "error: the stack is currently locked by 1 lock(s).\n  {place}: created by me@{host} (pid {pid}) at {since}"
-
-
-def locked_by(tmp_path, pid):
-    """Return the words of an engine that meets a lock of this process, and the lock's file."""
-    path = tmp_path / "lock.json"
-    path.write_text("{}")
-    since = datetime.now(UTC).isoformat()
-    return LOCKED.format(place=f"file://{path}", host=socket.gethostname(), pid=pid, since=since), path
-
-
 def step(op, kind="gcp:storage/bucket:Bucket", name="models", **more):
     urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::{name}"
     return {"op": op, "urn": urn, "newState": {"type": kind, "inputs": {"name": name}}, **more}
 
 
 PREVIEW = {"steps": [step("create")]}
-
-
-@pytest.fixture
-def busy_engine(monkeypatch, file):
-    """An engine whose first `up` meets a lock. The stack has a bucket of its own."""
-    file.write_text(re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "", file.read_text()))
-    tried = []
-
-    def make(output):
-        def change(stack, *arguments, after_failure, **_):
-            tried.append(arguments[0])
-            if len(tried) == 1:
-                raise runner.PulumiFailedError(f"`pulumi up` failed. {after_failure}", output)
-            raise runner.PulumiFailedError("the second time", "")
-
-        monkeypatch.setattr(engine_run, "change", change)
-        monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: SimpleNamespace(resources=()))
-        monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset({"mine"}))
-        monkeypatch.setattr(bucket_creation, "previewed", lambda *_: PREVIEW)
-        return tried
-
-    return make
-
-
-def test_the_lock_of_a_killed_run_is_ended(file, tmp_path, busy_engine, capsys):
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    output, lock = locked_by(tmp_path, int(gone.stdout))
-    tried = busy_engine(output)
-    assert stage("--from", "checkpoint") == ExitCode.FAILED
-    said = capsys.readouterr().err
-    assert tried == ["up", "up"]
-    assert not lock.exists()
-    assert "stage_model: removed the stale lock of me@" in said
-    assert "the second time" in said
 
 
 # At most one thing runs in the engine.
@@ -229,6 +181,23 @@ def own(file, staging_world):
     )
     staging_world.call("POST", f"storage/v1/b?project={PROJECT}", json={"name": OWN, "location": "us-east4"})
     return file
+
+
+@pytest.mark.usefixtures("own")
+def test_the_lock_of_a_killed_run_is_ended(monkeypatch, capsys):
+    Engine(monkeypatch)
+    output, removed, tried = refusal(dead_pid()), [], []
+
+    def change(_stack, command, *_words, after_failure, **_options):
+        tried.append(command)
+        if len(tried) == 1:
+            raise runner.PulumiFailedError(f"`pulumi up` failed. {after_failure}", output)
+
+    monkeypatch.setattr(engine_run, "change", change)
+    monkeypatch.setattr(runner, "query", removed.append)
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert (tried, [words[0] for words in removed]) == (["up", "up"], ["cancel"])
+    assert "stage_model: removed the stale lock of " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("own")
