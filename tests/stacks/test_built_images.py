@@ -26,15 +26,6 @@ def test_an_image_starts_from_the_base_that_the_stack_pins_and_installs_nothing_
         assert (folder / name).is_file()
 
 
-@pytest.mark.parametrize(
-    "path", [path for folder in FOLDERS for path in folder.glob("*.txt")], ids=lambda path: path.name
-)
-def test_every_package_has_one_version_and_one_hash(path: Path):
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    assert lines
-    assert all(re.fullmatch(r"[a-z-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
-
-
 def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
     """Make an installed distribution."""
     info = folder / f"{name}-{version}.dist-info"

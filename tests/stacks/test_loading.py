@@ -53,18 +53,22 @@ def test_the_namespaces_are_those_of_the_providers():
     assert sorted(NAMESPACES) == sorted({"gemma-serving", "pulumi", *packages, *(one["name"] for one in plugins)})
 
 
-def test_without_a_project_nothing_loads():
-    with pytest.raises(
-        SettingsError, match=r"are not set\. Run `export GOOGLE_CLOUD_PROJECT=PROJECT_ID`, or set gcp:project in "
-    ):
-        load(values_of("tpu-v6e4"), project=None)
+@pytest.mark.parametrize(
+    ("project", "said"),
+    [
+        (None, r"are not set\. Run `export GOOGLE_CLOUD_PROJECT=PROJECT_ID`, or set gcp:project in "),
+        ("My Project", 'gcp:project or GOOGLE_CLOUD_PROJECT = "My Project": expected a project id'),
+    ],
+)
+def test_nothing_loads_without_a_valid_project(project, said):
+    with pytest.raises(SettingsError, match=said):
+        load(values_of("tpu-v6e4"), project=project)
 
 
-def test_a_project_that_cannot_be_one_is_refused():
-    with pytest.raises(
-        SettingsError, match='gcp:project or GOOGLE_CLOUD_PROJECT = "My Project": expected a project id'
-    ):
-        load(values_of("tpu-v6e4"), project="My Project")
+def config_of(stack, **more):
+    """Return the settings of a stack as the engine hands them to the program."""
+    values = {**values_of(stack), **more}
+    return {f"gemma-serving:{key}": one if isinstance(one, str) else json.dumps(one) for key, one in values.items()}
 
 
 def test_a_token_in_clear_is_refused_and_not_repeated():
@@ -90,12 +94,8 @@ def test_an_encrypted_token_in_a_file_is_a_token(tmp_path):
 
 
 def test_a_secret_by_value_and_by_reference_is_refused_with_the_way_out():
-    config = {
-        **{f"gemma-serving:{key}": json.dumps(value) for key, value in values_of("tpu-v6e4").items()},
-        "gcp:project": "my-project",
-        "gemma-serving:apiKey": "canary-0123456789",
-        "gemma-serving:apiKeySecret": "projects/p-1/secrets/s/versions/1",
-    }
+    both = {"apiKey": "canary-0123456789", "apiKeySecret": "projects/p-1/secrets/s/versions/1"}
+    config = {**config_of("tpu-v6e4", **both), "gcp:project": "my-project"}
     with pytest.raises(SettingsError, match="apiKey and apiKeySecret both set the API key") as caught:
         from_pulumi(config, frozenset({"gemma-serving:apiKey"}), stack="x")
     assert "pulumi config rm apiKey" in str(caught.value)
@@ -133,19 +133,11 @@ def test_an_archive_needs_a_bucket_whatever_the_weights(cache, weights, has_buck
 def test_the_engines_configuration_and_the_file_mean_the_same(monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     for stack in STACKS:
-        config = {
-            f"gemma-serving:{key}": value if isinstance(value, str) else json.dumps(value)
-            for key, value in values_of(stack).items()
-        }
-        assert from_pulumi(config, frozenset(), stack=stack) == from_file(settings_file(stack, ROOT))
+        assert from_pulumi(config_of(stack), frozenset(), stack=stack) == from_file(settings_file(stack, ROOT))
 
 
 def test_the_token_is_a_fact_in_the_settings_and_never_a_value():
-    config = {
-        **{f"gemma-serving:{k}": v if isinstance(v, str) else json.dumps(v) for k, v in values_of("tpu-v6e4").items()},
-        "gcp:project": "my-project",
-        "gemma-serving:hfToken": "hf_canary",
-    }
+    config = {**config_of("tpu-v6e4", hfToken="hf_canary"), "gcp:project": "my-project"}
     settings = from_pulumi(config, frozenset({"gemma-serving:hfToken"}), stack="x")
     assert settings.has_secret("hfToken")
     assert "hf_canary" not in repr(settings)

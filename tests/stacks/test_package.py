@@ -5,18 +5,14 @@ import json
 
 import pulumi
 import pytest
-import yaml
 from pulumi.errors import InputPropertiesError
 from pulumi.output import Unknown
 
-from authors import component_tables
-from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks import schema as settings
 from gemma_serving.stacks.package.constructing import construct as construct_component
 from gemma_serving.stacks.package.inputs import NOT_OFFERED
 from gemma_serving.stacks.package.schema import package_schema
-from gemma_serving.stacks.program import run
-from tests.stacks.conftest import ROOT
+from tests.stacks.conftest import values_of
 
 PROJECT, EMAIL = "my-project", "own@my-project.iam.gserviceaccount.com"
 NETWORK = "projects/my-project/global/networks/own"
@@ -138,24 +134,6 @@ def test_every_setting_is_an_input_or_named_with_the_reason_why_not():
     assert set(NOT_OFFERED) - known == set()
 
 
-def test_a_changed_setting_reaches_schema_and_page_without_a_second_edit(monkeypatch):
-    changed = copy.deepcopy(settings.settings_schema())
-    block = changed["$defs"]["CloudRunSettings"]
-    block["properties"]["minInstances"] |= {"default": 7, "minimum": 5, "description": "Planted words."}
-    block["properties"]["planted"] = {"type": "integer", "description": "A planted key."}
-    block["required"].append("planted")
-    monkeypatch.setattr("gemma_serving.stacks.package.schema.settings_schema", lambda: changed)
-    stated = _blocks(package_schema(), "CloudRunSettings")
-    assert stated["minInstances"] == {
-        "type": "integer",
-        "default": 7,
-        "description": "Planted words. Minimum: 5.",
-        "plain": True,
-    }
-    assert stated["planted"]["description"] == "A planted key."
-    assert "`planted`" in component_tables.tables()["CloudRunServer"]
-
-
 def test_the_schema_is_the_same_each_time_and_says_what_may_be_an_output():
     made = package_schema()
     assert json.dumps(made) == json.dumps(package_schema())
@@ -177,15 +155,11 @@ def test_what_the_planner_reads_cannot_be_an_output(refused):
     assert "it is an output or a secret" in found["name (value not shown)"]
 
 
-def test_an_unknown_account_is_an_output_and_an_unknown_model_is_refused(construct, refused):
-    recorder, _ = construct("CloudRunServer", serviceAccount=Unknown())
-    assert recorder.one("cloudrunv2").inputs["template"].get("serviceAccount") is None
+def test_an_account_may_be_an_output_or_unknown_and_an_unknown_model_is_refused(construct, refused):
+    for account, known in ((pulumi.Output.from_input(EMAIL), EMAIL), (Unknown(), None)):
+        recorder, _ = construct("CloudRunServer", serviceAccount=account)
+        assert recorder.one("cloudrunv2").inputs["template"].get("serviceAccount") == known
     assert "model (value not shown)" in refused("CloudRunServer", model=Unknown())[0]
-
-
-def test_an_account_may_be_an_output(construct):
-    recorder, _ = construct("CloudRunServer", serviceAccount=pulumi.Output.from_input(EMAIL))
-    assert recorder.one("cloudrunv2").inputs["template"]["serviceAccount"] == EMAIL
 
 
 def test_no_message_and_no_place_shows_a_secret(refused):
@@ -240,14 +214,11 @@ def test_secrets_are_named_and_their_server_waits_for_their_grants(construct):
 
 
 def _stated(stack):
-    config = yaml.safe_load(settings_file(stack, ROOT).read_text())["config"]
-    values = {key.partition(":")[2]: value for key, value in config.items() if key.startswith("gemma-serving:")}
-    return {key: value for key, value in values.items() if key not in NOT_OFFERED}
+    return {key: value for key, value in values_of(stack).items() if key not in NOT_OFFERED}
 
 
-def test_a_cloud_run_server_is_the_one_of_a_stack_with_the_same_settings(construct, configured, declare):
-    configured("l4-qat", alerts={"enabled": False}, cloudRun__compileCache="off")  # which only a stack offers
-    stack, _ = declare(run)
+def test_a_cloud_run_server_is_the_one_of_a_stack_with_the_same_settings(construct, declared):
+    stack = declared("l4-qat", alerts={"enabled": False}, cloudRun__compileCache="off")  # which only a stack offers
     own = {key: OF["CloudRunServer"][key] for key in ("project", "serviceAccount", "serviceName")}
     ours, _ = construct("CloudRunServer", {**own, **_stated("l4-qat"), "bucketName": "my-project-gemma-x-models"})
     kept, made = (one.one("cloudrunv2/service:Service").inputs["template"] for one in (stack, ours))
@@ -261,9 +232,8 @@ def test_a_cloud_run_server_is_the_one_of_a_stack_with_the_same_settings(constru
     assert made == kept
 
 
-def test_a_tpu_server_is_the_one_of_a_stack_with_the_same_settings(construct, configured, declare):
-    configured("tpu-v6e1", alerts={"enabled": False}, metrics={"enabled": False})
-    stack, _ = declare(run)
+def test_a_tpu_server_is_the_one_of_a_stack_with_the_same_settings(construct, declared):
+    stack = declared("tpu-v6e1", alerts={"enabled": False}, metrics={"enabled": False})
     own = {key: value for key, value in OF["TpuServer"].items() if key not in {"model", "tpu"}}
     ours, _ = construct("TpuServer", {**own, **_stated("tpu-v6e1")})
     kept, made = (one.one("gcp-tpu:index:QueuedResource").inputs for one in (stack, ours))

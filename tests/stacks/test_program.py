@@ -160,12 +160,12 @@ def test_the_token_of_the_hub_is_for_servers_that_download_from_it(declared, sub
             assert bool(recorder.all("routerNat:RouterNat")) is is_needed, "and it needs a way there"
 
 
-def test_an_adapter_without_a_staged_copy_stops_up_but_not_the_command_that_stages_it(configured, declare, monkeypatch):
-    configured("l4-12b-qat", vllm__lora={"adapters": {"sql": "gs://a1/sql"}})
+def test_an_adapter_without_a_staged_copy_stops_up_but_not_the_command_that_stages_it(declared, monkeypatch):
+    lora = {"adapters": {"sql": "gs://a1/sql"}}
     with pytest.raises(CommandRefusedError, match=r"(?s)blocked by WRK08.*gemma stage_model"):
-        declare(run)
+        declared("l4-12b-qat", vllm__lora=lora)
     monkeypatch.setenv(STAGING_VARIABLE, "x")
-    declare(run)
+    declared("l4-12b-qat", vllm__lora=lora)
 
 
 def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(declared, subtests):
@@ -301,6 +301,7 @@ def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the
         hosts = {region: text.partition("/")[0] for region, text in repositories_of(recorder).items()}
         assert hosts == {region: f"{region}-docker.pkg.dev" for region in hosts}, changes
         assert len(hosts) == len(recorder.all("artifactregistry/repository:Repository")) == 4
+        assert sorted(one.inputs["location"] for one in recorder.all("repositoryIamMember")) == sorted(hosts)
 
 
 def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(declared):

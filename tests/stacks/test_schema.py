@@ -7,7 +7,7 @@ import pytest
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.stacks.loading import read_yaml
-from gemma_serving.stacks.schema import file_schema
+from gemma_serving.stacks.schema import blocks, file_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = shipped_files(ROOT)
@@ -38,3 +38,10 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_a_file_that_the_program_refuses_is_wrong_for_the_schema(text):
     assert not VALIDATOR.is_valid(read_yaml(text))
+
+
+def test_every_block_and_key_has_a_description():
+    for path, block in blocks():
+        assert block["description"], path
+        for key, value in block["properties"].items():
+            assert len(value.get("description", "")) > 10, f"{path}.{key}"

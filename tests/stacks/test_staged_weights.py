@@ -88,36 +88,41 @@ def test_a_bucket_that_does_not_exist_holds_no_weights(monkeypatch, cloud):
         require()
 
 
-def test_only_the_folder_of_the_stack_counts(bucket):
-    bucket(f"models/other/{MANIFEST}", f"{FOLDER}-2/{MANIFEST}", f"{FOLDER}-2/config.json")
-    assert proof().text.startswith("No weights are staged")
+LISTED = (f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
+UNLISTED = (f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
+OTHER_HASH = "0" * 64
+OTHERS = f"{FOLDER}-{'0' * 16}"
+BESIDE = (f"{FOLDER}/other/x.jinja", f"{FOLDER}/other/{MANIFEST}", f"{FOLDER}-{HASH[:16]}/chat_template.jinja")
+NO_MANIFEST = f"have no {MANIFEST}: staging is incomplete, or another tool copied them."
+UNKNOWN_FILES = f"do not match their manifest: it does not list chat_template.jinja and 1 more, which the server will also load. {REMEDY}"
+IN_A_BUCKET = {
+    "of other stacks": ((f"models/other/{MANIFEST}", f"{FOLDER}-2/{MANIFEST}"), {}, (True, "No weights are staged")),
+    # A chat template of a stranger would be in every prompt, and the manifest would still be complete.
+    "unknown files": ((*LISTED, f"{FOLDER}/chat_template.jinja", f"{FOLDER}/more/x.py"), {}, (True, UNKNOWN_FILES)),
+    "a checkpoint below it, and a folder beside it": ((*LISTED, *BESIDE), {}, None),
+    "in no folder": (("config.json", MANIFEST), {"prefix": "", "existing": True}, None),
+    "bound, in no folder": (("config.json", MANIFEST), {"prefix": "", "existing": True, "manifest": HASH}, None),
+    "no manifest": (UNLISTED, {}, (True, NO_MANIFEST)),
+    "no manifest, in a bucket of others": (UNLISTED, {"existing": True}, (False, NO_MANIFEST)),
+    # The settings name a manifest, so that there was one: somebody stages other weights now, or did not end.
+    "bound, no manifest": (UNLISTED, {"existing": True, "manifest": OTHER_HASH}, (True, NO_MANIFEST)),
+    "bound to them": (LISTED, {"manifest": HASH}, None),
+    "bound to others": (LISTED, {"manifest": OTHER_HASH}, (True, f"gs://{BUCKET}/{FOLDER} have the hash {HASH}, but")),
+    "changed in their own folder": (
+        (f"{OTHERS}/config.json", f"{OTHERS}/{MANIFEST}"),
+        {"prefix": OTHERS, "manifest": OTHER_HASH},
+        (True, f"Run `gemma stage_model x --remove {OTHERS}`, then stage them again."),
+    ),
+}
 
 
-def test_a_file_that_the_manifest_lacks_is_refused(bucket):
-    """A chat template of a stranger would be in every prompt, and the manifest would still be complete."""
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/chat_template.jinja", f"{FOLDER}/more/x.py", f"{FOLDER}/{MANIFEST}")
-    found = proof()
-    assert found.blocks
-    assert (
-        f"do not match their manifest: it does not list chat_template.jinja and 1 more, which the server will also load. {REMEDY}"
-        in found.text
-    )
-
-
-def test_a_checkpoint_below_a_folder_and_the_folders_beside_it_are_not_its_files(bucket):
-    below = f"{FOLDER}/other"
-    beside = f"{FOLDER}-{HASH[:16]}/chat_template.jinja"
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", f"{below}/x.jinja", f"{below}/{MANIFEST}", beside)
-    assert proof() is None
-
-
-def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucket):
-    folder = f"{FOLDER}-{'0' * 16}"
-    bucket(f"{folder}/config.json", f"{folder}/{MANIFEST}")
-    check = replace(weights(existing=False), prefix=folder, manifest="0" * 64)
-    found = asyncio.run(check.fault())
-    assert f"have the hash {HASH}" in found.text
-    assert f"Run `gemma stage_model x --remove {folder}`, then stage them again." in found.text
+@pytest.mark.parametrize("case", IN_A_BUCKET)
+def test_only_the_weights_of_the_stack_with_their_manifest_are_staged(bucket, case):
+    objects, changes, expected = IN_A_BUCKET[case]
+    bucket(*objects)
+    found = asyncio.run(replace(weights(existing=False), **changes).fault())
+    assert (found and found.blocks) == (expected and expected[0])
+    assert found is None or expected[1] in found.text
 
 
 @pytest.mark.parametrize(
@@ -146,29 +151,6 @@ def test_damaged_weights_stop_up_before_the_service(monkeypatch, bucket, manifes
         assert f"The weights in gs://{BUCKET}/{FOLDER} do not match their manifest: " in str(refused.value)
 
 
-@pytest.mark.parametrize("bound", [None, HASH])
-def test_weights_that_lie_in_no_folder_are_found(bucket, bound):
-    bucket("config.json", MANIFEST)
-    check = replace(weights(existing=True), prefix="", manifest=bound)
-    assert asyncio.run(check.fault()) is None
-
-
-@pytest.mark.parametrize(("existing", "blocks"), [(False, True), (True, False)])
-def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody_elses(bucket, existing, blocks):
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
-    found = proof(existing=existing)
-    assert f"have no {MANIFEST}: staging is incomplete, or another tool copied them." in found.text
-    assert found.blocks is blocks
-
-
-def test_bound_weights_without_a_manifest_stop_the_stack_in_any_bucket(bucket):
-    """The settings name a manifest, so that there was one: somebody stages other weights now, or did not end."""
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
-    found = asyncio.run(replace(weights(existing=True), manifest="0" * 64).fault())
-    assert f"have no {MANIFEST}" in found.text
-    assert found.blocks is True
-
-
 @pytest.mark.parametrize(
     ("preview", "existing", "objects"),
     [(True, False, ()), (False, True, ("config.json",)), (True, False, ("config.json",))],
@@ -182,17 +164,12 @@ def test_a_preview_warns_and_so_does_up_where_the_server_may_start(monkeypatch, 
     assert len(warned) == 1
 
 
-@pytest.mark.parametrize(("bound", "stops"), [(True, False), (False, True)])
-def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bucket, bound, stops):
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
-    check = replace(weights(existing=False), manifest=HASH if bound else "0" * 64)
-    found = asyncio.run(check.fault())
-    assert (found is not None) is stops
-    if stops:
-        assert found.text.startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {HASH}, but")
-        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-        with pytest.raises(CommandRefusedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"):
-            asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
+def test_a_server_that_is_bound_to_other_weights_is_refused_with_the_setting(monkeypatch, bucket):
+    bucket(*LISTED)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    check = replace(weights(existing=False), manifest=OTHER_HASH)
+    with pytest.raises(CommandRefusedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"):
+        asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 
 @pytest.mark.parametrize("method", ["storage.objects.list", "storage.objects.get"])

@@ -1,22 +1,20 @@
 """The blocks of `vllm` become the planner's options: with the flags of the pinned releases, beside the former keys, never against them."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from gemma_serving.stacks.loading import from_values, read_yaml
+from gemma_serving.stacks.loading import from_values
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import file_changes
+from tests.stacks.conftest import values_of
 
-ROOT = Path(__file__).resolve().parents[2]
 DRAFTER = "google/gemma-4-31B-it-assistant"
 ALL = {
     "multimodal": {"images": 2, "imageTokens": 560, "maxImageTokens": 1120},
@@ -41,8 +39,7 @@ SPELLED = {
 
 def settings(stack="tpu-v6e1-e4b", **stated):
     """Return the settings of a stack with other top-level keys, or with other options of vLLM."""
-    config = read_yaml(settings_file(stack, ROOT).read_text(encoding="utf-8"))["config"]
-    values = {key.partition(":")[2]: value for key, value in config.items()}
+    values = values_of(stack)
     own = {key: value for key, value in stated.items() if key in {*values, "image"}}
     vllm = {key: value for key, value in stated.items() if key not in own}
     given = {**values, "vllm": vllm, **own}
