@@ -3,12 +3,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from unittest.mock import Mock
 
 import pytest
 
-from gemma_serving.cloud import google_calls
+from gemma_serving.cloud import google_calls, google_session
 from gemma_serving.cloud.clock import GOOGLE_CLOCK, GoogleClock
 from gemma_serving.cloud.google_api import endpoint
+from gemma_serving.cloud.google_session import NotJsonError
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world
 
 
@@ -66,3 +68,19 @@ def test_a_call_of_a_hook_needs_no_thread_of_the_loop():
 
     with ThreadPoolExecutor(max_workers=1) as loop_threads:
         assert asyncio.run(hook(loop_threads)), "the call ended while the only thread waited"
+
+
+@pytest.mark.parametrize(("piece_s", "pieces"), [(0, 1025), (100, 4)])
+def test_a_response_without_an_end_is_one_sentence(piece_s, pieces):
+    read = []
+
+    def endless(size):
+        while True:
+            read.append(size)
+            yield b" " * size
+
+    answer = Mock(url="https://run.googleapis.com/v2/x?key=1", iter_content=endless)
+    said = r"^https://run\.googleapis\.com/v2/x sent [\d,]+ bytes without an end\. At most 64 MiB in 300 s are read\. Check"
+    with pytest.raises(NotJsonError, match=said):
+        google_session._body_of(answer, lambda: len(read) * piece_s)
+    assert len(read) == pieces

@@ -71,10 +71,12 @@ def service(declare, *, run=RUN, server=SERVER, with_bucket=False, **changes):
     return recorder, recorder.one("cloudrunv2/service:Service").inputs, uri
 
 
-def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
+def test_a_service_is_private_and_its_latest_revision_gets_all_requests_of_its_invokers(declare):
     recorder, inputs, uri = service(declare)
     assert uri == "https://gemma-x.a.run.app"
     assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["user:a@example.com"]
+    assert inputs["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
+    assert inputs["ingress"] == "INGRESS_TRAFFIC_ALL"
     assert inputs["deletionProtection"] is False
     assert inputs["labels"]["gemma-serving-stack"] == "x"
 
@@ -102,14 +104,11 @@ def test_a_creation_and_a_change_may_take_longer_than_the_longest_start(probe):
         assert int(given.removesuffix("s")) > (probe or ProbeSettings()).budget_s
 
 
-def test_the_environment_has_what_every_server_needs_and_a_given_variable_wins(declare):
-    _, inputs, _ = service(declare)
+@pytest.mark.parametrize(("given", "used"), [({}, "1"), ({"VLLM_ENABLE_CUDA_COMPATIBILITY": "0"}, "0")])
+def test_the_environment_has_what_every_server_needs_and_a_given_variable_wins(declare, given, used):
+    _, inputs, _ = service(declare, server=dataclasses.replace(SERVER, environment=given))
     values = {each["name"]: each.get("value") for each in inputs["template"]["containers"][0]["envs"]}
-    assert (values["VLLM_ENABLE_CUDA_COMPATIBILITY"], values["VLLM_NO_USAGE_STATS"]) == ("1", "1")
-    own = dataclasses.replace(SERVER, environment={"VLLM_ENABLE_CUDA_COMPATIBILITY": "0"})
-    _, inputs, _ = service(declare, server=own)
-    values = {each["name"]: each.get("value") for each in inputs["template"]["containers"][0]["envs"]}
-    assert values["VLLM_ENABLE_CUDA_COMPATIBILITY"] == "0"
+    assert (values["VLLM_ENABLE_CUDA_COMPATIBILITY"], values["VLLM_NO_USAGE_STATS"]) == (used, "1")
 
 
 def test_the_mount_is_owned_by_the_user_of_the_image(declare):
@@ -128,12 +127,6 @@ def test_a_public_service_and_the_default_probe(declare):
     assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["allUsers"]
     probe = inputs["template"]["containers"][0]["startupProbe"]
     assert (probe["periodSeconds"], probe["failureThreshold"], probe["initialDelaySeconds"]) == (10, 180, 0)
-
-
-def test_the_latest_revision_gets_all_requests(declare):
-    _, inputs, _ = service(declare)
-    assert inputs["traffics"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
-    assert inputs["ingress"] == "INGRESS_TRAFFIC_ALL"
 
 
 def test_readiness_probe_and_ingress_are_as_given(declare):

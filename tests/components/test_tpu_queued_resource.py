@@ -2,14 +2,11 @@
 
 import dataclasses
 import json
-from datetime import UTC, datetime
 
 import pulumi
 import pytest
 
 from gcp_tpu_provider.capacity import PROVISIONING_S
-from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.transport import Pacing
 from gemma_serving.components.startup_script import startup_script
 from gemma_serving.components.stored_secret import ExistingSecret, ExistingSecretArgs
@@ -19,9 +16,6 @@ from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
 from gemma_serving.contracts.serving_document import BucketWeights, image_in
 from gemma_serving.planning.settings.tpu import TpuSettings
-from localcloud.services import tpu_requests
-from localcloud.services.tpu_queue import Conditions, Queued, QueuedResourceState, step
-from localcloud.world.scenario import TpuDurations
 
 IMAGE = "us-docker.pkg.dev/p/r/vllm/vllm-tpu@sha256:" + "a" * 64
 SERVER = VllmServer(image=IMAGE, arguments=("google/gemma-4-E2B-it", "--port=8000"))
@@ -78,32 +72,6 @@ def test_capacity_and_serving_are_told_apart(declare):
     assert inputs["metadata"]["startup-script"] == other["metadata"]["startup-script"]
 
 
-def test_a_request_that_nobody_waits_for_any_more_ends_on_googles_side(declare):
-    """Without `validUntilDuration` it would wait for ever, become ACTIVE unseen, and cost money until its run duration ends."""
-    inputs, _ = declared(declare)
-    request = DesiredState("urn", {**inputs, "nodeId": "gemma-x-node"}).body(
-        "us-east5-a", Form("flex-start", None, ("us-east5-a",))
-    )
-    now = datetime(2026, 11, 20, tzinfo=UTC)
-    _, until_s = tpu_requests.validity(request["queueingPolicy"], simulated_s=0, now=now)
-    assert until_s == TPU.wait_per_zone_s + PROVISIONING_S
-    waiting = Queued(state=QueuedResourceState.WAITING, since_s=0, valid_until_s=until_s)
-
-    def after(seconds):
-        conditions = Conditions(
-            durations=TpuDurations(),
-            quota_error=None,
-            stockout=None,
-            capacity=False,
-            plenty=False,
-            now_s=seconds,
-            life_s=seconds,
-        )
-        return step(waiting, conditions)[0].state
-
-    assert (after(until_s - 1), after(until_s)) == (QueuedResourceState.WAITING, QueuedResourceState.FAILED)
-
-
 def test_the_engine_waits_for_every_zone_to_use_all_its_time():
     zone_s = TPU.wait_per_zone_s + PROVISIONING_S + Pacing().delete_s
     whole_s = 2 * zone_s + 2 * TPU.ready_timeout_s  # the second one for the way back to the last good document
@@ -117,6 +85,8 @@ def test_the_waits_and_the_size_of_the_boot_disk_are_the_settings(declare):
     names = ("waitFor", "waitTotalS", "bootDiskSizeGb")
     inputs, _ = declared(declare)
     assert [inputs.get(name) for name in names] == ["ready", None, None]
+    # A request that nobody waits for any more would become ACTIVE unseen, and cost money until its run duration ends.
+    assert inputs["validUntilDurationS"] == TPU.wait_per_zone_s + PROVISIONING_S
     inputs, _ = declared(declare, wait_for="accepted", wait_total_s=600, boot_disk_size_gb=300)
     assert [inputs.get(name) for name in names] == ["accepted", 600, 300]
 

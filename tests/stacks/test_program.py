@@ -327,6 +327,22 @@ def test_with_keys_in_the_metadata_no_one_logs_in_through_os_login(declared, api
     assert "roles/compute.osLogin" not in roles
 
 
+COMMITS = {
+    "tpu-v6e4": "3e22461f65e89153144f8adb70e3b8c2cc9845a7",
+    "rtx6000-31b": "52f3f65bc7a02d555763bc923bd1d9094898219d",
+}
+
+
+@pytest.mark.parametrize(("stack", "weights"), [("tpu-v6e4", "hub"), ("rtx6000-31b", "hub"), ("rtx6000-31b", "bucket")])
+def test_the_server_is_told_the_commit_if_it_downloads_the_model(declared, stack, weights):
+    recorder = declared(stack, weights=weights)
+    (server,) = recorder.all("cloudrunv2/service:Service") + recorder.all("gcp-tpu:index:QueuedResource")
+    text = json.dumps(server.inputs)
+    for flag in ("--revision", "--tokenizer-revision"):
+        assert (f"{flag}={COMMITS[stack]}" in text) == (weights == "hub")
+    assert "--load-format=safetensors" in text
+
+
 def test_importing_components_and_stacks_leaves_the_largest_module_of_google_unloaded():
     """`pulumi_gcp.compute` takes most of a second of a processor, and a Cloud Run stack without a network does not need it."""
     code = (

@@ -67,6 +67,11 @@ def printed(*texts):
     return [LogLine(stream="stderr", text=text) for text in texts]
 
 
+def handled(report, *errors, **inputs):
+    """Return what the hook of the service answers to a failure."""
+    return asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=list(errors), **inputs)))
+
+
 def explained(report):
     return asyncio.run(report.text(f"{SERVICE}-00002-abc"))
 
@@ -111,7 +116,7 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
         "Quota violated:\nMemAllocPerProjectRegion requested: 68719476736 allowed: 42949672960",
         "Revision 'x' is not ready and cannot serve traffic. Quota exceeded for total allowable CPU per project per region.",
     ):
-        assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
+        assert handled(report, said) is False
     assert len(shown) == 2
     assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
     assert "run `gemma doctor l4-12b-qat`; or lower cloudRun.maxInstances" in shown[1]
@@ -119,7 +124,7 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
         start=failed_start(run={"zonal_redundancy": True}), service=SERVICE, secrets=[], grants=NewGrants()
     )
     said = "You do not have quota for using GPUs with zonal redundancy."
-    asyncio.run(redundant.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said])))
+    handled(redundant, said)
     assert "or set cloudRun.zonalRedundancy: false, which uses another GPU quota, or lower" in shown[2]
 
 
@@ -191,8 +196,7 @@ def test_only_a_container_that_failed_is_explained_and_nothing_is_tried_again(mo
 
     monkeypatch.setattr(FailureReport, "text", text)
     monkeypatch.setattr(run_failures.pulumi.log, "error", said.append)
-    errors = [message] if message else []
-    assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=errors))) is False
+    assert handled(report, *([message] if message else [])) is False
     assert said == (["explained"] if told else [])
 
 
@@ -204,7 +208,7 @@ def test_a_fault_of_the_report_does_not_hide_googles_error(monkeypatch, report):
 
     monkeypatch.setattr(FailureReport, "text", text)
     monkeypatch.setattr(run_failures.pulumi.log, "warn", said.append)
-    assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[MESSAGE]))) is False
+    assert handled(report, MESSAGE) is False
     assert said == ["Cannot explain the log of the revision (KeyError)."]
 
 
@@ -228,10 +232,7 @@ def service_with(secret: str, version: str) -> dict[str, object]:
 def test_a_failed_revision_with_a_rotated_key_says_that_the_old_key_still_works(monkeypatch, report, old, new, is_told):
     said: list[str] = []
     monkeypatch.setattr(run_failures.pulumi.log, "warn", said.append)
-    args = pulumi.ErrorHookArgs(
-        "urn", "", "vllm", "t", new_inputs=new, old_inputs=old, failed_operation="update", errors=["refused"]
-    )
-    assert asyncio.run(report.handle(args)) is False
+    assert handled(report, "refused", new_inputs=new, old_inputs=old, failed_operation="update") is False
     assert bool(said) is is_told
     if is_told:
         assert "OLD KEY STILL WORKS (version 2 of secret" in said[0]

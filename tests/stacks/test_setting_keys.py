@@ -6,7 +6,6 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.settings.fields import block_fields
 from gemma_serving.planning.settings.paths import question_fields, value_at
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.scripts.preview.plans import flat_settings
 from gemma_serving.stacks.loading import from_file, read_yaml
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import settings_key, value_in_file
@@ -50,13 +49,6 @@ def _at(config, key):
     for part in rest:
         found = found.get(part) if isinstance(found, dict) else None
     return found
-
-
-def test_a_preview_shows_values_under_the_keys_of_a_file_and_no_block():
-    values = {field.key for field in block_fields(Settings) if field.block is None} | {"gcp:project", "workload"}
-    for path in FILES:
-        shown = flat_settings(from_file(path, project="my-project"))
-        assert shown.keys() <= values, shown.keys() - values
 
 
 def test_a_setting_below_a_block_has_the_effect_of_the_block_unless_it_states_its_own():
