@@ -15,7 +15,6 @@ from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.wording import file_changes
 from tests.stacks.conftest import values_of
 
-DRAFTER = "google/gemma-4-31B-it-assistant"
 ALL = {
     "multimodal": {"images": 2, "imageTokens": 560, "maxImageTokens": 1120},
     "thinking": {"default": True, "template": "/templates/tools.jinja"},
