@@ -31,8 +31,13 @@ class Repository:
     id: str = "987654321"
     immutable: bool = True
 
-    def claims(self, *, event="push", ref="refs/heads/main", environment=None):
-        """Return the claims of a job's token. A pull request of a fork has no token: GitHub takes its right `id-token: write`."""
+    def claims(self, *, event="push", ref="refs/heads/main", environment=None, head=None):
+        """Return the claims of a job's token. `head` is the repository of a pull request's branch.
+
+        A pull request of a fork has no token: GitHub takes the right `id-token: write` from its workflows.
+        """
+        if head is not None and head.id != self.id:
+            raise RefusedError("Unable to get ACTIONS_ID_TOKEN_REQUEST_URL env variable")
         owner, name = (
             (f"{self.owner}@{self.owner_id}", f"{self.name}@{self.id}") if self.immutable else (self.owner, self.name)
         )

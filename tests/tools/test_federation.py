@@ -72,6 +72,35 @@ def test_no_job_of_another_repository_uses_any_account(google, repository):
     assert wrong(google, repository, lambda _: set()) == {}
 
 
+def test_a_pull_request_of_a_fork_has_no_token():
+    with pytest.raises(RefusedError, match="ACTIONS_ID_TOKEN_REQUEST_URL"):
+        NEW.claims(event="pull_request", ref="refs/pull/1/merge", head=FORK)
+
+
+def test_the_textual_subject_works_in_old_repositories_only():
+    """What this page said before: the stand-in refuses it for repositories made since 2026-07-15."""
+    name = f"{OLD.owner}/{OLD.name}"
+    textual = [f"'repo:{name}:{job}'" for job in ("pull_request",)]
+    subjects = f"assertion.sub in [{', '.join(textual)}]"
+    provider = {
+        "--attribute-mapping": "google.subject=assertion.sub,attribute.repository=assertion.repository",
+        "--attribute-condition": f"assertion.repository_id == '{OLD.id}' && (assertion.ref == 'refs/heads/main' || {subjects})",
+    }
+
+    def as_before(word):
+        key = word.partition("=")[0]
+        return f"{key}={provider[key]}" if key in provider else word.replace(f"repository:{OLD.id}:", f"repo:{name}:")
+
+    google = Google.set_up([[as_before(word) for word in command] for command in page_commands()])
+    others = {"push", "pull_request_target", "workflow_run", "issue_comment"}
+    assert {JOBS[name][0]["event"] for name in wrong(google, OLD, lambda accounts: accounts)} == others
+    assert set(wrong(google, NEW, lambda accounts: accounts)) == {
+        name for name, (_, accounts) in JOBS.items() if accounts
+    }
+    with pytest.raises(RefusedError, match="127 bytes"):
+        google.exchange(RENAMED.claims(environment="deploy"))
+
+
 @pytest.mark.parametrize(
     ("part", "planted", "words"),
     [
@@ -94,6 +123,19 @@ def test_the_stand_in_refuses_what_google_refuses(part, planted, words):
     ]
     with pytest.raises(RefusedError, match=words):
         Google.set_up(commands).exchange(NEW.claims())
+
+
+def test_the_page_names_both_forms_of_the_subject():
+    for repository in (NEW, OLD):
+        form = repository.claims(environment="deploy")["sub"]
+        for value, word in {
+            "my-org": "OWNER",
+            "1234567": "OWNER_ID",
+            NEW.id: "NAME_ID",
+            "gemma-serving": "NAME",
+        }.items():
+            form = re.sub(rf"(?<![\w-]){value}(?![\w-])", word, form)
+        assert f"`{form}`" in PAGE, form
 
 
 def test_the_step_of_the_page_prints_the_claims_and_not_the_token(tmp_path):
