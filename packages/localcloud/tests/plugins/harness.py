@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import functools
 import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -333,6 +334,17 @@ async def connected(port: int) -> AsyncGenerator[Engine]:
         yield Engine(provider_pb2_grpc.ResourceProviderStub(channel))
 
 
+def on_engine(answer: Any, work: Callable[[Engine], Awaitable[T]], *, limit_s: float = 30, **args: Any) -> T:
+    """Work with the `gcp` stand-in over a recorder, or over one with this function as its answer, and return the result."""
+
+    async def scenario() -> T:
+        transport = answer if isinstance(answer, Recorder) else Recorder(answer)
+        async with engine(transport, **{"project": "p1", "region": "us-east4", **args}) as attached:
+            return await work(attached)
+
+    return run(scenario(), limit_s=limit_s)
+
+
 def run(scenario: Awaitable[T], *, limit_s: float = 30) -> T:
     """Run a scenario to its end, within half a minute."""
 
@@ -388,3 +400,32 @@ def declared(*, args: list[str] | None = None) -> dict[str, dict[str, Any]]:
 
 async def create_all(attached: Engine, *, args: list[str] | None = None) -> dict[str, Resource]:
     return {name: await attached.up(each["type"], name, each["inputs"]) for name, each in declared(args=args).items()}
+
+
+@functools.cache
+def _all_created() -> tuple[Replay, dict[str, Resource]]:
+    replay = Replay("create.jsonl")
+    return replay, on_engine(replay, create_all)
+
+
+def created() -> tuple[Replay, dict[str, Resource]]:
+    """Every recorded resource, and the recorded cloud after its creation: created once, because many tests start there."""
+    return copy.deepcopy(_all_created())
+
+
+# Shown as added on every change because of the empty maps in the answers behind the recordings, not because of the change itself.
+ODDITIES = {
+    "gcp:cloudrunv2/service:Service": {"template.annotations", "template.labels"},
+    "gcp:monitoring/alertPolicy:AlertPolicy": {"conditions[0].conditionPrometheusQueryLanguage.labels"},
+}
+
+
+def recorded_details(row: dict[str, Any], details: dict[str, str]) -> dict[str, str]:
+    """Differences of a recorded row without the oddities."""
+    changed = re.sub(r"\.(\d+)", r"[\1]", row["property"])
+    odd = {path for path in ODDITIES.get(row["type"], set()) if path != changed}
+    return {path: kind for path, kind in details.items() if path not in odd}
+
+
+def row_id(index: int, row: dict[str, Any]) -> str:
+    return f"{index}-{row['type'].rpartition(':')[2]}-{row['property']}"

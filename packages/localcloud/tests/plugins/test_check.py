@@ -6,25 +6,14 @@ import grpc.aio
 import pytest
 from pulumi.runtime.proto import provider_pb2
 
-from localcloud.tests.plugins.harness import (
-    UNKNOWN,
-    CheckFailedError,
-    Recorder,
-    engine,
-    run,
-    secret,
-)
+from localcloud.tests.plugins.harness import UNKNOWN, CheckFailedError, Replay, on_engine, secret
 
 BUCKET = "gcp:storage/bucket:Bucket"
 SERVICE = "gcp:cloudrunv2/service:Service"
 
 
 def check(type_name, news, olds=None, *, name="thing", **options):
-    async def scenario():
-        async with engine(Recorder(lambda _: {}), project="p1", region="us-east4") as attached:
-            return await attached.check(type_name, name, news, olds, **options)
-
-    return run(scenario())
+    return on_engine(Replay(), lambda attached: attached.check(type_name, name, news, olds, **options))
 
 
 def failures(type_name, news):
@@ -114,10 +103,7 @@ def test_a_chosen_name_is_kept_and_a_written_one_is_not():
 
 
 def test_an_unknown_provider_setting_is_refused_and_a_known_one_is_not():
-    async def scenario():
-        async with engine(Recorder(lambda _: {})) as attached:
-            request = provider_pb2.CheckRequest()
-            request.news.update({"project": "p", "regoin": "us-east4", "runV2CustomEndpoint": "http://x"})
-            return await attached.stub.CheckConfig(request)
-
-    assert [(each.property, "project" in each.reason) for each in run(scenario()).failures] == [("regoin", True)]
+    request = provider_pb2.CheckRequest()
+    request.news.update({"project": "p", "regoin": "us-east4", "runV2CustomEndpoint": "http://x"})
+    failures = on_engine(Replay(), lambda attached: attached.stub.CheckConfig(request)).failures
+    assert [(each.property, "project" in each.reason) for each in failures] == [("regoin", True)]

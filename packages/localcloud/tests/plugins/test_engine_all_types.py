@@ -3,42 +3,19 @@
 import pytest
 
 from localcloud.plugins.overlay import OVERLAYS
-from localcloud.plugins.rest import LocalCloudTransport, Rest
-from localcloud.server.app import Options, open_cloud
+from localcloud.plugins.rest import Rest
 from localcloud.services import networks
-from localcloud.tests.idle_cloud import idle_runtimes
-from localcloud.tests.plugins.harness import create_all, declared, engine, operation_of, run
-from localcloud.tests.plugins.test_oracle_more import ARGS, Wire
-from localcloud.tests.server.test_replay import IMAGE
-from localcloud.world.scenario import Images, Scenario
+from localcloud.tests.plugins.harness import create_all, declared, operation_of, run
+from localcloud.tests.plugins.test_oracle_more import ARGS, on_local_cloud
 
 LIMIT_S = 120
-# Lists that show leaked resources of the program.
-LISTS = {
-    "run/v2/projects/p1/locations/us-east4/services": "services",
-    "secretmanager/v1/projects/p1/secrets": "secrets",
-    "storage/storage/v1/b?project=p1": "items",
-    "artifactregistry/v1/projects/p1/locations/us-east4/repositories": "repositories",
-    "artifactregistry/v1/projects/p1/locations/us-central1/repositories": "repositories",
-    "compute/compute/beta/projects/p1/global/networks": "items",
-    "compute/compute/beta/projects/p1/global/firewalls": "items",
-    "compute/compute/beta/projects/p1/regions/us-east4/subnetworks": "items",
-    "compute/compute/beta/projects/p1/regions/us-east4/routers": "items",
-    "monitoring/v3/projects/p1/notificationChannels": "notificationChannels",
-    "monitoring/v3/projects/p1/alertPolicies": "alertPolicies",
-    "monitoring/v1/projects/p1/dashboards": "dashboards",
-}
-
 NOT_RECORDED = {"gcp:projects/serviceIdentity:ServiceIdentity", "gcp:serviceaccount/iAMMember:IAMMember"}
 
 
-async def left(rest: Rest) -> list[str]:
-    found = []
-    for path, key in LISTS.items():
-        where, _, query = path.partition("?")
-        page = await rest.get(where, dict(part.split("=") for part in query.split("&") if part))
-        found += [f"{where}: {each.get('name')}" for each in page.get(key) or []]
-    return found
+async def left(rest: Rest) -> set[str]:
+    """Resources of every API."""
+    listed = (await rest.get("admin/resources", {}))["resources"]
+    return {f"{each['api']} {each['name']}" for each in listed}
 
 
 @pytest.fixture(autouse=True)
@@ -47,31 +24,21 @@ def free_addresses(monkeypatch):
     monkeypatch.setattr(networks, "HELD_S", 0.0)
 
 
-def test_every_recorded_type_lives_its_whole_life_and_leaves_nothing_without_the_engine(tmp_path):
+def test_every_recorded_type_lives_its_whole_life_and_leaves_nothing_without_the_engine():
     async def life() -> set[str]:
-        options = Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))))
-        cloud = await open_cloud(tmp_path, options, idle_runtimes)
-        try:
-            token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
-            wire = Wire(LocalCloudTransport(cloud.base_url))
-            async with (
-                engine(wire, token=token, project="p1", region="us-east4") as attached,
-                Rest(LocalCloudTransport(cloud.base_url), token=token) as rest,
-            ):
-                before = await left(rest)
-                made = await create_all(attached, args=ARGS)
-                assert len(await left(rest)) > len(before)
-                for name, resource in made.items():
-                    again = await attached.read(resource)
-                    assert again is not None, name
-                    news = await attached.check(resource.type, name, declared(args=ARGS)[name]["inputs"], again.inputs)
-                    assert operation_of(await attached.diff(again, news)) == "same", name
-                for resource in reversed(made.values()):
-                    await attached.delete(resource)
-                    assert await attached.read(resource) is None, resource.type
-                assert await left(rest) == before
-                return {resource.type for resource in made.values()}
-        finally:
-            await cloud.close()
+        async with on_local_cloud() as (attached, _, rest):
+            before = await left(rest)
+            made = await create_all(attached, args=ARGS)
+            assert len(await left(rest)) > len(before)
+            for name, resource in made.items():
+                again = await attached.read(resource)
+                assert again is not None, name
+                news = await attached.check(resource.type, name, declared(args=ARGS)[name]["inputs"], again.inputs)
+                assert operation_of(await attached.diff(again, news)) == "same", name
+            for resource in reversed(made.values()):
+                await attached.delete(resource)
+                assert await attached.read(resource) is None, resource.type
+            assert await left(rest) == before
+            return {resource.type for resource in made.values()}
 
     assert set(OVERLAYS) - run(life(), limit_s=LIMIT_S) == NOT_RECORDED

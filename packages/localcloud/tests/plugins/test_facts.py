@@ -8,7 +8,6 @@ from localcloud.plugins import facts
 from localcloud.plugins.overlay import OVERLAYS, resource_type
 from localcloud.plugins.schema import PropertySpec, PropertySpecs
 
-# Keywords of the schema, which the overlay must not have.
 # Sent by the real provider in the recordings, and not in the public documents.
 UNDOCUMENTED = {
     ("gcp:compute/network:Network", "routingConfig.deleteBgpAlwaysCompareMed"),

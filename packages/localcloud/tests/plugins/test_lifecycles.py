@@ -1,13 +1,12 @@
 """Lifecycles of resources: waits, failures, partial creations, deletions, previews."""
 
 import asyncio
-import copy
-import functools
 import json
 
 import grpc.aio
 import pytest
 from google.protobuf import empty_pb2
+from pulumi.runtime.proto import provider_pb2
 
 from localcloud.plugins import rest
 from localcloud.tests.plugins.harness import (
@@ -17,12 +16,15 @@ from localcloud.tests.plugins.harness import (
     Recorder,
     Replay,
     Resource,
-    create_all,
+    created,
     declared,
     engine,
+    from_struct,
     is_secret,
+    on_engine,
     run,
     secret,
+    to_struct,
 )
 
 SERVICE = "gcp:cloudrunv2/service:Service"
@@ -32,6 +34,10 @@ SECRET = "gcp:secretmanager/secret:Secret"
 SECRET_INPUTS = {"secretId": "s", "replication": {"auto": {}}}
 OPERATION = "projects/p1/locations/us-east4/operations/1"
 SERVICE_PATH = "/run/v2/projects/p1/locations/us-east4/services/gemma"
+
+
+def make_secret(attached, **inputs):
+    return attached.up(SECRET, "s", {**SECRET_INPUTS, **inputs})
 
 
 def service_inputs():
@@ -63,18 +69,17 @@ def test_a_failed_revision_leaves_the_service_in_the_state_and_the_next_update_s
     cloud = Run(error=FAILED)
     recorder = Recorder(cloud)
 
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            inputs = await attached.check(SERVICE, "svc", service_inputs())
-            with pytest.raises(InitFailedError) as caught:
-                await attached.create(SERVICE, "svc", inputs)
-            cloud.left, cloud.error = 1, None
-            kept = Resource(SERVICE, "svc", caught.value.id, inputs, caught.value.state)
-            recorder.take()
-            await attached.update(kept, inputs)
-            return caught.value, kept
+    async def work(attached):
+        inputs = await attached.check(SERVICE, "svc", service_inputs())
+        with pytest.raises(InitFailedError) as caught:
+            await attached.create(SERVICE, "svc", inputs)
+        cloud.left, cloud.error = 1, None
+        kept = Resource(SERVICE, "svc", caught.value.id, inputs, caught.value.state)
+        recorder.take()
+        await attached.update(kept, inputs)
+        return caught.value, kept
 
-    error, kept = run(scenario())
+    error, kept = on_engine(recorder, work)
     assert error.reasons[0].startswith(CREATING)
     assert kept.id == "projects/p1/locations/us-east4/services/gemma"
     assert kept.state["template"]["containers"][0]["name"] == "vllm"
@@ -84,46 +89,40 @@ def test_a_failed_revision_leaves_the_service_in_the_state_and_the_next_update_s
 def test_a_failed_update_keeps_what_the_service_is_now():
     cloud = Run(polls=1)
 
-    async def scenario():
-        async with engine(Recorder(cloud), project="p1") as attached:
-            made = await attached.up(SERVICE, "svc", service_inputs())
-            cloud.left, cloud.error = 1, FAILED
-            with pytest.raises(InitFailedError) as caught:
-                await attached.update(made, {**made.inputs, "description": "new"})
-            return caught.value
+    async def work(attached):
+        made = await attached.up(SERVICE, "svc", service_inputs())
+        cloud.left, cloud.error = 1, FAILED
+        with pytest.raises(InitFailedError) as caught:
+            await attached.update(made, {**made.inputs, "description": "new"})
+        return caught.value
 
-    error = run(scenario())
+    error = on_engine(cloud, work)
     assert "Error waiting to update Service: Error waiting for Updating Service" in error.reasons[0]
     assert error.state["description"] == "new"
 
 
-def test_a_wait_has_an_end_the_programs_timeout_is_it_and_the_service_is_kept():
-    async def scenario():
-        async with engine(Recorder(Run(polls=10**6)), project="p1") as attached:
-            inputs = await attached.check(SERVICE, "svc", service_inputs())
-            await attached.create(SERVICE, "svc", inputs, limit_s=0.1)
-
-    with pytest.raises(
-        InitFailedError, match="Error waiting for Creating Service: timeout while waiting for state to become"
-    ) as caught:
-        run(scenario())
-    assert caught.value.id.endswith("/services/gemma")
+TIMEOUT = "Error waiting for Creating Service: timeout while waiting for state to become"
 
 
-def test_a_wait_without_the_programs_timeout_ends_after_twenty_simulated_minutes(monkeypatch):
+@pytest.mark.parametrize(
+    ("speed", "limit_s", "says"),
+    [
+        pytest.param(1.0, 0.1, TIMEOUT, id="the program's timeout"),
+        pytest.param(10_000, 0, f"{TIMEOUT} 'done: true' (last state: 'done: false', timeout: 20m0s)", id="none"),
+    ],
+)
+def test_a_wait_ends_at_the_programs_timeout_or_after_twenty_simulated_minutes_and_the_service_is_kept(
+    monkeypatch, speed, limit_s, says
+):
     monkeypatch.setattr(rest, "_LEAST_WAIT_S", 0.1)
 
-    async def scenario():
-        async with engine(Recorder(Run(polls=10**6)), project="p1", speed=10_000) as attached:
-            inputs = await attached.check(SERVICE, "svc", service_inputs())
-            await attached.create(SERVICE, "svc", inputs)
+    async def work(attached):
+        inputs = await attached.check(SERVICE, "svc", service_inputs())
+        await attached.create(SERVICE, "svc", inputs, limit_s=limit_s)
 
     with pytest.raises(InitFailedError) as caught:
-        run(scenario(), limit_s=60)
-    assert (
-        "timeout while waiting for state to become 'done: true' (last state: 'done: false', timeout: 20m0s)"
-        in (caught.value.reasons[0])
-    )
+        on_engine(Run(polls=10**6), work, speed=speed, limit_s=60)
+    assert says in caught.value.reasons[0]
     assert caught.value.id.endswith("/services/gemma")
 
 
@@ -142,48 +141,37 @@ def test_what_was_created_is_kept_even_where_it_cannot_be_read_back(name):
             else replay(request)
         )
 
-    async def scenario():
+    async def work(attached):
         nonlocal broken
-        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
-            inputs = await attached.check(each["type"], name, each["inputs"])
-            with pytest.raises(InitFailedError, match="no reading") as caught:
-                await attached.create(each["type"], name, inputs)
-            broken = False
-            kept = Resource(each["type"], name, caught.value.id, inputs, caught.value.state)
-            return await attached.read(kept)
+        inputs = await attached.check(each["type"], name, each["inputs"])
+        with pytest.raises(InitFailedError, match="no reading") as caught:
+            await attached.create(each["type"], name, inputs)
+        broken = False
+        return await attached.read(Resource(each["type"], name, caught.value.id, inputs, caught.value.state))
 
-    assert run(scenario()) is not None
+    assert on_engine(answer, work) is not None
 
 
-def never_done():
-    """A cloud whose operation does not finish on its own, an event for its first poll, and the function that answers."""
-    cloud = Run(polls=10**6)
-    polled = asyncio.Event()
+def test_cancel_ends_no_wait_and_what_comes_into_being_is_recorded():
+    """The real provider does not stop: after one Ctrl-C the engine gets every result that is under way."""
+    cloud, polled = Run(polls=10**6), asyncio.Event()
 
     def answer(request):
         if request.path.endswith(OPERATION):
             polled.set()
         return cloud(request)
 
-    return cloud, polled, answer
+    async def work(attached):
+        inputs = await attached.check(SERVICE, "svc", service_inputs())
+        waiting = asyncio.ensure_future(attached.create(SERVICE, "svc", inputs))
+        await polled.wait()
+        await attached.stub.Cancel(empty_pb2.Empty())
+        polled.clear()
+        await polled.wait()
+        cloud.left = 1
+        return await waiting
 
-
-def test_cancel_ends_no_wait_and_what_comes_into_being_is_recorded():
-    """The real provider does not stop: after one Ctrl-C the engine gets every result that is under way."""
-    cloud, polled, answer = never_done()
-
-    async def scenario():
-        async with engine(Recorder(answer), project="p1") as attached:
-            inputs = await attached.check(SERVICE, "svc", service_inputs())
-            waiting = asyncio.ensure_future(attached.create(SERVICE, "svc", inputs))
-            await polled.wait()
-            await attached.stub.Cancel(empty_pb2.Empty())
-            polled.clear()
-            await polled.wait()
-            cloud.left = 1
-            return await waiting
-
-    made = run(scenario())
+    made = on_engine(answer, work)
     assert made.id.endswith("/gemma")
     assert made.state["uri"] == "https://x"
 
@@ -191,31 +179,19 @@ def test_cancel_ends_no_wait_and_what_comes_into_being_is_recorded():
 def test_a_protected_service_is_not_deleted():
     recorder = Recorder(Run(polls=1))
 
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            made = await attached.up(SERVICE, "svc", {**service_inputs(), "deletionProtection": True})
-            recorder.take()
-            await attached.delete(made)
+    async def work(attached):
+        made = await attached.up(SERVICE, "svc", {**service_inputs(), "deletionProtection": True})
+        recorder.take()
+        await attached.delete(made)
 
     with pytest.raises(grpc.aio.AioRpcError, match="cannot destroy service without setting deletion_protection=false"):
-        run(scenario())
+        on_engine(recorder, work)
     assert recorder.sent == []
-
-
-@functools.cache
-def everything():
-    """Every recorded resource, created once."""
-
-    async def made():
-        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
-            return await create_all(attached)
-
-    return run(made())
 
 
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_what_is_gone_already_is_deleted_successfully_and_read_as_gone(name):
-    resource = copy.deepcopy(everything()[name])
+    resource = created()[1][name]
 
     def nothing_there(request):
         # Lists and policies of a project exist without anything in them.
@@ -223,12 +199,11 @@ def test_what_is_gone_already_is_deleted_successfully_and_read_as_gone(name):
             return {}
         return BareStore.missing(request.path)
 
-    async def scenario():
-        async with engine(Recorder(nothing_there), project="p1", region="us-east4") as attached:
-            await attached.delete(resource)
-            return await attached.read(resource)
+    async def work(attached):
+        await attached.delete(resource)
+        return await attached.read(resource)
 
-    assert run(scenario()) is None
+    assert on_engine(nothing_there, work) is None
 
 
 def test_a_resource_that_exists_already_is_an_error_with_googles_words():
@@ -237,12 +212,8 @@ def test_a_resource_that_exists_already_is_an_error_with_googles_words():
     def answer(_request):
         return 409, {"error": {"code": 409, "message": message, "status": "ALREADY_EXISTS"}}
 
-    async def scenario():
-        async with engine(Recorder(answer), project="p1") as attached:
-            await attached.up(SECRET, "s", SECRET_INPUTS)
-
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        run(scenario())
+        on_engine(answer, make_secret)
     assert caught.value.details() == f"Error creating Secret: googleapi: Error 409: {message}"
 
 
@@ -256,12 +227,8 @@ def test_a_compute_operation_that_fails_says_why():
             }
         return {"kind": "compute#operation", "name": "op", "status": "RUNNING"}
 
-    async def scenario():
-        async with engine(Recorder(answer), project="p1") as attached:
-            await attached.up(NETWORK, "net", {"name": "net"})
-
     with pytest.raises(grpc.aio.AioRpcError, match="Error waiting for Creating Network: Quota 'NETWORKS' exceeded"):
-        run(scenario())
+        on_engine(answer, lambda attached: attached.up(NETWORK, "net", {"name": "net"}))
 
 
 def test_busy_answers_and_broken_connections_are_tried_again():
@@ -276,23 +243,15 @@ def test_busy_answers_and_broken_connections_are_tried_again():
             return each, {"error": {"code": each, "message": "later"}}
         return store(request)
 
-    async def scenario():
-        async with engine(Recorder(answer), project="p1") as attached:
-            return await attached.up(SECRET, "s", SECRET_INPUTS)
-
-    assert run(scenario()).id == "projects/p1/secrets/s"
+    assert on_engine(answer, make_secret).id == "projects/p1/secrets/s"
 
 
 def test_a_dead_endpoint_is_one_clear_sentence():
     def refuse(_request):
         raise OSError("no response from http://127.0.0.1:9: ClientConnectorError")
 
-    async def scenario():
-        async with engine(Recorder(refuse), project="p1") as attached:
-            await attached.up(SECRET, "s", SECRET_INPUTS)
-
     with pytest.raises(grpc.aio.AioRpcError, match="Check that the local cloud is running"):
-        run(scenario())
+        on_engine(refuse, make_secret)
 
 
 def test_a_policy_that_somebody_else_changes_meanwhile_is_read_and_written_again_and_keeps_their_change():
@@ -313,17 +272,14 @@ def test_a_policy_that_somebody_else_changes_meanwhile_is_read_and_written_again
             policy.update(request.body["policy"])
         return json.loads(json.dumps(policy))
 
-    async def scenario():
-        async with engine(Recorder(answer), project="p1") as attached:
-            kind = "gcp:projects/iAMMember:IAMMember"
-            made = await attached.up(
-                kind, "m", {"project": "p1", "role": "roles/viewer", "member": "user:a@example.com"}
-            )
-            after = json.loads(json.dumps(policy))
-            await attached.delete(made)
-            return made, after
+    async def work(attached):
+        inputs = {"project": "p1", "role": "roles/viewer", "member": "user:a@example.com"}
+        made = await attached.up("gcp:projects/iAMMember:IAMMember", "m", inputs)
+        after = json.loads(json.dumps(policy))
+        await attached.delete(made)
+        return made, after
 
-    made, after = run(scenario())
+    made, after = on_engine(answer, work)
     assert made.id == "p1/roles/viewer/user:a@example.com"
     both = [
         {"role": "roles/editor", "members": ["user:y@example.com"]},
@@ -344,69 +300,48 @@ def bucket_with_objects():
     return Recorder(answer)
 
 
-def delete_bucket(recorder, *, force):
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            await attached.delete(Resource(BUCKET, "models", "models", {}, {"name": "models", "forceDestroy": force}))
-
-    run(scenario())
+def delete(recorder, kind, full_name, **state):
+    on_engine(recorder, lambda attached: attached.delete(Resource(kind, "x", full_name, {}, state)))
 
 
 def test_a_bucket_with_objects_stays_unless_force_destroy_is_set():
     recorder = bucket_with_objects()
     with pytest.raises(grpc.aio.AioRpcError, match="containing objects without `force_destroy` set to true"):
-        delete_bucket(recorder, force=False)
+        delete(recorder, BUCKET, "models", name="models", forceDestroy=False)
     assert recorder.changes == []
 
 
 def test_force_destroy_deletes_every_version_of_every_object_first():
     recorder = bucket_with_objects()
-    delete_bucket(recorder, force=True)
+    delete(recorder, BUCKET, "models", name="models", forceDestroy=True)
     path = "/storage/storage/v1/b/models/o/a%2Fb%20c"
     gone = [(path, {"generation": "1"}), (path, {"generation": "2"}), ("/storage/storage/v1/b/models", {})]
     assert [(each.path, each.query) for each in recorder.changes] == gone
 
 
-@pytest.mark.parametrize(("policy", "outcome"), [("ABANDON", None), ("PREVENT", "its deletionPolicy is PREVENT")])
-def test_a_deletion_policy_other_than_delete_sends_nothing(policy, outcome):
-    recorder = Recorder(lambda _: {})
-
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            await attached.delete(
-                Resource(SECRET, "s", "projects/p1/secrets/s", {}, {"secretId": "s", "deletionPolicy": policy})
-            )
-
-    if outcome is None:
-        run(scenario())
-    else:
-        with pytest.raises(grpc.aio.AioRpcError, match=outcome):
-            run(scenario())
-    assert recorder.sent == []
+VERSION = "gcp:secretmanager/secretVersion:SecretVersion"
 
 
 @pytest.mark.parametrize(
-    ("state", "action"),
+    ("kind", "full_name", "policy", "sent"),
     [
-        ({"deletionPolicy": "DELETE"}, ":destroy"),
-        ({"deletionPolicy": "DISABLE"}, ":disable"),
-        ({"deletionPolicy": "ABANDON"}, None),
+        (SECRET, "projects/p1/secrets/s", "ABANDON", []),
+        (VERSION, "projects/p1/secrets/s/versions/1", "ABANDON", []),
+        (VERSION, "projects/p1/secrets/s/versions/1", "DELETE", [":destroy"]),
+        (VERSION, "projects/p1/secrets/s/versions/1", "DISABLE", [":disable"]),
     ],
 )
-def test_a_secret_version_ends_as_its_policy_says(state, action):
+def test_a_secret_and_its_version_end_as_their_deletion_policy_says(kind, full_name, policy, sent):
     recorder = Recorder(lambda _: {})
+    delete(recorder, kind, full_name, secretId="s", deletionPolicy=policy)
+    assert [each.path for each in recorder.sent] == [f"/secretmanager/v1/{full_name}{action}" for action in sent]
 
-    async def scenario():
-        async with engine(recorder) as attached:
-            await attached.delete(
-                Resource(
-                    "gcp:secretmanager/secretVersion:SecretVersion", "v", "projects/p1/secrets/s/versions/1", {}, state
-                )
-            )
 
-    run(scenario())
-    expected = [] if action is None else [f"/secretmanager/v1/projects/p1/secrets/s/versions/1{action}"]
-    assert [each.path for each in recorder.sent] == expected
+def test_the_deletion_policy_prevent_sends_nothing():
+    recorder = Recorder(lambda _: {})
+    with pytest.raises(grpc.aio.AioRpcError, match="its deletionPolicy is PREVENT"):
+        delete(recorder, SECRET, "projects/p1/secrets/s", secretId="s", deletionPolicy="PREVENT")
+    assert recorder.sent == []
 
 
 @pytest.mark.parametrize("name", sorted(declared()))
@@ -414,12 +349,11 @@ def test_a_preview_has_no_effect_and_shows_unknowns_for_what_the_service_will_sa
     recorder = Recorder(lambda _: (500, {}))
     each = declared()[name]
 
-    async def scenario():
-        async with engine(recorder, project="p1", region="us-east4") as attached:
-            inputs = await attached.check(each["type"], name, each["inputs"])
-            return await attached.create(each["type"], name, inputs, preview=True)
+    async def work(attached):
+        inputs = await attached.check(each["type"], name, each["inputs"])
+        return await attached.create(each["type"], name, inputs, preview=True)
 
-    predicted = run(scenario())
+    predicted = on_engine(recorder, work)
     assert recorder.sent == []
     assert predicted.id == ""
     for key, value in each["inputs"].items():
@@ -428,44 +362,31 @@ def test_a_preview_has_no_effect_and_shows_unknowns_for_what_the_service_will_sa
 
 
 def test_a_preview_of_an_update_keeps_what_stays_and_hides_what_changes():
-    async def scenario():
-        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
-            made = await create_all(attached)
-        recorder = Recorder(lambda _: (500, {}))
-        async with engine(recorder, project="p1", region="us-east4") as attached:
-            service = await attached.update(
-                made["svc"], {**made["svc"].inputs, "description": "new", "labels": {"a": "b"}}, preview=True
-            )
-        return recorder.sent, service.state
-
-    sent, service = run(scenario())
-    assert sent == []
+    made, recorder = created()[1]["svc"], Recorder(lambda _: (500, {}))
+    news = {**made.inputs, "description": "new", "labels": {"a": "b"}}
+    service = on_engine(recorder, lambda attached: attached.update(made, news, preview=True)).state
+    assert recorder.sent == []
     assert (service["uri"], service["description"]) == ("https://svc-abc-uk.a.run.app", "new")
     assert service["effectiveLabels"] == {"a": "b", "goog-pulumi-provisioned": "true"}
 
 
 def test_a_reference_that_is_not_known_yet_shows_as_a_change_and_replaces_where_a_change_would():
-    async def scenario():
-        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
-            made = await create_all(attached)
-            firewall = await attached.diff(made["fw"], {**made["fw"].inputs, "network": UNKNOWN})
-            subnet = await attached.diff(made["subnet"], {**made["subnet"].inputs, "network": UNKNOWN})
-            labels = await attached.diff(made["secret"], {**made["secret"].inputs, "labels": {"managed-by": UNKNOWN}})
+    made = created()[1]
+
+    async def work(attached):
+        firewall = await attached.diff(made["fw"], {**made["fw"].inputs, "network": UNKNOWN})
+        subnet = await attached.diff(made["subnet"], {**made["subnet"].inputs, "network": UNKNOWN})
+        labels = await attached.diff(made["secret"], {**made["secret"].inputs, "labels": {"managed-by": UNKNOWN}})
         return list(firewall.replaces), list(subnet.replaces), sorted(labels.detailedDiff)
 
-    assert run(scenario()) == ([], ["network"], ['labels["managed-by"]'])
+    assert on_engine(Replay(), work) == ([], ["network"], ['labels["managed-by"]'])
 
 
 def test_default_labels_and_the_attribution_label_follow_the_configuration():
     recorder = Recorder(BareStore())
 
-    async def scenario():
-        async with engine(
-            recorder, project="p1", defaultLabels='{"team":"ml"}', addPulumiAttributionLabel="false"
-        ) as attached:
-            return await attached.up(SECRET, "s", {**SECRET_INPUTS, "labels": {"a": "b"}})
-
-    state = run(scenario()).state
+    configuration = {"defaultLabels": '{"team":"ml"}', "addPulumiAttributionLabel": "false"}
+    state = on_engine(recorder, lambda attached: make_secret(attached, labels={"a": "b"}), **configuration).state
     assert recorder.changes[0].body["labels"] == {"team": "ml", "a": "b"}
     assert (state["labels"], state["pulumiLabels"]) == ({"a": "b"}, {"team": "ml", "a": "b"})
 
@@ -483,18 +404,11 @@ def test_secret_outputs_are_marked_and_no_error_shows_them():
     def answer(request):
         return (400, {"error": {"code": 400, "message": "no"}}) if request.path.endswith(":addVersion") else {}
 
-    async def scenario():
-        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
-            made = await create_all(attached)
-        async with engine(Recorder(answer), project="p1") as attached:
-            inputs = {"secret": "projects/p1/secrets/s", "secretData": secret("hf_canary")}
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await attached.up("gcp:secretmanager/secretVersion:SecretVersion", "v", inputs)
-        return made, str(caught.value)
-
-    made, error = run(scenario())
-    assert made["version"].state["secretData"] == secret("hf_canary")
-    assert "hf_canary" not in error
+    inputs = {"secret": "projects/p1/secrets/s", "secretData": secret("hf_canary")}
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        on_engine(answer, lambda attached: attached.up(VERSION, "v", inputs))
+    assert "hf_canary" not in str(caught.value)
+    assert created()[1]["version"].state["secretData"] == secret("hf_canary")
 
 
 def test_data_sources_answer_from_the_cloud():
@@ -503,26 +417,16 @@ def test_data_sources_answer_from_the_cloud():
             return {"projectId": "p1", "projectNumber": "42", "name": "One"}
         return {}
 
-    async def scenario():
-        from pulumi.runtime.proto import provider_pb2  # noqa: PLC0415 - used here only
+    async def work(attached):
+        answers = []
+        for function in ("getProject:getProject", "getClientConfig:getClientConfig"):
+            asked = provider_pb2.InvokeRequest(tok=f"gcp:organizations/{function}", args=to_struct({}))
+            answers.append(from_struct(getattr(await attached.stub.Invoke(asked), "return")))
+        with pytest.raises(grpc.aio.AioRpcError, match="does not support the function gcp:x"):
+            await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
+        return answers
 
-        from localcloud.tests.plugins.harness import from_struct, to_struct  # noqa: PLC0415 - used here only
-
-        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
-            answers = []
-            for function, arguments in (
-                ("gcp:organizations/getProject:getProject", {}),
-                ("gcp:organizations/getClientConfig:getClientConfig", {}),
-            ):
-                response = await attached.stub.Invoke(
-                    provider_pb2.InvokeRequest(tok=function, args=to_struct(arguments))
-                )
-                answers.append(from_struct(getattr(response, "return")))
-            with pytest.raises(grpc.aio.AioRpcError, match="does not support the function gcp:x"):
-                await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
-            return answers
-
-    project, client = run(scenario())
+    project, client = on_engine(answer, work)
     assert (project["number"], project["projectId"]) == ("42", "p1")
     assert (client["project"], client["region"]) == ("p1", "us-east4")
 
@@ -541,9 +445,6 @@ def test_a_new_service_account_is_read_until_it_is_visible():
             return status, {"error": {"code": status, "message": message}}
         return replay(request)
 
-    async def scenario():
-        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
-            return await attached.up(each["type"], "sa", each["inputs"])
-
-    assert "/serviceAccounts/" in run(scenario()).id
+    made = on_engine(answer, lambda attached: attached.up(each["type"], "sa", each["inputs"]))
+    assert "/serviceAccounts/" in made.id
     assert hidden == []

@@ -5,7 +5,7 @@ import pytest
 from pulumi.runtime.proto import provider_pb2
 
 from localcloud.rest.errors import CloudError, ErrorStyle
-from localcloud.tests.plugins.harness import Recorder, engine, run, to_struct
+from localcloud.tests.plugins.harness import Recorder, on_engine, to_struct
 
 PROJECT, BILLING = "/cloudresourcemanager/v1/projects/p1", "/cloudbilling/v1/projects/p1/billingInfo"
 OFF, OFF_WITH_ERRORS = (
@@ -17,15 +17,10 @@ DENIED = CloudError.denied("The caller does not have permission").body(ErrorStyl
 
 def get_project(answer, **configuration):
     """Request the project as the program does first, and return the requests."""
-
-    async def scenario():
-        recorder = Recorder(answer)
-        async with engine(recorder, project="p1", region="us-east4", **configuration) as attached:
-            asked = provider_pb2.InvokeRequest(tok="gcp:organizations/getProject:getProject", args=to_struct({}))
-            await attached.stub.Invoke(asked)
-        return recorder.sent
-
-    return run(scenario())
+    recorder = Recorder(answer)
+    asked = provider_pb2.InvokeRequest(tok="gcp:organizations/getProject:getProject", args=to_struct({}))
+    on_engine(recorder, lambda attached: attached.stub.Invoke(asked), **configuration)
+    return recorder.sent
 
 
 def fine(_request):

@@ -1,72 +1,48 @@
 """Read: a refresh shows exactly the drift, and an import finds the inputs that produce the existing resource."""
 
 import copy
-import functools
 
 import grpc.aio
 import pytest
 
 from localcloud.tests.plugins.harness import (
-    Recorder,
     Replay,
     Resource,
-    create_all,
+    created,
     declared,
-    engine,
-    run,
+    on_engine,
     secret,
 )
 
 
-class Recorded:
-    """The recorded cloud after the creation. The test can change its answers."""
+def edited(replay, edits):
+    """Answer as the recorded cloud after the creation, with out-of-band edits of what is read."""
 
-    def __init__(self):
-        self._replay = Replay("create.jsonl")
-        self.edits = {}
-
-    def __call__(self, request):
-        status, body = self._replay(request)
-        edit = self.edits.get(request.path)
-        if edit is not None and request.method == "GET":
+    def answer(request):
+        status, body = replay(request)
+        if request.method == "GET" and request.path in edits:
             body = copy.deepcopy(body)
-            edit(body)
+            edits[request.path](body)
         return status, body
 
-
-@functools.cache
-def all_created():
-    """Every resource and the recorded cloud after its creation: created once because each test starts there."""
-
-    async def made():
-        recorded = Recorded()
-        async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
-            return recorded, await create_all(attached)
-
-    return run(made())
-
-
-def created():
-    return copy.deepcopy(all_created())
+    return answer
 
 
 def read_again(edits=None, names=None):
     """Refresh the recorded resources after out-of-band edits; per resource the state before, the state read and the resulting diff."""
 
-    recorded, made = created()
+    replay, made = created()
 
-    async def scenario():
-        recorded.edits = edits or {}
+    async def work(attached):
         found = {}
-        async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
-            for name in names or made:
-                before = made[name]
-                after = await attached.read(before)
-                news = await attached.check(before.type, name, declared()[name]["inputs"], after.inputs)
-                found[name] = (before, after, dict((await attached.diff(after, news)).detailedDiff))
+        for name in names or made:
+            before = made[name]
+            after = await attached.read(before)
+            news = await attached.check(before.type, name, declared()[name]["inputs"], after.inputs)
+            found[name] = (before, after, dict((await attached.diff(after, news)).detailedDiff))
         return found
 
-    return run(scenario())
+    return on_engine(edited(replay, edits or {}), work)
 
 
 def test_a_refresh_of_what_did_not_change_changes_neither_state_nor_inputs():
@@ -91,18 +67,17 @@ def test_what_somebody_changed_shows_as_drift_and_the_next_update_takes_it_back(
 
 def test_an_ignored_property_is_no_drift():
     """The engine passes `ignoreChanges` on in the diff of a refresh (pulumi 3.256, pkg/resource/deploy/step.go, RefreshStep.Apply)."""
-    recorded, made = created()
+    replay, made = created()
     before = made["sa"]
+    edits = {f"/iam/v1/{before.id}": lambda body: body.update(description="by hand")}
 
-    async def scenario():
-        recorded.edits = {f"/iam/v1/{before.id}": lambda body: body.update(description="by hand")}
-        async with engine(Recorder(recorded), project="p1", region="us-east4") as attached:
-            after = await attached.read(before)
-            shown = await attached.diff(after, before.inputs)
-            ignored = await attached.diff(after, before.inputs, ["description"])
-            return after.inputs, dict(shown.detailedDiff), dict(ignored.detailedDiff)
+    async def work(attached):
+        after = await attached.read(before)
+        shown = await attached.diff(after, before.inputs)
+        ignored = await attached.diff(after, before.inputs, ["description"])
+        return after.inputs, dict(shown.detailedDiff), dict(ignored.detailedDiff)
 
-    inputs, shown, ignored = run(scenario())
+    inputs, shown, ignored = on_engine(edited(replay, edits), work)
     assert inputs["description"] == "by hand"
     assert (set(shown), ignored) == ({"description"}, {})
 
@@ -158,20 +133,18 @@ IMPORTS = {
 
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_an_imported_resource_is_what_the_program_says(name):
-    recorded, made = created()
+    replay, made = created()
+    resource = made[name]
 
-    async def scenario():
-        resource = made[name]
+    def answer(request):
+        return {"payload": {"data": "aGZfY2FuYXJ5"}} if request.path.endswith(":access") else replay(request)
 
-        def answer(request):
-            return {"payload": {"data": "aGZfY2FuYXJ5"}} if request.path.endswith(":access") else recorded(request)
+    async def work(attached):
+        imported = await attached.read(Resource(resource.type, name, IMPORTS.get(name, resource.id), {}, {}))
+        news = await attached.check(resource.type, name, declared()[name]["inputs"])
+        return imported, news, dict((await attached.diff(imported, news)).detailedDiff)
 
-        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
-            imported = await attached.read(Resource(resource.type, name, IMPORTS.get(name, resource.id), {}, {}))
-            news = await attached.check(resource.type, name, declared()[name]["inputs"])
-            return imported, news, dict((await attached.diff(imported, news)).detailedDiff)
-
-    imported, news, details = run(scenario())
+    imported, news, details = on_engine(answer, work)
     # The attribution label counts as another client's until the first update, and an imported service is protected until then.
     expected = {"deletionProtection"} if name == "svc" else set()
     assert {path for path in details if not path.startswith("pulumiLabels")} == expected
@@ -182,9 +155,6 @@ def test_an_imported_resource_is_what_the_program_says(name):
 
 
 def test_an_id_of_the_wrong_shape_is_refused_with_the_right_one():
-    async def scenario():
-        async with engine(Recorder(lambda _: {}), project="p1") as attached:
-            await attached.read(Resource("gcp:secretmanager/secret:Secret", "s", "hf-token", {}, {}))
-
+    named = Resource("gcp:secretmanager/secret:Secret", "s", "hf-token", {}, {})
     with pytest.raises(grpc.aio.AioRpcError, match="Import it as projects/<project>/secrets/<secretId>"):
-        run(scenario())
+        on_engine(Replay(), lambda attached: attached.read(named))
