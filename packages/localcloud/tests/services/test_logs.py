@@ -4,10 +4,10 @@ import pytest
 
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
+from localcloud.tests.services import test_run_rules
+from localcloud.tests.services.test_run_rules import SERVICES, P
 from localcloud.world.scenario import Logging, Scenario, Services
 
-P = "projects/local-project"
-SERVICES = f"/run/v2/{P}/locations/us-east4/services"
 LIST = "/logging/v2/entries:list"
 OF_SERVICE = 'resource.type="cloud_run_revision" AND resource.labels.service_name="{}"'
 SENTENCE = (
@@ -17,8 +17,7 @@ SENTENCE = (
 
 
 def deploy(client, name, template):
-    operation = client.ok("POST", SERVICES, {"template": template}, serviceId=name)
-    return client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
+    return test_run_rules.deploy(client, name, {"template": template})
 
 
 def entries(client, name, more="", **body):

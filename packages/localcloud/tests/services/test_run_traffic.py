@@ -8,7 +8,16 @@ import pytest
 from localcloud.services.run import authorizer
 from localcloud.services.run_deployments import Deployments
 from localcloud.tests import idle_cloud
-from localcloud.tests.services.test_run_rules import GPU, PLAIN, SERVICES, await_running, changed, deploy
+from localcloud.tests.services.test_run_rules import (
+    GPU,
+    PLAIN,
+    SERVICES,
+    await_running,
+    changed,
+    deploy,
+    invoke,
+    patched,
+)
 from localcloud.world.runtime import AccessDecision
 
 LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
@@ -22,11 +31,6 @@ def short(name):
 def named(revision, percent=0, tag=None):
     target = {"type": BY_NAME, "revision": short(revision), "percent": percent, "tag": tag}
     return {key: value for key, value in target.items() if value}
-
-
-def patched(client, name, body, **query):
-    operation = client.ok("PATCH", f"{SERVICES}/{name}", body, **query)
-    return client.ok("POST", f"/run/v2/{operation['name']}:wait", {})
 
 
 def shift(client, name, traffic, **body):
@@ -67,11 +71,7 @@ def test_an_id_token_for_the_tags_url_is_refused_and_one_for_the_service_is_take
     tokens, authorize = own_cloud.cloud.tokens, authorizer(own_cloud.cloud)
     tag_url = service["trafficStatuses"][1]["uri"]
     email = "caller@example.com"
-    own_client.ok(
-        "POST",
-        f"{SERVICES}/two:setIamPolicy",
-        {"policy": {"bindings": [{"role": "roles/run.invoker", "members": [f"user:{email}"]}]}},
-    )
+    invoke(own_client, service["name"], f"user:{email}")
     assert authorize(service["name"], tokens.issue_id_token(email, service["uri"])) is AccessDecision.ALLOWED
     assert authorize(service["name"], tokens.issue_id_token(email, tag_url)) is AccessDecision.UNAUTHENTICATED
 
@@ -174,21 +174,6 @@ def test_a_service_that_is_internal_is_not_found_from_outside(own_client, own_cl
     service = deploy(own_client, "inside", {**PLAIN, "ingress": ingress, "invokerIamDisabled": True})["response"]
     assert service["ingress"] == ingress
     assert authorizer(own_cloud.cloud)(service["name"], None) is AccessDecision.NOT_FOUND
-
-
-@pytest.mark.parametrize(
-    ("probe", "said"),
-    [
-        ({"tcpSocket": {"port": 8000}}, "exactly one of httpGet, grpc must be given"),
-        ({"httpGet": {}, "initialDelaySeconds": 5}, "is not supported"),
-        ({"httpGet": {}, "periodSeconds": 301}, "must be from 1 to 300"),
-        ({"httpGet": {}, "periodSeconds": 5, "timeoutSeconds": 6}, "must not be greater than period_seconds"),
-    ],
-)
-def test_a_readiness_probe_that_cloud_run_does_not_offer_is_refused(own_client, probe, said):
-    body = changed(GPU, "template.containers.0.readinessProbe", probe)
-    status, answer = own_client.call("POST", SERVICES, body, serviceId="ready")
-    assert (status, said in answer["error"]["message"]) == (400, True), answer
 
 
 def test_a_readiness_probe_gets_its_defaults(own_client):

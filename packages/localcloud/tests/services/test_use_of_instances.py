@@ -5,15 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from localcloud.services.monitoring import METRIC
+from localcloud.tests.services.test_run_rules import PLAIN, deploy
 
 PROJECT = "local-project"
 PATH = f"/monitoring/v3/projects/{PROJECT}/timeSeries"
-IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"
-
-
-@pytest.fixture
-def cloud(own_cloud):
-    return own_cloud
 
 
 def query(cloud, **changes):
@@ -28,31 +23,24 @@ def query(cloud, **changes):
     return {key: value for key, value in {**found, **changes}.items() if value is not None}
 
 
-def deploy(cloud, own_client, name="svc"):
-    path = f"/run/v2/projects/{PROJECT}/locations/us-east4/services"
-    operation = own_client.ok("POST", path, {"template": {"containers": [{"image": IMAGE}]}}, serviceId=name)
-    done = own_client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
-    assert "latestReadyRevision" in done["response"]
-
-
 def used_s(answer):
     return [sum(point["value"]["doubleValue"] for point in series["points"]) for series in answer.get("timeSeries", [])]
 
 
-def test_the_time_of_an_instance_adds_up_from_the_first_ready_revision_on(cloud, own_client):
-    deploy(cloud, own_client)
-    deploy(cloud, own_client, "other")
-    cloud.cloud.timeline.advance(2 * 3600 + 210)
-    answer = own_client.ok("GET", PATH, **query(cloud))
+def test_the_time_of_an_instance_adds_up_from_the_first_ready_revision_on(own_cloud, own_client):
+    deploy(own_client, "svc", PLAIN)
+    deploy(own_client, "other", PLAIN)
+    own_cloud.cloud.timeline.advance(2 * 3600 + 210)
+    answer = own_client.ok("GET", PATH, **query(own_cloud))
     assert used_s(answer) == [pytest.approx(7200, abs=60)]
     assert answer["timeSeries"][0]["resource"]["labels"]["service_name"] == "svc"
     assert len(answer["timeSeries"][0]["points"]) in {2, 3}
 
 
-def test_the_last_minutes_cannot_be_read_yet(cloud, own_client):
-    deploy(cloud, own_client)
-    cloud.cloud.timeline.advance(200)
-    assert used_s(own_client.ok("GET", PATH, **query(cloud))) == []
+def test_the_last_minutes_cannot_be_read_yet(own_cloud, own_client):
+    deploy(own_client, "svc", PLAIN)
+    own_cloud.cloud.timeline.advance(200)
+    assert used_s(own_client.ok("GET", PATH, **query(own_cloud))) == []
 
 
 @pytest.mark.parametrize(
@@ -60,8 +48,8 @@ def test_the_last_minutes_cannot_be_read_yet(cloud, own_client):
     [{"interval.endTime": None}, {"aggregation.alignmentPeriod": "30s"}, {"interval.startTime": "yesterday"}],
     ids=["no end", "short period", "no time"],
 )
-def test_requests_without_an_end_or_with_a_shorter_period_are_refused(cloud, own_client, changes):
-    assert own_client.error("GET", PATH, **query(cloud, **changes))[0] == 400
+def test_requests_without_an_end_or_with_a_shorter_period_are_refused(own_cloud, own_client, changes):
+    assert own_client.error("GET", PATH, **query(own_cloud, **changes))[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -69,11 +57,11 @@ def test_requests_without_an_end_or_with_a_shorter_period_are_refused(cloud, own
     [{"filter": 'metric.type="compute.googleapis.com/x"'}, {"aggregation.perSeriesAligner": "ALIGN_RATE"}],
     ids=["another metric", "another aligner"],
 )
-def test_what_is_not_modelled_is_no_empty_answer(cloud, own_client, changes):
-    assert own_client.error("GET", PATH, **query(cloud, **changes))[0] == 501
+def test_what_is_not_modelled_is_no_empty_answer(own_cloud, own_client, changes):
+    assert own_client.error("GET", PATH, **query(own_cloud, **changes))[0] == 501
 
 
-def test_the_answer_is_of_now(cloud, own_client):
-    deploy(cloud, own_client)
-    cloud.cloud.timeline.advance(3600)
-    assert datetime.fromisoformat(query(cloud)["interval.endTime"]) > datetime.now(UTC)
+def test_the_answer_is_of_now(own_cloud, own_client):
+    deploy(own_client, "svc", PLAIN)
+    own_cloud.cloud.timeline.advance(3600)
+    assert datetime.fromisoformat(query(own_cloud)["interval.endTime"]) > datetime.now(UTC)
