@@ -16,6 +16,7 @@ from localcloud.running.fronts import DEFAULT_LIMITS
 from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import May, SimulatedRevisions, is_other_program, memory_mib
 from localcloud.tests.conftest import in_loop
+from localcloud.tests.running.machine_world import until
 from localcloud.tests.running.running_server import ask
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
@@ -74,6 +75,9 @@ def template(**changes: Any) -> dict[str, Any]:
     }
 
 
+TINY = template(container={"args": ["simulated/tiny", "--port=8000"]})
+
+
 @contextlib.asynccontextmanager
 async def revisions(
     state: Path,
@@ -108,36 +112,21 @@ async def revisions(
         await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
 
 
-def start(
-    state: Path,
-    given: dict[str, Any],
-    *,
-    uid: int = 0,
-    lines: list[LogLine] | None = None,
-    may: May = lambda *_: True,
-    clock: Clock | None = None,
-) -> str:
-    """Start one revision, request its models, stop it; return the models."""
+def start(state: Path, given: dict[str, Any], **options: Any) -> str:
+    """Start one revision, request its models, stop it; return the models. The options are those of `revisions`."""
 
     async def run() -> str:
-        async with revisions(state, uid=uid, lines=lines, may=may, clock=clock) as running:
+        async with revisions(state, **options) as running:
             url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
             return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
 
     return asyncio.run(run())
 
 
-def failure(
-    state: Path,
-    given: dict[str, Any],
-    *,
-    uid: int = 0,
-    lines: list[LogLine] | None = None,
-    may: May = lambda *_: True,
-) -> str:
+def failure(state: Path, given: dict[str, Any], **options: Any) -> str:
     """Start a revision that fails and return the operation's message."""
     with pytest.raises(RevisionFailedError) as failed:
-        start(state, given, uid=uid, lines=lines, may=may)
+        start(state, given, **options)
     return str(failed.value)
 
 
@@ -373,8 +362,7 @@ async def test_a_start_takes_what_was_measured_and_limits_follow_it_and_the_temp
 @in_loop
 async def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path):
     async with revisions(tmp_path) as running:
-        given = template(container={"args": ["simulated/tiny", "--port=8000"]})
-        url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=TINY))
         before = running._instances[NAME].server
         await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
         with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
@@ -395,8 +383,7 @@ async def test_an_instance_that_crashed_comes_back_only_while_its_secrets_can_be
 ):
     monkeypatch.setattr("localcloud.running.revisions._RESTART_PAUSE_S", 0.01)
     async with revisions(tmp_path) as running:
-        given = template(container={"args": ["simulated/tiny", "--port=8000"]})
-        await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        await running.start(RevisionSpec(name=NAME, service=SERVICE, template=TINY))
         before, read_secret = running._instances[NAME].server, running._read_secret
         assert before is not None
 
@@ -408,19 +395,13 @@ async def test_an_instance_that_crashed_comes_back_only_while_its_secrets_can_be
         await asyncio.sleep(0.5)
         assert running._instances[NAME].server is before
         running._read_secret = read_secret
-        for _ in range(600):
-            await asyncio.sleep(0.05)
-            if running._instances[NAME].server is not before:
-                break
-        else:
-            raise AssertionError("the instance did not come back")
+        await until(lambda: running._instances[NAME].server is not before, "a new instance")
 
 
 def test_stopping_leaves_no_process(tmp_path: Path):
     async def run() -> int:
         async with revisions(tmp_path) as running:
-            given = template(container={"args": ["simulated/tiny", "--port=8000"]})
-            await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            await running.start(RevisionSpec(name=NAME, service=SERVICE, template=TINY))
             server = running._instances[NAME].server
             assert server is not None
             return server._process.pid

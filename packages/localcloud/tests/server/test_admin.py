@@ -21,9 +21,7 @@ WAIT_S = 30.0
 
 
 def advance(client, seconds):
-    headers = {"Authorization": f"Bearer {client.token}"}
-    url, body = f"{client.base_url}/admin/advance", {"seconds": seconds}
-    client.session.post(url, json=body, headers=headers, timeout=60).raise_for_status()
+    client.ok("POST", "/admin/advance", {"seconds": seconds})
 
 
 def found_within(client, path, limit_s):
@@ -35,24 +33,19 @@ def found_within(client, path, limit_s):
     return True
 
 
-def put(client, scenario, **query):
-    headers = {"Authorization": f"Bearer {client.token}"}
-    return client.session.put(
-        client.base_url + "/admin/scenario", json=scenario, params=query, headers=headers, timeout=60
-    )
+def put_faults(client, *faults):
+    client.ok("PUT", "/admin/scenario", {"faults": faults})
 
 
 class TestFaults:
     def test_the_nth_call_fails_once_with_the_status(self, own_client):
-        put(own_client, {"faults": [{"method": "secretmanager.*.create", "nth": 2, "status": 503}]}).raise_for_status()
+        put_faults(own_client, {"method": "secretmanager.*.create", "nth": 2, "status": 503})
         own_client.ok("POST", SECRETS, AUTOMATIC, secretId="a")
         assert own_client.error("POST", SECRETS, AUTOMATIC, secretId="b")[0] == 503
         own_client.ok("POST", SECRETS, AUTOMATIC, secretId="b")
 
     def test_a_lost_answer_leaves_the_effect(self, own_client):
-        put(
-            own_client, {"faults": [{"method": "secretmanager.*.create", "action": "reset", "when": "after"}]}
-        ).raise_for_status()
+        put_faults(own_client, {"method": "secretmanager.*.create", "action": "reset", "when": "after"})
         with pytest.raises(requests.ConnectionError):
             own_client.call("POST", SECRETS, AUTOMATIC, secretId="lost")
         own_client.ok("GET", f"{SECRETS}/lost")
@@ -61,7 +54,7 @@ class TestFaults:
         self, own_client
     ):
         late = {"method": "tpu.*.queuedResources.create", "count": 2, "when": "late", "late_s": 1e6}
-        put(own_client, {"faults": [late]}).raise_for_status()
+        put_faults(own_client, late)
         sent = {"queuedResourceId": "late", "requestId": "11111111-1111-4111-8111-111111111111"}
         for _ in range(2):
             assert own_client.error("POST", QUEUE, REQUEST, **sent)[0] == 503
@@ -73,9 +66,7 @@ class TestFaults:
         assert own_client.call("GET", f"{QUEUE}/late")[0] == 404
 
     def test_a_hanging_call_is_cut_in_the_end(self, own_client):
-        put(
-            own_client, {"faults": [{"method": "*.secrets.list", "action": "hang", "hang_s": 0.1, "count": 2}]}
-        ).raise_for_status()
+        put_faults(own_client, {"method": "*.secrets.list", "action": "hang", "hang_s": 0.1, "count": 2})
         with pytest.raises(requests.ConnectionError):
             own_client.call("GET", SECRETS)
         assert own_client.call("GET", f"{SECRETS}/none")[0] == 404
@@ -83,9 +74,9 @@ class TestFaults:
 
 class TestScenario:
     def test_an_unknown_key_is_one_sentence(self, own_client):
-        answer = put(own_client, {"tpu": {"speling": 1}})
-        assert answer.status_code == 400
-        assert "tpu.speling: Extra inputs are not permitted (given: 1)" in answer.json()["error"]["message"]
+        status, message = own_client.error("PUT", "/admin/scenario", {"tpu": {"speling": 1}})
+        assert status == 400
+        assert "tpu.speling: Extra inputs are not permitted (given: 1)" in message
 
     def test_a_file_is_read_or_refused_in_one_sentence(self, tmp_path):
         path = tmp_path / "scenario.yaml"

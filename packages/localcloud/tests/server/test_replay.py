@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import requests
 
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 
 ORACLE = Path(__file__).parents[1] / "fixtures" / "oracle"
@@ -31,18 +31,6 @@ def recorded(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def send(base_url: str, token: str, request: dict) -> requests.Response:
-    headers = {"Authorization": f"Bearer {token}"}
-    return requests.request(
-        request["method"],
-        base_url + request["path"],
-        params=request["query"],
-        json=request["body"],
-        headers=headers,
-        timeout=30,
-    )
-
-
 IMAGE = "docker.io/vllm/vllm-openai@sha256:" + "0" * 64
 """The image that the recorded services pull through their repository."""
 SCENARIO = Scenario(operations=OperationDurations(instant=True), images=Images(existing=(IMAGE,)))
@@ -53,47 +41,34 @@ def replayed():
     """Every recorded exchange with the answer of the local cloud."""
     answers = []
     with idle_cloud.start(scenario=SCENARIO) as cloud:
-        identity = {"Authorization": f"Bearer {cloud.token}"}
-        requests.post(
-            cloud.base_url + "/admin/projects",
-            json={"projectId": "p1", "projectNumber": "1234567890"},
-            headers=identity,
-            timeout=30,
-        ).raise_for_status()
+        client = Client(cloud.base_url, cloud.token)
+        client.ok("POST", "/admin/projects", {"projectId": "p1", "projectNumber": "1234567890"})
         for phase in ("create", "update", "delete"):
             for line, exchange in enumerate(recorded(phase), start=1):
                 request = exchange["request"]
                 if request["method"] == "POST" and request["path"] in GIVES_AN_ID:
-                    requests.post(
-                        cloud.base_url + "/admin/assign",
-                        json=GIVES_AN_ID[request["path"]],
-                        headers=identity,
-                        timeout=30,
-                    ).raise_for_status()
+                    client.ok("POST", "/admin/assign", GIVES_AN_ID[request["path"]])
                 if request["method"] == "DELETE" and "/subnetworks/" in request["path"]:
                     # The store behind the recordings released addresses of Direct VPC egress at once.
-                    requests.post(
-                        cloud.base_url + "/admin/advance", json={"seconds": 7200}, headers=identity, timeout=30
-                    ).raise_for_status()
-                answers.append((f"{phase}.jsonl:{line}", exchange, send(cloud.base_url, cloud.token, request)))
-        left = requests.get(cloud.base_url + "/admin/resources", headers=identity, timeout=30).json()["resources"]
+                    client.ok("POST", "/admin/advance", {"seconds": 7200})
+                answer = client.call(request["method"], request["path"], request["body"], **request["query"])
+                answers.append((f"{phase}.jsonl:{line}", exchange, *answer))
+        left = client.ok("GET", "/admin/resources")["resources"]
     return answers, left
 
 
 def test_every_recorded_request_is_accepted_in_order(replayed):
     answers, _ = replayed
-    refused = [
-        (where, answer.status_code, answer.text[:400]) for where, _, answer in answers if answer.status_code >= 300
-    ]
+    refused = [(where, status, answer) for where, _, status, answer in answers if status >= 300]
     assert refused == []
     assert len(answers) == 64 + 32 + 47
 
 
 def test_policies_carry_the_recorded_etags(replayed):
     answers, _ = replayed
-    for where, exchange, answer in answers:
+    for where, exchange, _, answer in answers:
         if "IamPolicy" in exchange["request"]["path"] and where.startswith("create"):
-            assert answer.json()["etag"] == exchange["response"]["etag"], where
+            assert answer["etag"] == exchange["response"]["etag"], where
 
 
 def test_nothing_recorded_is_left_after_the_delete(replayed):
