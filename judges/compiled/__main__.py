@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.cost.subject import examine
@@ -34,6 +34,8 @@ from judges.tpu_compiler.wheels import NEWEST, Wheels
 from judges.tpu_compiler.words import compiled_json
 
 _COMPARED: Final = ("weights_gib", "kv_gib", "kv_blocks", "block_size", "path", "kv_dtype")
+_STORED: Final = (*_COMPARED, "token_paddings")
+"""Fields of a built server that the comparison or the page reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +69,13 @@ def _run(options: CompiledOptions) -> ExitCode:
 
 
 def judge(row: JudgedRow, wheels: Wheels | None = None, cache: Path | None = None) -> dict[str, Any]:
-    """Return the judge's answer about a row, in the form of `gemma plan --compile --json`."""
+    """Return the judge's answer about a row, as `gemma plan --compile --json` has it, with only the read fields of the built server."""
     subject = examine(deployment_from(row.question))
     options = Judging(compile=row.programs, yes=True)
     found = compiler_answer(row.question, options, subject, plan_of(subject), wheels=wheels, cache=cache)
-    return compiled_json(found, explains=False)
+    answer = compiled_json(found, explains=False)
+    built = cast("Mapping[str, Any] | None", answer["built"])
+    return {**answer, "built": built and {name: built[name] for name in _STORED}}
 
 
 def _compare(stored: Mapping[str, Any], wheels: Wheels | None, limit_s: int) -> ExitCode:
