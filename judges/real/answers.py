@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from gemma_serving.stacks.hooks.failure_hints import known_causes
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.server_command import server_arguments, with_served_name
 from judges.real.agent_reading import reading_of
-from judges.real.home import ROOT, RealHome, run
+from judges.real.home import ROOT, RealHome, run, wait_until
 from judges.real.service import Service
 from judges.real.vllm_here import MODEL, OFFLINE
 from judges.real.vllm_life import CLOUD_RUN_STACK as STACK
@@ -399,36 +398,25 @@ def compare_start(start: Mapping[str, Any], home: RealHome, vllm: RealVllmHome) 
 
 def _failed(
     start: Mapping[str, Any], home: RealHome, program: Sequence[str], model: str, name: str
-) -> tuple[int, str, str]:
+) -> tuple[int | None, str, str]:
     empty = home.results / "empty"
     empty.mkdir(exist_ok=True)
     words = [str(word).format(model=model, empty=empty) for word in start["words"]]
     log = home.results / f"start-{start['name'].replace(' ', '-')}-{name}.log"
-    variables = {**os.environ, **OFFLINE, "PYTHONPATH": str(ROOT / "packages"), "VLLM_SIM_CLOCK_SPEED": "5000"}
+    variables = {**OFFLINE, "PYTHONPATH": str(ROOT / "packages"), "VLLM_SIM_CLOCK_SPEED": "5000"}
     variables |= {
         "VLLM_SIM_ACCELERATOR": "nvidia-l4",
         "PATH": f"{home.real_vllm.programs}{os.pathsep}{os.environ['PATH']}",
     }
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [*program, "serve", *words, f"--port={free_port()}", f"--host={HOST}"],
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(timeout=_FAILED_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{name} did not exit within {_FAILED_LIMIT_S:.0f} s. Log: {log}") from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    service = Service([*program, "serve", *words, f"--port={free_port()}", f"--host={HOST}"], log, variables)
+    try:
+        service.start(lambda: True)
+        wait_until(lambda: not service.runs, f"the end of {name} (log: {log})", _FAILED_LIMIT_S)
+    finally:
+        service.kill()
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     words = reading_of("\n".join(lines)).error or " ".join(lines[-2:])
-    return code, cause_name(lines), words[:200]
+    return service.exit_code, cause_name(lines), words[:200]
 
 
 def cause_name(lines: Sequence[str]) -> str:

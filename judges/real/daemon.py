@@ -54,14 +54,9 @@ class DockerDaemon:
         """Variables for a client. Its settings are empty ones, not the user's."""
         return {"DOCKER_HOST": self.host, "DOCKER_CONFIG": str(self.folder / "client")}
 
-    @property
-    def process_id(self) -> int:
-        """The id of the daemon's process."""
-        return self._service.process_id if self._service is not None else 0
-
-    def docker(self, *arguments: str, limit_s: float = 120, given: str = "") -> CompletedProcess[str]:
+    def docker(self, *arguments: str, limit_s: float = 120) -> CompletedProcess[str]:
         """Run a command of the real client on this daemon."""
-        return run(["docker", *arguments], limit_s=limit_s, environment=self.environment, given=given)
+        return run(["docker", *arguments], limit_s=limit_s, environment=self.environment)
 
     def start(self) -> None:
         """Start the daemon and wait until it responds. The first start chooses the storage driver. Skips the test."""

@@ -9,6 +9,7 @@ import pytest
 
 from judges.real.daemon import DockerDaemon
 from judges.real.home import Need, RealHome, debian_packages, run
+from judges.real_vllm.environment import last_line
 
 SUITE: Final = "bookworm"
 INCLUDED: Final = (
@@ -57,8 +58,7 @@ def base_archive(home: RealHome) -> Path:
         ["debootstrap", "--variant=minbase", f"--include={','.join(INCLUDED)}", SUITE, str(root)], limit_s=_LIMIT_S
     )
     if made.returncode:
-        lines = made.stdout.strip().splitlines()
-        pytest.skip(f"debootstrap {SUITE}: {lines[-1] if lines else made.stderr.strip()}")
+        pytest.skip(f"debootstrap {SUITE}: {last_line(made.stdout or made.stderr)}")
     for folder in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
         shutil.rmtree(root / folder, ignore_errors=True)
     for name, text in PROGRAMS.items():

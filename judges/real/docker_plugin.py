@@ -20,6 +20,7 @@ from judges.real.daemon import DockerDaemon
 from judges.real.home import ROOT, Need, RealHome, run
 from judges.real.local_cloud import LocalCloud
 from judges.real.registry import ImageRegistry
+from judges.real_vllm.environment import last_line
 
 PROGRAM: Final = Path(__file__).with_name("image_program")
 LOCATION: Final = "us-east5"
@@ -160,12 +161,6 @@ def error_of(done: CompletedProcess[str]) -> str:
     found = re.findall(r"^\s*(error: .*(?:\n\s{4,}.*)?)", text, re.MULTILINE)
     reasons = [each for each in found if not each.endswith(("update failed", "preview failed"))]
     return " ".join((reasons[0] if reasons else last_line(text)).split())
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a text."""
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "no output"
 
 
 def push_base(daemon: DockerDaemon, upstream: ImageRegistry) -> str:

@@ -1,6 +1,5 @@
 """The real gcsfuse: built once from its Go modules, mounted on a bucket, and unmounted."""
 
-import hashlib
 import os
 import re
 import signal
@@ -15,9 +14,9 @@ from typing import Final
 
 import pytest
 
-from judges.real.home import Need, RealHome, run
+from judges.real.home import Need, RealHome, digest_of, go_compiler, run
 from judges.real_vllm.server import HOST
-from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, compiler, locked, new_folder
+from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, locked, new_folder
 
 VERSION: Final = "3.11.3"
 MODULE: Final = "github.com/googlecloudplatform/gcsfuse/v3"
@@ -48,12 +47,10 @@ class MountFailedError(Exception):
 def ensure(home: RealHome) -> Path:
     """Return the program, after building it if necessary. Skips the test without Go or if the build fails."""
     root = cache_folder("gcsfuse")
-    program = root / _key() / _NAME
+    program = root / digest_of(_SOURCES) / _NAME
     if program.is_file():
         return program
-    go = compiler()
-    if go is None:
-        pytest.skip("`go`, needed to build gcsfuse, is not on PATH. Install Go 1.26 or newer")
+    go = go_compiler("build gcsfuse")
     home.get(Need(what=f"gcsfuse {VERSION} and its Go modules", where=str(root), disk_gib=1.0, takes_s=120))
     with locked(root):
         if not program.is_file():
@@ -126,9 +123,9 @@ class Gcsfuse:
             finally:
                 _end(process, folder)
 
-    def through(self, endpoint: StoreEndpoint, log: str = "") -> "Gcsfuse":
+    def through(self, endpoint: StoreEndpoint) -> "Gcsfuse":
         """Return the same program with another way to the cloud."""
-        return replace(self, endpoint=endpoint, log=self.log.with_name(log or self.log.name))
+        return replace(self, endpoint=endpoint)
 
 
 def rejection(program: Path, options: Sequence[str]) -> str:
@@ -173,11 +170,3 @@ def message_of(output: str) -> str:
     """Return the reason in gcsfuse's output, without the entries of its log."""
     found = re.search(r"^Error: (.+?)(?=^\{|\Z)", output, re.MULTILINE | re.DOTALL)
     return " ".join(found[1].split()) if found else "no error message"
-
-
-def _key() -> str:
-    """Return a short digest of the module's files: a changed module is another program."""
-    digest = hashlib.sha256()
-    for path in sorted(_SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]

@@ -1,5 +1,6 @@
 """The folder of the real parts, the free disk that they need, and what every part does: run a command, wait, print progress."""
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -14,7 +15,8 @@ from typing import Final
 import pytest
 
 from judges.real_vllm.environment import DEFAULT_FOLDER as REAL_VLLM_FOLDER
-from judges.real_vllm.environment import RealVllmHome
+from judges.real_vllm.environment import RealVllmHome, last_line
+from localcloud.go_build import compiler
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_FOLDER: Final = ROOT / ".real"
@@ -100,6 +102,22 @@ def run(
     )
 
 
+def digest_of(sources: Path) -> str:
+    """Return a short digest of the files of a Go module: a changed module is another program."""
+    digest = hashlib.sha256()
+    for path in sorted(sources.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def go_compiler(purpose: str) -> str:
+    """Return the Go compiler. Skips the test without one."""
+    go = compiler()
+    if go is None:
+        pytest.skip(f"`go`, needed to {purpose}, is not on PATH. Install Go 1.26 or newer")
+    return go
+
+
 def debian_version(package: str) -> str | None:
     """Return the installed version of a Debian package, or None."""
     if shutil.which("dpkg-query") is None:
@@ -122,8 +140,7 @@ def debian_packages(home: RealHome, need: Need, packages: Sequence[str]) -> dict
             ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", *missing], limit_s=1200, environment=quiet
         )
         if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            pytest.skip(f"apt-get install {' '.join(missing)}: {lines[-1] if lines else done.returncode}")
+            pytest.skip(f"apt-get install {' '.join(missing)}: {last_line(done.stderr)}")
     return {package: debian_version(package) or "" for package in packages}
 
 

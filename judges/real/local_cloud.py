@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from judges.real.service import Service
 HIDDEN: Final = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
 """Starts of the variables of a real project, which must not reach the local one."""
 SCENARIO: Final = "prepared"
+_COMMAND_LIMIT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,17 @@ class LocalCloud:
     environment: Mapping[str, str]
     state: Path
 
-    def pulumi(
-        self, folder: Path, *words: str, variables: Mapping[str, str] | None = None, limit_s: float = 600
-    ) -> CompletedProcess[str]:
+    def pulumi(self, folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> CompletedProcess[str]:
         """Run a command of the engine in a folder, without questions and colours."""
         command = [str(Path(sys.executable).with_name("pulumi")), *words, "--non-interactive", "--color=never"]
         found = {**self.environment, **(variables or {})}
-        return run(
-            ["env", "-i", *(f"{key}={value}" for key, value in found.items()), *command], limit_s=limit_s, folder=folder
-        )
+        return run_with_only(found, command, folder)
+
+
+def run_with_only(variables: Mapping[str, str], command: Sequence[str], folder: Path) -> CompletedProcess[str]:
+    """Run a command in a folder with these variables and no others."""
+    words = ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
+    return run(words, limit_s=_COMMAND_LIMIT_S, folder=folder)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class ProjectInCloud:
     running: list["subprocess.Popen[str]"] = field(default_factory=list["subprocess.Popen[str]"])
     """Commands that run now."""
 
-    def run(self, command: Sequence[str], *, limit_s: float = _COMMAND_LIMIT_S, given: str = "") -> tuple[int, str]:
+    def run(self, command: Sequence[str], *, given: str = "") -> tuple[int, str]:
         """Run a command in the project, and return its exit code and both outputs, which the log keeps too."""
         process = subprocess.Popen(
             command,
@@ -48,9 +48,9 @@ class ProjectInCloud:
         )
         self.running.append(process)
         try:
-            text, _ = process.communicate(given, timeout=limit_s)
+            text, _ = process.communicate(given, timeout=_COMMAND_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"`{' '.join(command)}` did not end within {limit_s:.0f} s") from None
+            raise AssertionError(f"`{' '.join(command)}` did not end within {_COMMAND_LIMIT_S:.0f} s") from None
         finally:
             _end(process)
             self.running.remove(process)
@@ -58,11 +58,9 @@ class ProjectInCloud:
             log.write(f"$ {' '.join(command)}\n{text}(exit code {process.returncode})\n")
         return process.returncode, text
 
-    def gemma(
-        self, *words: str, allowed: Sequence[int] = (0,), given: str = "", limit_s: float = _COMMAND_LIMIT_S
-    ) -> str:
+    def gemma(self, *words: str, allowed: Sequence[int] = (0,), given: str = "") -> str:
         """Run a command of the project and return its outputs. Raises AssertionError for another exit code."""
-        code, text = self.run([str(self.folder / "gemma"), *words], given=given, limit_s=limit_s)
+        code, text = self.run([str(self.folder / "gemma"), *words], given=given)
         if code not in allowed:
             last = "; ".join(line.strip() for line in text.strip().splitlines()[-4:])
             raise AssertionError(f"`gemma {' '.join(words)}` ended with {code}: {last}. Log: {self.log}")
@@ -77,10 +75,10 @@ class ProjectInCloud:
         return cast("Mapping[str, Any]", json.loads(printed))
 
     @contextmanager
-    def in_background(self, *words: str, allowed: Sequence[int] = (0,)) -> Generator["Future[str]"]:
+    def in_background(self, *words: str) -> Generator["Future[str]"]:
         """Run a command of the project beside the body, and wait for its end. The future has its outputs, or its AssertionError."""
         with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(lambda: self.gemma(*words, allowed=allowed))
+            future = pool.submit(lambda: self.gemma(*words))
             try:
                 yield future
             except BaseException:

@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from judges.real_vllm.environment import last_line_of
+
 _END_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.1
 
@@ -62,10 +64,10 @@ class Service:
         name, began_s = Path(self.command[0]).name, time.monotonic()
         while not is_ready():
             if not self.runs:
-                pytest.skip(f"{name} exited with {self._process.returncode}: {self.last_line()}")
+                pytest.skip(f"{name} exited with {self._process.returncode}: {last_line_of(self.log)}")
             if time.monotonic() - began_s > limit_s:
                 self.kill()
-                pytest.skip(f"{name} was not ready after {limit_s:.0f} s: {self.last_line()}")
+                pytest.skip(f"{name} was not ready after {limit_s:.0f} s: {last_line_of(self.log)}")
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
@@ -82,10 +84,3 @@ class Service:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-
-    def last_line(self) -> str:
-        """Return the last line of the log."""
-        lines = (
-            self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if self.log.is_file() else []
-        )
-        return lines[-1] if lines else "no output"

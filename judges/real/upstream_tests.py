@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from judges.real.home import run
+from judges.real_vllm.environment import last_line
 
 ENVIRONMENT: Final = {
     "JAX_PLATFORMS": "cpu",
@@ -46,7 +47,7 @@ class Modules:
             "import importlib, sys\nfor name in sys.argv[1:]: print('from', importlib.import_module(name).__file__)"
         )
         code, text = self.run("-c", script, *modules)
-        assert code == 0, f"{' '.join(modules)}: {_last_line(text)}"
+        assert code == 0, f"{' '.join(modules)}: {last_line(text)}"
         found = re.findall(r"^from (.+)$", text, re.MULTILINE)
         others = [path for path in found if not Path(path).is_relative_to(self.folder)]
         assert not others, f"imported from elsewhere: {' '.join(others)}"
@@ -64,7 +65,7 @@ def run_tests(modules: Modules, files: Sequence[str]) -> Counter[str]:
     settings.write_text("[pytest]\n", encoding="utf-8")
     options = ("-c", str(settings), f"--rootdir={modules.folder}", f"--junitxml={results}")
     _, text = modules.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *files, limit_s=_LIMIT_S)
-    assert results.is_file(), f"pytest wrote no results: {_last_line(text)}"
+    assert results.is_file(), f"pytest wrote no results: {last_line(text)}"
     return count_tests(results.read_text(encoding="utf-8"))
 
 
@@ -82,8 +83,3 @@ def count_tests(results: str) -> Counter[str]:
             assert lacks, f"{case.get('name')}: {' '.join(failures[0].split())[:300]}"
             counts[lacks] += 1
     return counts
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "no output"

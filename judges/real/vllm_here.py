@@ -23,8 +23,6 @@ MOST_TOKENS = 8192
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 PLANNED_MARK = "[simulated] start planned:"
 """The mark of localcloud.vllm: the local cloud waits for this line of a Cloud Run instance."""
-LISTS = ("--lora-modules", "--middleware", "--served-model-name", "--api-key", "--allowed-origins")
-"""Options that can have several words."""
 _POLL_S = 0.2
 _END_S = 10.0
 

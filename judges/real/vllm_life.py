@@ -2,11 +2,10 @@
 
 import re
 import sys
-import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -14,9 +13,9 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from judges.real.home import Need, RealHome, write_script
 from judges.real.project import ProjectInCloud
 from judges.real_vllm.environment import RealVllmError, RealVllmHome, prepare
+from judges.real_vllm.smoke import smoke_faults
 
-HERE: Final = Path(__file__).resolve().parent
-PROGRAM: Final = HERE / "vllm_here.py"
+PROGRAM: Final = Path(__file__).resolve().parent / "vllm_here.py"
 VLLM_FOLDER: Final = "REAL_ORACLE"
 """Variable of PROGRAM with the folder of judges.real_vllm."""
 CLOUD_RUN_STACK: Final = "l4-12b-qat"
@@ -29,7 +28,6 @@ _CONFIG: Final = "CompilationConfig"
 _BAD: Final = f'--compilation-config={{"{REFUSED}":1}}'
 """An argument that the plan passes, because it does not know the fields of this JSON, and that vLLM refuses."""
 _EXTRA: Final = "gemma-serving:vllm.extraArgs"
-VERDICTS: Final[Mapping[str, str]] = tomllib.loads((HERE / "server.toml").read_text(encoding="utf-8"))["smoke"]
 
 
 def installed(home: RealHome) -> RealVllmHome:
@@ -65,11 +63,10 @@ def set_aside(log: str) -> str:
     return f"set aside: {found[1] if found else ''}"
 
 
-def smoke(project: ProjectInCloud, stack: str, others: Mapping[str, str] | None = None) -> str:
+def smoke(project: ProjectInCloud, stack: str, others: Mapping[str, tuple[str, str]] | None = None) -> str:
     """Run the smoke checks, and return the number of each verdict. `others` as in `smoke_faults`."""
     found = project.gemma_json("smoke", stack, allowed=(ExitCode.DONE, ExitCode.FAILED))
-    assert found["simulated"] is None, f"the server reports that it is simulated: {found['simulated']}"
-    faults = smoke_faults(found["checks"], others)
+    faults = smoke_faults(found, "stack", others)
     assert not faults, "; ".join(faults)
     counted = Counter(check["verdict"] for check in found["checks"])
     return ", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items()))
@@ -95,20 +92,3 @@ def without_refused(project: ProjectInCloud, stack: str) -> None:
     """Deploy the stack without the argument that vLLM refuses."""
     project.pulumi("config", "rm", "--path", _EXTRA, "--stack", stack)
     project.gemma("up", stack, "--yes")
-
-
-def smoke_faults(checks: Sequence[Mapping[str, Any]], others: Mapping[str, str] | None = None) -> list[str]:
-    """Return each check whose verdict is not the one of server.toml, or of `others`.
-
-    `any` is a check of the model's skill or of this machine's speed.
-    """
-    found = {str(check["name"]): check for check in checks}
-    faults = [f"'{name}' is missing" for name in VERDICTS.keys() - found.keys()]
-    faults += [f"'{name}' has no verdict in server.toml" for name in found.keys() - VERDICTS.keys()]
-    for name, wanted in {**VERDICTS, **(others or {})}.items():
-        check = found.get(name)
-        if check is not None and wanted not in ("any", check["verdict"]):
-            faults.append(
-                f"'{name}' must be {wanted}, but is {check['verdict']}: {check['measured']} {check['detail']}"
-            )
-    return sorted(faults)

@@ -112,11 +112,16 @@ def _run(home: RealVllmHome, log: str, command: list[str]) -> None:
             raise RealVllmError(f"{Path(command[0]).name} did not finish: {error}. Output: {path}") from None
     if done.returncode != 0:
         raise RealVllmError(
-            f"{Path(command[0]).name} failed with exit code {done.returncode}: {last_line(path)}. Output: {path}"
+            f"{Path(command[0]).name} failed with exit code {done.returncode}: {last_line_of(path)}. Output: {path}"
         )
 
 
-def last_line(log: Path) -> str:
+def last_line(text: str) -> str:
+    """Return the last line of a program's output."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else "no output"
+
+
+def last_line_of(log: Path) -> str:
     """Return the start of a log's last line."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no output"
+    return last_line(log.read_text(encoding="utf-8", errors="replace"))[:300] if log.is_file() else "no output"

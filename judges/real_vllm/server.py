@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from judges.real_vllm.environment import MODEL, RealVllmError, RealVllmHome, last_line, print_progress
+from judges.real_vllm.environment import MODEL, RealVllmError, RealVllmHome, last_line_of, print_progress
 
 HOST: Final = "127.0.0.1"
 MAX_MODEL_LEN: Final = 4096
@@ -119,7 +119,9 @@ def run_tool(
         except subprocess.TimeoutExpired:
             raise RealVllmError(f"{name} did not finish within {limit_s:.0f} s. See {log}.") from None
     if code not in allowed:
-        raise RealVllmError(f"{name} failed with {code}: {last_line(log)}. See {log} and {log.with_suffix('.stdout')}.")
+        raise RealVllmError(
+            f"{name} failed with {code}: {last_line_of(log)}. See {log} and {log.with_suffix('.stdout')}."
+        )
     return log.with_suffix(".stdout").read_text(encoding="utf-8", errors="replace")
 
 
@@ -156,7 +158,7 @@ def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) ->
         if time.monotonic() - began_s > READY_LIMIT_S:
             raise RealVllmError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s. Log: {log}")
         time.sleep(_POLL_S)
-    raise RealVllmError(f"vLLM exited with {process.returncode} before it was ready: {last_line(log)}. Log: {log}")
+    raise RealVllmError(f"vLLM exited with {process.returncode} before it was ready: {last_line_of(log)}. Log: {log}")
 
 
 def read_metrics(url: str) -> dict[str, float]:

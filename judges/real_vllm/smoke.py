@@ -40,23 +40,25 @@ _OPTIONS: Final = VllmOptions(
 VERDICTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = Table(
     lambda: tomllib.loads((HERE / "verdicts.toml").read_text(encoding="utf-8"))
 )
-"""Verdict and words of the result of each check: of all checks on a server without features, and of some on one with features."""
+"""Verdict and words of the result of each check: of all checks on a server without features, of some on one with features, of all on a stack's."""
 
 
-def smoke_faults(report: Mapping[str, Any], part: str) -> list[str]:
-    """Return each check of `scripts.smoke --json` with an unexpected result."""
+def smoke_faults(
+    report: Mapping[str, Any], part: str, others: Mapping[str, tuple[str, str]] | None = None
+) -> list[str]:
+    """Return each check of `scripts.smoke --json` with an unexpected result. `others`: results that differ from those of the part."""
     found = {str(check["name"]): check for check in cast("list[dict[str, Any]]", report["checks"])}
     faults = [
         f"{part}: the check '{name}' is new. Add its verdict for a random model to judges/real_vllm/verdicts.toml."
-        for name in found.keys() - VERDICTS["smoke"].keys()
+        for name in sorted(found.keys() - VERDICTS["smoke"].keys() - VERDICTS[part].keys())
     ]
-    for name, (verdict, words) in VERDICTS[part].items():
+    for name, (verdict, words) in {**VERDICTS[part], **(others or {})}.items():
         check = found.get(name)
         if check is None:
             faults.append(f"{part}: the check '{name}' is missing")
             continue
         said = f"{check['measured']} {check['detail']}".strip()
-        if check["verdict"] != verdict or words not in said:
+        if verdict not in ("any", check["verdict"]) or words not in said:
             wanted = f"{verdict} with '{words}'" if words else verdict
             faults.append(f"{part}: '{name}' must be {wanted}, but is {check['verdict']}: {said}")
     if report["simulated"] is not None:

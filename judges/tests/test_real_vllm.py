@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from judges.real import answers, vllm_here, vllm_life
+from judges.real import answers, vllm_here
 from judges.real.agent_reading import reading_of
 from judges.real.answers import Exposition, VllmReply
+from judges.tests.processes import is_gone
 from tests.polling import until
 
 PROGRAM = Path(vllm_here.__file__)
@@ -95,14 +96,7 @@ def test_the_server_ends_with_the_local_cloud_and_leaves_no_process(tmp_path: Pa
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(60) == -signal.SIGTERM
-    until(lambda: _is_gone(int((tmp_path / "child").read_text())), "the server's own child ends")
-
-
-def _is_gone(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    until(lambda: is_gone(int((tmp_path / "child").read_text())), "the server's own child ends")
 
 
 REAL = Exposition(types={"vllm:a_total": "counter"}, labels={"vllm:a_total": frozenset({"engine"})})
@@ -161,15 +155,6 @@ def test_the_metrics_that_the_code_reads_are_found_in_its_files():
 
 def test_every_failed_start_expects_a_known_cause():
     assert {start["cause"] for start in answers.TABLE["starts"]} <= answers.known_causes().keys()
-
-
-def test_a_check_with_another_verdict_and_a_new_check_are_faults():
-    checks = [
-        {"name": name, "verdict": verdict, "measured": "", "detail": ""} for name, verdict in vllm_life.VERDICTS.items()
-    ]
-    assert not vllm_life.smoke_faults(checks)
-    checks[0] = {**checks[0], "verdict": "failed"}
-    assert len(vllm_life.smoke_faults([*checks[1:], checks[0], {**checks[0], "name": "new"}])) == 2
 
 
 def test_the_agents_phases_and_error_are_read_from_a_log():

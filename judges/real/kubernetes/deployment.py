@@ -11,15 +11,14 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Final
 
-from judges.real.home import ROOT, RealHome, run
+from judges.real.home import ROOT, RealHome
 from judges.real.kubernetes.api import Object
 from judges.real.kubernetes.cluster import Cluster
 from judges.real.kubernetes.programs import Programs
-from judges.real.local_cloud import HIDDEN
+from judges.real.local_cloud import HIDDEN, run_with_only
 
 _PROGRAM: Final = Path(__file__).with_name("program")
 _STACK: Final = "judged"
-_LIMIT_S: Final = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,7 @@ class GkeProject:
         own |= self.variables(own["PATH"], ROOT)
         own |= {"PULUMI_BACKEND_URL": f"file://{self.folder}", "PULUMI_CONFIG_PASSPHRASE": "judge"}
         pulumi = [str(Path(sys.executable).with_name("pulumi")), "--non-interactive", "--color=never", *words]
-        command = ["env", "-i", *(f"{key}={value}" for key, value in own.items()), *pulumi, f"--stack={_STACK}"]
-        return run(command, limit_s=_LIMIT_S, folder=self.folder)
+        return run_with_only(own, [*pulumi, f"--stack={_STACK}"], self.folder)
 
     def up(self, objects: Sequence[Object]) -> str:
         """Deploy objects without a preview, and return the engine's summary or the first error."""

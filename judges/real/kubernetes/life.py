@@ -16,6 +16,7 @@ from judges.real.kubernetes.kubelet import Serving, TinyKubelet
 
 _POLL_S: Final = 0.3
 _CALL_EVERY_S: Final = 0.1
+_READY_LIMIT_S: Final = 90.0
 
 
 @dataclass(kw_only=True)
@@ -76,9 +77,9 @@ class Namespace:
             time.sleep(_POLL_S)
         return time.monotonic() - began_s
 
-    def wait_ready(self, count: int, limit_s: float = 90) -> float:
+    def wait_ready(self, count: int) -> float:
         """Wait until a number of Pods is ready."""
-        return self.wait(lambda: self.ready() >= count, f"{count} ready Pods", limit_s)
+        return self.wait(lambda: self.ready() >= count, f"{count} ready Pods", _READY_LIMIT_S)
 
     @contextmanager
     def called(self) -> Generator[Traffic]:

@@ -1,6 +1,5 @@
 """The control plane and Pulumi's provider, built once from their Go modules."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -10,14 +9,13 @@ from typing import Final
 
 import pytest
 
-from judges.real.home import Need, RealHome, run
+from judges.real.home import Need, RealHome, digest_of, go_compiler, run
 from localcloud.go_build import (
     BuildFolder,
     GoBuildError,
     GoProgram,
     cache_folder,
     compile_program,
-    compiler,
     environment,
     locked,
     new_folder,
@@ -48,12 +46,10 @@ class Programs:
 
 def ensure(home: RealHome) -> Programs:
     """Return the programs, after building them if necessary. Skips the test without Go or if a build fails."""
-    go = compiler()
     root = cache_folder("kubernetes")
-    found = {name: root / name / _key(_HERE / name) for name in ("control_plane", "provider")}
+    found = {name: root / name / digest_of(_HERE / name) for name in ("control_plane", "provider")}
     if not all(folder.is_dir() for folder in found.values()):
-        if go is None:
-            pytest.skip("`go`, needed to build the control plane, is not on PATH. Install Go 1.26 or newer")
+        go = go_compiler("build the control plane")
         home.get(Need(what=f"Kubernetes {KUBERNETES} and pulumi-kubernetes", where=str(root), disk_gib=8, takes_s=1200))
         with locked(root):
             _build(go, found)
@@ -102,11 +98,3 @@ def module_version(module: str) -> str:
     text = (_HERE / "control_plane" / "go.mod").read_text(encoding="utf-8")
     found = re.search(rf"^\s*(?:require )?{re.escape(module)} v(\S+)", text, re.MULTILINE)
     return found[1] if found else ""
-
-
-def _key(sources: Path) -> str:
-    """Return a short digest of a module's files: a changed module is another program."""
-    digest = hashlib.sha256()
-    for path in sorted(sources.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]

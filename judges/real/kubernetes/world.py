@@ -9,10 +9,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from judges.real.home import run
+from judges.real.home import go_compiler, run
 from judges.real.kubernetes.api import Api, Object
 from judges.real.kubernetes.cluster import Cluster
-from localcloud.go_build import compiler
 
 BOOT_DISK_GB: Final = 200
 """Boot disk of each node, which the owner chooses. GKE's default of 100 GB leaves less than the weights of some stacks."""
@@ -86,10 +85,7 @@ def disk_left_gib(boot_disk_gb: int) -> int:
 
 def _downloaded(module: str) -> Path:
     """Return the folder of a Go module, which the Go client downloads once."""
-    go = compiler()
-    if go is None:
-        pytest.skip("`go`, needed to download published definitions, is not on PATH. Install Go 1.26 or newer")
-    done = run([go, "mod", "download", "-json", module], limit_s=300)
+    done = run([go_compiler("download published definitions"), "mod", "download", "-json", module], limit_s=300)
     if done.returncode:
         pytest.skip(f"go mod download {module}: {done.stdout.strip()[-200:]}")
     return Path(json.loads(done.stdout)["Dir"])

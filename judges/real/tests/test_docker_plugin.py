@@ -21,7 +21,6 @@ from judges.real.docker_plugin import (
     differences,
     error_of,
     get_plugin,
-    last_line,
     plain,
     plugin_project,
     push_base,
@@ -30,6 +29,7 @@ from judges.real.docker_plugin import (
 from judges.real.home import Need, debian_packages
 from judges.real.local_cloud import running_cloud
 from judges.real.registry import running_registry
+from judges.real_vllm.environment import last_line
 
 FAILING = FILES["Dockerfile"].replace("RUN ", "RUN echo the-reason >&2 && exit 7\nRUN ")
 UNCHANGED = ("preview", "--expect-no-changes")

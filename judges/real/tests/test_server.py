@@ -110,7 +110,7 @@ def test_up(life, notes):
 
 
 def test_smoke(deployed, notes):
-    """`gemma smoke`: each check that random weights can pass has the verdict of server.toml."""
+    """`gemma smoke`: each check that random weights can pass has the verdict of verdicts.toml."""
     notes.append(smoke(deployed.project, STACK))
 
 

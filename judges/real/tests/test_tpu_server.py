@@ -32,8 +32,8 @@ SPEED = 5.0
 """vLLM starts in 30 to 100 real seconds, and the agent's waits are in real time."""
 PHASES = (STARTING, PULLING_IMAGE, LOADING, COMPILING, READY)
 """Phases that the agent publishes from Docker's answers and from vLLM's log lines. The tiny model is not downloaded."""
-SMOKE = {"options in effect": "warned"}
-"""Verdicts that differ from those of server.toml: a processor takes this stack's type of KV cache, and its size is not the planned one."""
+SMOKE = {"options in effect": ("warned", "")}
+"""Verdicts that differ from those of verdicts.toml: a processor takes this stack's type of KV cache, and its size is not the planned one."""
 TINY_MODEL_LEN = 8192
 ENGINE = "VLLM::EngineCore"
 
