@@ -1,30 +1,16 @@
 """Verdicts of the comparison with a real vLLM: the same, different, inconclusive."""
 
-from dataclasses import replace
-
 import pytest
 
 from judges.real_vllm.judge import (
-    RealVllmRun,
     compare_point,
     count_faults,
     faults_of,
     ratio_interval,
 )
+from judges.tests.real_vllm_run import measured
 
 ASKED = {"requests": 32, "input_tokens": 8192, "output_tokens": 2048}
-
-
-def run(slow=1.0, tool=1.0, **changed):
-    """A run of 32 requests: the server takes 20 ms and 3 ms per token, times `slow`; the tool adds its factor to every time."""
-    ttft, tpot = 20.0 * slow, 3.0 * slow
-    e2el = ttft + 63 * tpot
-    figures = {"ttft": ttft * tool, "tpot": tpot * tool, "itl": tpot * tool, "e2el": e2el * tool}
-    server = {"ttft": 32 * ttft / 1000, "e2el": 32 * e2el / 1000, "decode": 32 * 63 * tpot / 1000}
-    counts = {"requests": 32, "input_tokens": 8192, "output_tokens": 2048}
-    throughput = 4 * 64 / (e2el * tool / 1000)
-    whole = RealVllmRun(figures={**figures, "throughput": throughput}, failed=0, server={**server, **counts}, **counts)
-    return replace(whole, **changed)
 
 
 def verdicts(rows):
@@ -46,14 +32,14 @@ def test_the_interval_holds_the_median_with_95_percent(ratios, low, high):
 
 def test_a_server_that_is_slower_in_some_rounds_is_no_difference_of_the_tools():
     speeds = [(1.0, 2.0), (1.5, 1.0), (1.0, 1.0), (3.0, 1.2), (1.0, 1.8), (2.0, 1.0)]
-    rows = compare_point("c4", [(run(ours), run(theirs)) for ours, theirs in speeds])
+    rows = compare_point("c4", [(measured(ours), measured(theirs)) for ours, theirs in speeds])
     assert set(verdicts(rows).values()) == {"agrees"}
     assert faults_of(rows) == []
 
 
 def test_a_tool_that_reads_the_server_wrongly_differs_whatever_the_noise():
     speeds = [(1.0, 2.0), (1.5, 1.0), (1.0, 1.0), (3.0, 1.2), (1.0, 1.8), (2.0, 1.0)]
-    rows = compare_point("c4", [(run(ours, tool=1.3), run(theirs)) for ours, theirs in speeds])
+    rows = compare_point("c4", [(measured(ours, tool=1.3), measured(theirs)) for ours, theirs in speeds])
     assert set(verdicts(rows).values()) == {"differs"}
     assert any(fault.startswith("c4: tpot differs by +30.0%") for fault in faults_of(rows))
 
@@ -68,16 +54,16 @@ def test_a_difference_from_the_servers_own_histogram_is_a_fault_unless_the_resul
         ("marked", 1.15, mark, {"tpot", "itl", "e2el"}),
     ):
         with subtests.test(name):
-            rows = compare_point("c4", [(run(tool=tool, marks=marks), run(tool=tool))] * 6)
+            rows = compare_point("c4", [(measured(tool=tool, marks=marks), measured(tool=tool))] * 6)
             assert set(verdicts(rows).values()) == {"agrees"}
             assert {fault.split()[1] for fault in faults_of(rows)} == said
             assert all("from the server's own histogram, more than" in fault for fault in faults_of(rows))
-    half = [(run(tool=1.15, marks=marks), run(tool=1.15)) for marks in (mark, ()) * 3]
+    half = [(measured(tool=1.15, marks=marks), measured(tool=1.15)) for marks in (mark, ()) * 3]
     assert any(fault.startswith("c4: ttft differs by +15.0%") for fault in faults_of(compare_point("c4", half)))
 
 
 def test_a_point_of_which_nothing_can_be_told_is_a_fault():
-    noisy = [(run(tool=tool), run()) for tool in (0.5, 2.0, 1.0, 1.7, 0.6, 1.1)]
+    noisy = [(measured(tool=tool), measured()) for tool in (0.5, 2.0, 1.0, 1.7, 0.6, 1.1)]
     rows = compare_point("c4", noisy)
     assert set(verdicts(rows).values()) == {"inconclusive"}
     (fault,) = faults_of(rows)
@@ -85,8 +71,8 @@ def test_a_point_of_which_nothing_can_be_told_is_a_fault():
 
 
 def test_exact_counts_pass_with_the_surplus_that_the_tool_declares():
-    theirs = run(input_tokens=8195, surplus_tokens=3, server={**run().server, "input_tokens": 8195.0})
-    assert count_faults("c4", ASKED, [(run(), theirs)] * 2) == []
+    theirs = measured(input_tokens=8195, surplus_tokens=3, server={**measured().server, "input_tokens": 8195.0})
+    assert count_faults("c4", ASKED, [(measured(), theirs)] * 2) == []
 
 
 @pytest.mark.parametrize(
@@ -95,13 +81,10 @@ def test_exact_counts_pass_with_the_surplus_that_the_tool_declares():
         ({"output_tokens": 2047}, "2047 output tokens, but 2048 were requested"),
         ({"input_tokens": 8193}, "8193 input tokens, but 8192 were requested"),
         ({"requests": 31, "failed": 1}, "1 requests failed"),
-        ({"server": {**run().server, "output_tokens": 2049.0}}, "2048 output tokens, but the server counted 2049"),
+        ({"server": {**measured().server, "output_tokens": 2049.0}}, "2048 output tokens, but the server counted 2049"),
     ],
 )
 def test_one_token_too_many_or_too_few_is_a_fault(changed, said):
-    for pair in ((run(**changed), run()), (run(), run(**changed))):
+    for pair in ((measured(**changed), measured()), (measured(), measured(**changed))):
         faults = count_faults("c4", ASKED, [pair])
         assert any(said in fault for fault in faults), faults
-
-
-# Recorded rounds of 2026-11-21, on a machine whose two cores were wanted by 16 to 20 processes

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,14 @@ from judges.real_vllm.bench import (
     their_run,
 )
 from judges.real_vllm.environment import MODEL, RealVllmError, RealVllmHome
-from judges.real_vllm.judge import RealVllmPart, RealVllmRun, compare_point, count_faults
+from judges.real_vllm.judge import RealVllmPart, compare_point, count_faults
 from judges.real_vllm.smoke import ADAPTERS, FEATURES, RANK, arguments, responses_faults, smoke_faults, write_adapter
+from judges.tests.processes import is_gone
+from judges.tests.real_vllm_run import measured
 from localcloud.vllm.adapters import load
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
+from tests.polling import until
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "fixtures" / "vllm_bench"
@@ -130,38 +133,28 @@ def test_a_run_on_the_simulated_server_has_the_servers_counts_and_marks_what_is_
     assert rows["ttft"].unmarked == 0 or mine.invalid_reasons
 
 
-POINT = POINTS[1]
-
-
 class Tools:
     """Both tools, without a server: every run is listed, and `invalid` are the numbers of our runs that say so of themselves."""
 
-    def __init__(self, invalid=(), factor=1.0):
+    def __init__(self, invalid=()):
         self.listed = []
         self.invalid = invalid
-        self.factor = factor
         self.ran = 0
 
-    def run(self, label, factor, **more):
-        self.listed.append(label)
-        times = {"ttft": 20.0 * factor, "tpot": 3.0 * factor, "itl": 3.0 * factor, "e2el": 209.0 * factor}
-        seconds = {"ttft": 16 * 0.02, "e2el": 16 * 0.209, "decode": 16 * 63 * 0.003}
-        counts = {name: POINT.asked[name] for name in ("requests", "input_tokens", "output_tokens")}
-        figures = {**times, "throughput": 4 * 64 / 0.209 / factor}
-        return RealVllmRun(failed=0, figures=figures, server={**seconds, **counts}, **counts, **more)
-
     def ours(self, point, label):
+        self.listed.append(f"ours {label}")
         number, self.ran = self.ran, self.ran + 1
         reasons = ("the client's loop was late",) if number in self.invalid else ()
-        return self.run(f"ours {label}", self.factor, command=f"command {number}", invalid_reasons=reasons)
+        return measured(requests=16, command=f"command {number}", invalid_reasons=reasons)
 
     def theirs(self, point, label, command):
-        return self.run(f"theirs {command}", 1.0)
+        self.listed.append(f"theirs {command}")
+        return measured(requests=16)
 
 
 def test_rounds_alternate_the_tools_and_run_each_printed_command_once():
     tools = Tools()
-    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
+    outcome = measure_point(POINTS[1], 6, tools.ours, tools.theirs)
     assert [each.partition(" ")[0] for each in tools.listed] == ["ours", *["ours", "theirs", "theirs", "ours"] * 3]
     assert [each for each in tools.listed if "theirs" in each] == [f"theirs command {number}" for number in range(6)]
     assert outcome.faults == ()
@@ -170,7 +163,7 @@ def test_rounds_alternate_the_tools_and_run_each_printed_command_once():
 
 def test_a_point_without_a_valid_round_is_a_fault_and_ends():
     tools = Tools(invalid=range(100))
-    outcome = measure_point(POINT, 6, tools.ours, tools.theirs)
+    outcome = measure_point(POINTS[1], 6, tools.ours, tools.theirs)
     assert tools.ran == 13
     assert "c4: our benchmark reports no valid round: round 1: the client's loop was late" in outcome.faults[0]
 
@@ -201,15 +194,6 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 """
 
 
-def is_gone(pid):
-    """A process that ended and was not yet awaited by its parent is gone too."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state in {"Z", "X"}
-
-
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, RealVllmError, None])
 def test_the_server_and_its_children_end_whatever_happens(home, ending):
     write_vllm(home, SERVER)
@@ -223,24 +207,11 @@ def test_the_server_and_its_children_end_whatever_happens(home, ending):
                 raise ending
 
     found: list[int] = []
-    if ending is None:
+    with pytest.raises(ending) if ending else nullcontext():
         serve()
-    else:
-        with pytest.raises(ending):
-            serve()
     assert len(found) == 2
-    for pid in found:
-        wait_for(lambda pid=pid: is_gone(pid))
+    until(lambda: all(map(is_gone, found)), "the server and its child end")
     assert os.sched_getaffinity(0) == CORES.server | CORES.clients
-
-
-def wait_for(condition):
-    waited = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        waited.wait(0.1)
-    raise AssertionError("it did not come about within 60 s")
 
 
 def test_one_part_runs_alone_and_its_faults_are_the_exit_code(monkeypatch, tmp_path, capsys):

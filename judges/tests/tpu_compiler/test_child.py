@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from judges.tests.processes import is_gone
 from judges.tests.tpu_compiler.judge import STAGES, answered, given, interpreter
 from judges.tests.tpu_compiler.questions import question
 from judges.tpu_compiler import confined
@@ -31,13 +32,6 @@ def run(tmp_path: Path):
         )
 
     return ran
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_each_event_is_reported_and_a_complete_answer_has_no_reason(run, tmp_path):
@@ -148,7 +142,7 @@ time.sleep(600)
     with pytest.raises(KeyboardInterrupt):
         run([STAGES[0]], grandchild, report=interrupt)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    until(lambda: not any(map(is_running, pids)), "the child and its own children end")
+    until(lambda: all(map(is_gone, pids)), "the child and its own children end")
 
 
 def test_an_interpreter_that_is_not_there_is_a_reason(tmp_path):
