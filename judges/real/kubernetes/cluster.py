@@ -1,10 +1,9 @@
 """A control plane on loopback: etcd, API server, controllers and scheduler."""
 
 import os
-import re
 import shutil
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,16 +45,6 @@ class Cluster:
     folder: Path
     """With `kubeconfig`, and `adapter.crt` and `adapter.key` for the metrics API."""
     adapter_port: int
-    services: Mapping[str, Service]
-
-    def memory(self) -> str:
-        """Return the highest resident memory of each program, in MiB."""
-        found: list[str] = []
-        for name, service in self.services.items():
-            status = Path(f"/proc/{service.process_id}/status").read_text(encoding="utf-8")
-            peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-            found.append(f"{name} {int(peak[1]) // 1024 if peak else 0} MiB")
-        return ", ".join(found)
 
 
 @contextmanager
@@ -69,14 +58,13 @@ def running_cluster(home: RealHome, programs: Programs) -> Generator[Cluster]:
     api = Api(url=url, token=os.urandom(16).hex(), certificate=str(folder / "api/apiserver.crt"))
     _write_secrets(folder, api)
     urls = {name: f"http://127.0.0.1:{ports[name]}" for name in ("etcd", "peer")}
-    services: dict[str, Service] = {}
     with ExitStack() as stack:
         for name, flags in _FLAGS.items():
             words = flags.format(**{"folder": folder, **ports, **urls}).split()
-            services[name] = Service([str(programs.control_plane / name), *words], home.results / f"{name}.log")
-            stack.callback(services[name].stop)
-            services[name].start(lambda: _is_ready(api) if name == "kube-apiserver" else True, limit_s=120)  # noqa: B023 - called at once
-        yield Cluster(api=api, folder=folder, adapter_port=ports["adapter"], services=services)
+            service = Service([str(programs.control_plane / name), *words], home.results / f"{name}.log")
+            stack.callback(service.stop)
+            service.start(lambda: _is_ready(api) if name == "kube-apiserver" else True, limit_s=120)  # noqa: B023 - called at once
+        yield Cluster(api=api, folder=folder, adapter_port=ports["adapter"])
 
 
 def _write_secrets(folder: Path, api: Api) -> None:

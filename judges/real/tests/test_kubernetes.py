@@ -215,6 +215,7 @@ def test_replicas_beside_autoscaler(namespace, notes):
     assert "conflict" in again
 
 
-def test_not_judged(cluster, notes):
-    """The parts of GKE that have no judge here are named, and the control plane's memory is measured."""
-    notes += [*NOT_JUDGED, cluster.memory()]
+@pytest.mark.skip(reason="only Google has it")
+@pytest.mark.parametrize("part", NOT_JUDGED)
+def test_google(part):
+    """Part of GKE."""

@@ -179,24 +179,26 @@ def test_an_interrupted_installation_leaves_nothing_and_ends_uv(fake, monkeypatc
     assert [path for path in environment.folder(WHEELS_HERE).parent.iterdir() if path.is_dir()] == []
 
 
-def test_without_a_network_the_sentence_has_uvs_last_line(fake, monkeypatch):
-    monkeypatch.setenv("FAKE_FAILS", "pip")
-    assert refusal() == (
-        "uv could not install the compiler's wheels: Name or service not known. Check the network, and run the command again."
-    )
-
-
-def test_without_python_3_12_the_sentence_says_what_to_install(fake, monkeypatch):
-    monkeypatch.setenv("FAKE_FAILS", "venv")
-    assert refusal() == (
-        "uv found no Python 3.12 and could not download it: Name or service not known. Install Python 3.12, so that `python3.12` is on PATH, and run "
-        "the command again."
-    )
-
-
-def test_wheels_that_do_not_load_count_as_not_installed(fake, monkeypatch):
-    monkeypatch.setenv("FAKE_PYTHON", "1")
-    assert "do not load on this machine: no output." in refusal()
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        (
+            "FAKE_FAILS",
+            "pip",
+            "could not install the compiler's wheels: Name or service not known. Check the network, and",
+        ),
+        (
+            "FAKE_FAILS",
+            "venv",
+            "Name or service not known. Install Python 3.12, so that `python3.12` is on PATH, and run",
+        ),
+        ("FAKE_PYTHON", "1", "do not load on this machine: no output."),
+    ],
+    ids=["without a network", "without Python 3.12", "wheels that do not load"],
+)
+def test_a_failed_installation_is_refused_with_uvs_last_line(fake, monkeypatch, variable, value, sentence):
+    monkeypatch.setenv(variable, value)
+    assert sentence in refusal()
 
 
 @pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64"), ("Windows", "AMD64")])
