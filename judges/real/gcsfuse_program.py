@@ -2,10 +2,7 @@
 
 import os
 import re
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from judges.real.home import Need, RealHome, digest_of, go_compiler, run
+from judges.real.home import Need, RealHome, digest_of, go_compiler, run, wait_until
+from judges.real.service import Service
 from judges.real_vllm.server import HOST
 from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, locked, new_folder
 
@@ -31,7 +29,6 @@ _PROGRAM: Final = GoProgram(
 _NAME: Final = "gcsfuse"
 _MOUNT_LIMIT_S: Final = 60.0
 _END_LIMIT_S: Final = 15.0
-_POLL_S: Final = 0.05
 _NO_LAYOUT: Final = "enable-hns=false"
 """gcsfuse asks for the bucket's layout by gRPC, which the local cloud does not have. Without this option it asks for two minutes, then fails."""
 
@@ -39,7 +36,7 @@ _NO_LAYOUT: Final = "enable-hns=false"
 class MountFailedError(Exception):
     """gcsfuse ended instead of mounting. The message is its own, after `Error: `."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int | None) -> None:
         super().__init__(message)
         self.code = code
 
@@ -105,23 +102,22 @@ class Gcsfuse:
         """
         own = [f"custom-endpoint={self.endpoint.url}", *(() if layout else (_NO_LAYOUT,)), *self.endpoint.options]
         words = [f"--{option}" for option in (*own, *options)]
-        with tempfile.TemporaryDirectory(prefix="mount-") as base, self.log.open("wb") as stream:
+        self.log.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="mount-") as base:
             folder = Path(base) / "models"
             folder.mkdir()
             Path(base).chmod(0o755)
-            process = subprocess.Popen(
-                [str(self.program), "--foreground", *words, "-o", _system_options(), bucket, str(folder)],
-                env={**os.environ, **self.endpoint.variables},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
+            command = [str(self.program), "--foreground", *words, "-o", _system_options(), bucket, str(folder)]
+            service = Service(command, self.log, self.endpoint.variables)
             try:
-                _wait(process, folder, self.log)
+                service.start(lambda: True)
+                wait_until(lambda: folder.is_mount() or not service.runs, f"a mount of {bucket}", _MOUNT_LIMIT_S)
+                if not folder.is_mount():
+                    output = self.log.read_text(encoding="utf-8", errors="replace")
+                    raise MountFailedError(message_of(output), service.exit_code)
                 yield folder
             finally:
-                _end(process, folder)
+                _unmount(folder, service)
 
     def through(self, endpoint: StoreEndpoint) -> "Gcsfuse":
         """Return the same program with another way to the cloud."""
@@ -139,26 +135,15 @@ def _system_options() -> str:
     return "ro,allow_other" if os.geteuid() == 0 else "ro"
 
 
-def _wait(process: "subprocess.Popen[bytes]", folder: Path, log: Path) -> None:
-    began_s = time.monotonic()
-    while not folder.is_mount():
-        if process.poll() is not None:
-            raise MountFailedError(message_of(log.read_text(encoding="utf-8", errors="replace")), process.returncode)
-        if time.monotonic() - began_s > _MOUNT_LIMIT_S:
-            raise MountFailedError(f"not mounted after {_MOUNT_LIMIT_S:.0f} s", 0)
-        time.sleep(_POLL_S)
-
-
-def _end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+def _unmount(folder: Path, service: Service) -> None:
+    """Unmount, which ends the program, and kill it if it does not end."""
     try:
         if folder.is_mount():
             run(["fusermount3", "-u", "-z", str(folder)])
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_END_LIMIT_S)
+        with suppress(AssertionError):
+            wait_until(lambda: not service.runs, "the end of gcsfuse", _END_LIMIT_S)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        service.kill()
 
 
 def flags_in_help(program: Path) -> frozenset[str]:
