@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
     from localcloud.running.shims.docker_run import RunError
+    from tests.clock import ThreadClock
 
 POLL_S = 0.02
 LIMIT_S = 60.0
@@ -155,15 +156,6 @@ class Server:
         return "\n".join([*lines, ""]).encode()
 
 
-class Containers(Protocol):
-    """Where servers run: in processes, or in threads."""
-
-    def start(self, root: Path, name: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, int]: ...
-    def is_alive(self, box: Mapping[str, Any]) -> bool: ...
-    def stop(self, box: Mapping[str, Any]) -> None: ...
-    def kill(self, box: Mapping[str, Any]) -> None: ...
-
-
 class Processes:
     """Each server is a process of its own, as a container is."""
 
@@ -235,7 +227,7 @@ class Docker:
     def __init__(
         self,
         root: Path,
-        containers: Containers,
+        containers: Processes | Threads,
         say: Callable[[str], object],
         complain: Callable[[str], object],
         gone: Callable[[], bool] = lambda: False,
@@ -387,20 +379,11 @@ class Docker:
             (self.root / f"{name}.json").unlink(missing_ok=True)
 
 
-class Clock(Protocol):
-    """The clock of `vm_agent.clock`, which a docker in a process of its own cannot import."""
-
-    def sleep(self, seconds: float) -> None: ...
-    def wait(self, condition: threading.Condition, timeout_s: float | None = None) -> bool: ...
-    def start(self, target: Callable[..., object], *arguments: object, name: str | None = None) -> threading.Thread: ...
-    def now(self) -> float: ...
-
-
 class ThreadedCommand:
     """What the agent's modules use of `subprocess.Popen`, for a docker that runs in a thread."""
 
     def __init__(
-        self, root: Path, containers: Containers, clock: Clock, argv: Sequence[str], env: Mapping[str, str]
+        self, root: Path, containers: Threads, clock: "ThreadClock", argv: Sequence[str], env: Mapping[str, str]
     ) -> None:
         self._clock, self._changed, self._lines = clock, threading.Condition(), deque[str]()
         self._killed, self._is_over, self.returncode = threading.Event(), False, -signal.SIGKILL
@@ -451,7 +434,7 @@ class ThreadedCommand:
         self._killed.set()
 
 
-def in_threads(root: Path, containers: Containers, clock: Clock) -> SimpleNamespace:
+def in_threads(root: Path, containers: Threads, clock: "ThreadClock") -> SimpleNamespace:
     """Return a `subprocess` for the agent's modules whose docker, and the servers in its containers, run in this process."""
 
     def run(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:

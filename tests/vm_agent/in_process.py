@@ -1,6 +1,10 @@
 """An agent in a thread of a test, asked as a change of the metadata asks it."""
 
+import json
 import threading
+import urllib.request
+from contextlib import suppress
+from typing import Any
 
 from gemma_serving.contracts.rollout import RolloutLimits
 from gemma_serving.vm_agent import stored_state
@@ -49,11 +53,20 @@ class Serving:
         wanted = {"phase": phase, "document-hash": asked, "serving-hash": serving}
         self.machine.until(lambda: wanted.items() <= self.machine.guest().items(), f"{wanted} is published")
 
-    def good(self) -> str:
-        """Serve a document until it is ready; return its hash."""
-        asked = self.ask()
+    def serves(self, *arguments: str, limits: RolloutLimits | None = None, **changes: object) -> str:
+        """Ask for a server with these arguments, and wait until it is ready; return the hash of its document."""
+        asked = self.ask(*arguments, limits=limits, **changes)
         self.sees("ready", asked, asked)
         return asked
+
+    def good(self) -> str:
+        """Serve a document until it is ready; return its hash."""
+        return self.serves()
+
+    def server_ends(self, exit_code: int = 137) -> None:
+        """End the server, without another code as the kernel ends one that needs too much memory."""
+        with suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/die/{exit_code}", timeout=10).close()
 
     def let_go(self) -> None:
         self.latest.set(None)
@@ -64,6 +77,11 @@ class Serving:
 
 def calls(machine: Machine, verb: str) -> list[list[str]]:
     return [call for call in machine.docker_calls() if call[0] == verb]
+
+
+def seen(machine: Machine) -> list[dict[str, Any]]:
+    """The arguments and the environment of each container that was started, in order."""
+    return [json.loads(path.read_text()) for path in sorted(machine.root.glob("seen-*.json"))]
 
 
 def written(machine: Machine, key: str) -> list[str]:

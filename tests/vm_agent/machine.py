@@ -206,18 +206,16 @@ class Machine:
         """End the agent as `kill -9` does, and wait for it."""
         self._end_agent(signal.SIGKILL)
 
+    def has_agent_ended(self) -> bool:
+        with suppress(OSError):
+            stat = Path(f"/proc/{(self.root / 'agent.pid').read_text()}/stat")
+            return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+        return True
+
     def _end_agent(self, number: signal.Signals) -> None:
-        pid = int((self.root / "agent.pid").read_text())
-        stat = Path(f"/proc/{pid}/stat")
-
-        def ended() -> bool:
-            with suppress(OSError):
-                return stat.read_text().rpartition(")")[2].split()[0] == "Z"
-            return True
-
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
-        until(ended, "the agent ends")
+            os.kill(int((self.root / "agent.pid").read_text()), number)
+        until(self.has_agent_ended, "the agent ends")
 
     def cut_power(self) -> None:
         """End the agent and the server as a reset of the machine does. The disk stays."""

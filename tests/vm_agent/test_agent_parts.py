@@ -13,7 +13,6 @@ from gemma_serving.contracts.serving_document import BucketWeights, parse_docume
 from gemma_serving.vm_agent import containers
 from gemma_serving.vm_agent import weights as weights_module
 from gemma_serving.vm_agent.base import ServingError, SupersededError
-from gemma_serving.vm_agent.clock import CLOCK, AgentClock
 from gemma_serving.vm_agent.cloud import MetadataClient, read_secret
 from gemma_serving.vm_agent.containers import pull_problem, remove_other_models
 from gemma_serving.vm_agent.guard_file import write_guard
@@ -25,27 +24,19 @@ from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import CANARY, Machine, document, free_port
 
 
-def copier(
-    target: Path,
-    cancelled: Callable[[], bool] = lambda: False,
-    told: list[str] | None = None,
-    clock: AgentClock = CLOCK,
-) -> WeightsCopy:
-    heard: list[str] = [] if told is None else told
-    return WeightsCopy(
-        MetadataClient(clock=clock),
-        BucketWeights("gs://models/e2b", str(target)),
-        heard.append,
-        cancelled,
-        chunk_bytes=1000,
-    )
+def copier(target: Path, cancelled: Callable[[], bool] = lambda: False) -> WeightsCopy:
+    weights = BucketWeights("gs://models/e2b", str(target))
+    return WeightsCopy(MetadataClient(), weights, lambda _: None, cancelled, chunk_bytes=1000)
 
 
-def stage(machine: Machine) -> None:
+@pytest.fixture
+def staged(machine: Machine) -> Machine:
+    """A machine whose bucket has a model."""
     machine.objects["e2b/config.json"] = b"{}"
     machine.objects["e2b/shards/one.safetensors"] = bytes(range(256)) * 20
     machine.objects["e2b/empty"] = b""
     machine.objects["e2bother/not-ours"] = b"x"
+    return machine
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
@@ -68,24 +59,15 @@ class TestWeightsFromABucket:
         WeightsCopy(MetadataClient(), weights, lambda _: None, lambda: False).run()
         assert [path.name for path in (tmp_path / "m").rglob("*") if not path.name.startswith(".")] == ["config.json"]
 
-    def test_what_is_there_and_complete_is_not_fetched_again(self, machine: Machine, tmp_path: Path):
-        stage(machine)
-        copier(tmp_path / "m").run()
-        fetched = len(machine.ranges)
-        copier(tmp_path / "m").run()
-        assert len(machine.ranges) == fetched
-
-    def test_files_that_left_the_bucket_leave_the_folder_and_strangers_stay(self, machine: Machine, tmp_path: Path):
-        stage(machine)
+    def test_files_that_left_the_bucket_leave_the_folder_and_strangers_stay(self, staged: Machine, tmp_path: Path):
         copier(tmp_path / "m").run()
         (tmp_path / "m/mine.txt").write_text("kept")
-        del machine.objects["e2b/shards/one.safetensors"]
+        del staged.objects["e2b/shards/one.safetensors"]
         copier(tmp_path / "m").run()
         assert not (tmp_path / "m/shards/one.safetensors").exists()
         assert (tmp_path / "m/mine.txt").read_text() == "kept"
 
-    def test_a_link_in_the_place_of_a_file_is_not_followed(self, machine: Machine, tmp_path: Path):
-        stage(machine)
+    def test_a_link_in_the_place_of_a_file_is_not_followed(self, staged: Machine, tmp_path: Path):
         host = tmp_path / "host"
         host.write_text("kept")
         for name in (".config.json.generation", ".config.json.part", "config.json"):
@@ -126,16 +108,15 @@ class TestWeightsFromABucket:
         ],
     )
     def test_an_object_is_checked_by_its_md5_or_by_the_sha256_of_its_metadata(  # noqa: PLR0917 - a table
-        self, machine: Machine, tmp_path: Path, capsys, has_md5: bool, sha256: str | None, said: str
+        self, staged: Machine, tmp_path: Path, capsys, has_md5: bool, sha256: str | None, said: str
     ):
         """An object that was joined of parts has no MD5."""
-        stage(machine)
         name = "e2b/shards/one.safetensors"
         if not has_md5:
-            machine.wrong_md5.add(name)
+            staged.wrong_md5.add(name)
         if sha256 is not None:
-            machine.composite[name] = (
-                sha256 and hashlib.sha256(machine.objects[name] if sha256 == "right" else b"other").hexdigest()
+            staged.composite[name] = (
+                sha256 and hashlib.sha256(staged.objects[name] if sha256 == "right" else b"other").hexdigest()
             )
         is_refused = said.startswith("does not")
         if is_refused:
@@ -147,9 +128,8 @@ class TestWeightsFromABucket:
         assert (tmp_path / "m/shards/one.safetensors").exists() is not is_refused
 
     def test_parts_of_a_copy_that_broke_off_leave_before_the_room_is_counted(
-        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, staged: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        stage(machine)
         part = tmp_path / "m/shards/.of-an-older-model.safetensors.part"
         part.parent.mkdir(parents=True)
         part.touch()
@@ -160,32 +140,18 @@ class TestWeightsFromABucket:
         copier(tmp_path / "m").run()
         assert (tmp_path / "m/config.json").exists()
 
-    def test_an_unavailable_bucket_is_asked_again(self, machine: Machine, tmp_path: Path, waits: list[float]):
-        stage(machine)
-        machine.fail_next["/storage/"] = 2
-        copier(tmp_path / "m", clock=machine.requests).run()
-        assert (tmp_path / "m/config.json").exists()
-        assert waits == [0.5, 1.0]
-
-    def test_a_newer_document_stops_the_copy(self, machine: Machine, tmp_path: Path):
-        stage(machine)
+    def test_a_newer_document_stops_the_copy(self, staged: Machine, tmp_path: Path):
         with pytest.raises(SupersededError):
             copier(tmp_path / "m", cancelled=lambda: True).run()
 
-    def test_an_empty_prefix_says_what_to_do(self, machine: Machine, tmp_path: Path):
-        assert machine.objects == {}
-        with pytest.raises(ServingError, match="Stage the model first"):
-            copier(tmp_path / "m").run()
-
     def test_a_disk_that_is_too_small_is_said_before_the_first_byte(
-        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, staged: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        stage(machine)
         usage = weights_module.shutil.disk_usage(tmp_path)._replace(free=10)
         monkeypatch.setattr(weights_module.shutil, "disk_usage", lambda _: usage)
         with pytest.raises(ServingError, match=r"set tpu\.bootDiskSizeGb"):
             copier(tmp_path / "m").run()
-        assert machine.ranges == []
+        assert staged.ranges == []
 
 
 class TestPhasesFromTheLog:

@@ -43,8 +43,7 @@ class TestModels:
     def test_that_the_old_document_has_are_not_fetched(self, serving: Serving, machine: Machine):
         serving.good()
         machine.hub.asked.clear()
-        second = serving.ask("--max-num-seqs=4")
-        serving.sees("ready", second, second)
+        serving.serves("--max-num-seqs=4")
         assert machine.hub.asked == []
 
     @pytest.mark.parametrize("answers", [True, False])
@@ -58,8 +57,7 @@ class TestModels:
         blob.write_text('{"evil":1}')
         if not answers:
             machine.hub.meets = lambda _: (503, b"", {})
-        other = serving.ask(image=IMAGE.replace("a" * 64, "b" * 64))
-        serving.sees("ready", other, other)
+        other = serving.serves(image=IMAGE.replace("a" * 64, "b" * 64))
         assert good != other
         assert blob.read_text() == ('{"good":1}' if answers else '{"evil":1}')
 
@@ -98,7 +96,6 @@ class TestModels:
         serving.sees("waiting for the hub", other, good)
         machine.hub.meets = lambda path: None
         serving.sees("ready", other, other)
-        serving.let_go()
 
     def test_that_never_fit_never_stop_the_old_server(
         self, serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
@@ -143,13 +140,11 @@ class TestDrain:
         assert [call[1:3] for call in calls(machine, "stop")] == [["-t", "30"]]
 
     def test_a_flag_of_the_document_is_kept(self, serving: Serving, machine: Machine):
-        asked = serving.ask("--shutdown-timeout=5", limits=RolloutLimits(drain_s=40, shutdown_flag=True))
-        serving.sees("ready", asked, asked)
+        serving.serves("--shutdown-timeout=5", limits=RolloutLimits(drain_s=40, shutdown_flag=True))
         assert [word for word in calls(machine, "run")[0] if "shutdown" in word] == ["--shutdown-timeout=5"]
 
     def test_the_way_back_gives_the_good_server_its_own_drain(self, serving: Serving, machine: Machine):
-        good = serving.ask(limits=RolloutLimits(drain_s=40, shutdown_flag=True))
-        serving.sees("ready", good, good)
+        good = serving.serves(limits=RolloutLimits(drain_s=40, shutdown_flag=True))
         serving.sees("failed", serving.ask("--no-such-flag", limits=RolloutLimits(drain_s=40)), good)
         assert [call[-1] for call in calls(machine, "run")][1:] == ["--no-such-flag", "--shutdown-timeout=40"]
 

@@ -91,13 +91,12 @@ def put(
     data: bytes,
     *,
     prefix: str = PREFIX,
-    signed_prefix: str | None = None,
     signed: bytes | None = None,
     key: str = SECRET_KEY,
 ) -> str:
-    """Store an archive that is signed with `key`, as the content `signed` of the folder `signed_prefix`."""
+    """Store an archive that is signed with `key`, as the content `signed`."""
     content = data if signed is None else signed
-    signer = Archive(MetadataClient(), f"gs://models/{signed_prefix or prefix}".rstrip("/"), Path(), key)
+    signer = Archive(MetadataClient(), f"gs://models/{prefix}".rstrip("/"), Path(), key)
     name = prefix + signer.name(hashlib.sha256(content).hexdigest(), len(content))
     machine.objects[name] = data
     return name
@@ -277,16 +276,6 @@ class TestBesideTheServer:
         thread = programs(root, said, requests).restore_beside(SERVED)
         thread.join(60)
         assert not thread.is_alive()
-
-    def test_programs_are_restored_beside_the_pull_and_saved_when_ready(
-        self, machine: Machine, tmp_path: Path, said: list[str]
-    ):
-        folder_with(tmp_path / "a")
-        first = programs(tmp_path / "a", said)
-        first.server_is_ready(SERVED)
-        machine.until(lambda: archived(machine), "the programs are archived")
-        self.restored(tmp_path / "b", said)
-        assert held(tmp_path / "b") == PROGRAMS
 
     def test_programs_that_the_server_compiles_later_are_saved_too(
         self, machine: Machine, tmp_path: Path, said: list[str]

@@ -65,8 +65,7 @@ def test_a_device_error_stops_with_the_setting_to_change(serving: Serving, machi
     assert runs(machine) == [False], "one start"
     assert machine.guest()["container"].startswith("confined")
     assert machine.guest()["detail"].endswith(f"The confined server could not use the accelerator: {SET_PRIVILEGED}.")
-    again = serving.ask(limits=RolloutLimits(is_privileged=True))
-    serving.sees("ready", again, again)
+    again = serving.serves(limits=RolloutLimits(is_privileged=True))
     assert (again, runs(machine)) == (asked, [False, True]), "the setting starts the document that failed"
 
 
@@ -108,11 +107,9 @@ def test_the_setting_starts_privileged_at_once_and_back_again(serving: Serving, 
     limits = RolloutLimits(is_privileged=True)
     assert parse_rollout(limits.text()) == limits
     assert "container" not in json.loads(RolloutLimits().text()), "the metadata of earlier machines stays the same"
-    first = serving.ask(limits=limits)
-    serving.sees("ready", first, first)
+    serving.serves(limits=limits)
     assert machine.guest()["container"] == "privileged: set by tpu.container"
-    second = serving.ask("--max-num-seqs=4", limits=RolloutLimits())
-    serving.sees("ready", second, second)
+    serving.serves("--max-num-seqs=4", limits=RolloutLimits())
     assert runs(machine) == [True, False]
     open_run, confined_run = calls(machine, "run")
     assert {"--volume=/dev/shm:/dev/shm", "--shm-size=10240m"} <= set(open_run)
@@ -131,4 +128,3 @@ def test_a_server_of_an_earlier_agent_keeps_running_and_is_named(serving: Servin
     assert again.ask() == good
     machine.until(lambda: machine.guest()["container"] == "privileged: started before this agent", "it is named")
     assert len(runs(machine)) == 1
-    again.let_go()

@@ -1,8 +1,6 @@
 """A docker that does not respond is no fault of the document: the agent waits in virtual time, and uses up nothing."""
 
-import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
@@ -31,11 +29,6 @@ def serving(machine: Machine, clock: VirtualClock):
     return serving
 
 
-def server_ends(serving: Serving, exit_code: int) -> None:
-    with suppress(OSError):
-        urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/die/{exit_code}", timeout=10).close()
-
-
 class Outage:
     """A daemon that is gone, for some virtual time. One that was stopped has stopped the server too."""
 
@@ -52,27 +45,22 @@ def first_start(_serving: Serving) -> None:
     """Nothing has served yet."""
 
 
-def serves(serving: Serving) -> None:
-    serving.good()
-
-
 def is_on_probation(serving: Serving) -> None:
     serving.good()
-    second = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", second, second)
+    serving.serves("--max-num-seqs=4")
 
 
 @pytest.mark.parametrize("away_s", [10.0, 180.0, 1800.0])
-@pytest.mark.parametrize("before", [first_start, serves, is_on_probation])
+@pytest.mark.parametrize("before", [first_start, Serving.good, is_on_probation])
 def test_an_outage_is_waited_for_and_uses_up_nothing(
-    serving: Serving, machine: Machine, clock: VirtualClock, before: Callable[[Serving], None], away_s: float
+    serving: Serving, machine: Machine, clock: VirtualClock, before: Callable[[Serving], object], away_s: float
 ):
     before(serving)
     asked, former, starts = machine.guest().get("document-hash", ""), StoredState().back, StoredState().probation
     ran = len(calls(machine, "run")) if former else 0
     outage = Outage(serving, machine, clock)
     if former:
-        server_ends(serving, 0)
+        serving.server_ends(0)
     else:
         asked = serving.ask()
     serving.sees(WAITING_FOR_DOCKER, asked, "")
@@ -96,7 +84,7 @@ def test_every_outage_is_waited_for_however_many_there_are(serving: Serving, mac
     asked = machine.guest()["document-hash"]
     for number in range(2 * len(REAL.probation_delays_s)):
         outage = Outage(serving, machine, clock)
-        server_ends(serving, 0)
+        serving.server_ends(0)
         serving.sees(WAITING_FOR_DOCKER, asked, "")
         outage.lasts(180.0)
         serving.sees("ready", asked, asked)
@@ -110,19 +98,19 @@ def test_a_server_that_ends_by_itself_after_an_outage_uses_up_its_starts(
     is_on_probation(serving)
     asked, good = machine.guest()["document-hash"], serving.agent.stored.documents()[1].text_hash
     outage = Outage(serving, machine, clock)
-    server_ends(serving, 0)
+    serving.server_ends(0)
     serving.sees(WAITING_FOR_DOCKER, asked, "")
     outage.lasts(10.0)
     for number in range(2, 6):
         machine.until(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
-        server_ends(serving, 137)
+        serving.server_ends()
     serving.sees("failed", asked, good)
 
 
 def test_the_time_of_a_change_does_not_pass_during_an_outage(serving: Serving, machine: Machine, clock: VirtualClock):
     serving.good()
     outage = Outage(serving, machine, clock)
-    server_ends(serving, 0)
+    serving.server_ends(0)
     newer = serving.ask("--max-num-seqs=4", limits=RolloutLimits(ready_timeout_s=60.0))
     serving.sees(WAITING_FOR_DOCKER, newer, "")
     outage.lasts(1800.0)
@@ -140,7 +128,7 @@ def test_a_server_that_outlives_its_daemon_serves_until_the_next_one_ends_it(
     assert machine.guest()["phase"] == "ready"
 
     def come_back() -> None:
-        server_ends(serving, 137)
+        serving.server_ends()
         until((machine.root / "gemma-serving.exit").exists, "the server has ended")
         outage.file.unlink()
 
@@ -157,7 +145,7 @@ def test_a_daemon_that_starts_after_the_agent_excuses_no_document_that_took_the_
     is_on_probation(serving)
     bad, good = machine.guest()["document-hash"], serving.agent.stored.documents()[1].text_hash
     serving.let_go()
-    server_ends(serving, 137)
+    serving.server_ends()
     state = StoredState()
     assert state.probation is not None
     state.probation = Probation(state.probation.ready, starts=1 + len(REAL.probation_delays_s))
@@ -168,4 +156,3 @@ def test_a_daemon_that_starts_after_the_agent_excuses_no_document_that_took_the_
     rebooted.sees(WAITING_FOR_DOCKER, bad, "")
     outage.lasts(10.0)
     rebooted.sees("failed", bad, good)
-    rebooted.let_go()

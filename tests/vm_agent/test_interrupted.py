@@ -72,19 +72,11 @@ def stop_before_second(machine: Machine, source: str) -> None:
     machine.on_download = lambda name: machine.kill_agent() if name.endswith(SECOND) else None
     (machine.root / "hang-pull").touch()
     machine.boot()
-    until(lambda: read(machine, source)[SECOND] and is_killed(machine), "the agent is killed at the second file")
+    until(lambda: read(machine, source)[SECOND] and machine.has_agent_ended(), "the agent is killed at the second file")
     machine.hub.meets, machine.on_download = lambda path: None, lambda name: None
     machine.hub.asked.clear()
     machine.ranges.clear()
     (machine.root / "hang-pull").unlink()
-
-
-def is_killed(machine: Machine) -> bool:
-    pid = (machine.root / "agent.pid").read_text()
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 @pytest.mark.parametrize("source", ["bucket", "hub"])
@@ -160,7 +152,6 @@ class TestAnImage:
         (machine.root / REGISTRY_FAULT).unlink()
         serving.sees("ready", asked, asked)
         assert read(machine, "bucket") == {FIRST: 1, SECOND: 1}
-        serving.let_go()
 
     def test_is_pulled_before_the_weights_if_the_disk_does_not_hold_both_at_once(
         self, serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch

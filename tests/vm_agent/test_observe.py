@@ -3,7 +3,6 @@
 import json
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ from gemma_serving.vm_agent.publishing import PhasePublisher
 from gemma_serving.vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
 from gemma_serving.vm_agent.stored_state import StoredState
 from tests.vm_agent.docker import AWAY, NO_DAEMON
-from tests.vm_agent.in_process import Serving
+from tests.vm_agent.in_process import Serving, calls, seen
 from tests.vm_agent.machine import Machine, free_port
 
 KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
@@ -57,15 +56,6 @@ def applied(observer: Observer, text: str | None) -> bool:
     return observer.apply(*observer.value.get())
 
 
-def runs(machine: Machine) -> list[list[str]]:
-    return [call for call in machine.docker_calls() if call[0] == "run"]
-
-
-def seen(machine: Machine) -> dict:
-    newest = max(Path(machine.root).glob("seen-*.json"))
-    return json.loads(newest.read_text())
-
-
 def scraped(observer: Observer, path: str = "/metrics") -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{observer.port}{path}", timeout=30) as answer:
         return answer.read().decode()
@@ -75,24 +65,24 @@ def test_the_key_starts_one_collector_with_its_configuration_and_a_limit_of_memo
     observer: Observer, machine: Machine
 ):
     assert applied(observer, settings())
-    (call,) = runs(machine)
+    (call,) = calls(machine, "run")
     assert {"--net=host", "--memory=512m", "--restart=unless-stopped", "--name=gemma-serving-collector"} <= set(call)
     assert {"--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--user=10001"} <= set(call)
     assert not [word for word in call if word.startswith(("--volume", "--cgroup-parent", "--cap-add", "--privileged"))]
     assert call[-2:] == [COLLECTOR_IMAGE, f"--config=env:{CONFIG_VARIABLE}"]
-    config = json.loads(seen(machine)["env"][CONFIG_VARIABLE])
+    config = json.loads(seen(machine)[-1]["env"][CONFIG_VARIABLE])
     jobs = config["receivers"]["prometheus"]["config"]["scrape_configs"]
     assert [job["job_name"] for job in jobs] == ["vllm", "agent"]
     assert applied(observer, settings()), "an agent that starts again finds it"
     assert observer.apply(2, settings())
-    assert len(runs(machine)) == 1
+    assert len(calls(machine, "run")) == 1
 
 
 def test_a_changed_key_replaces_the_collector_and_no_key_removes_it(observer: Observer, machine: Machine):
     applied(observer, settings())
     applied(observer, settings(interval_s=60))
-    assert len(runs(machine)) == 2
-    assert "60s" in seen(machine)["env"][CONFIG_VARIABLE]
+    assert len(calls(machine, "run")) == 2
+    assert "60s" in seen(machine)[-1]["env"][CONFIG_VARIABLE]
     applied(observer, None)
     assert not (machine.root / "gemma-serving-collector.json").exists()
     with pytest.raises(urllib.error.URLError):
@@ -108,7 +98,7 @@ def test_a_collector_that_stops_after_each_start_is_reported_and_replaced(
     assert observer._has_stopped()
     assert "The collector stops after each start, with exit code 0." in capsys.readouterr().err
     assert observer.apply(1, settings())
-    assert len(runs(machine)) == 2
+    assert len(calls(machine, "run")) == 2
 
 
 def test_a_collector_that_a_killed_daemon_left_exited_starts_again(observer: Observer, machine: Machine, capsys):
@@ -117,7 +107,7 @@ def test_a_collector_that_a_killed_daemon_left_exited_starts_again(observer: Obs
     assert observer._has_stopped()
     assert "stops after each start" not in capsys.readouterr().err
     assert observer.apply(1, settings())
-    assert len(runs(machine)) == 2
+    assert len(calls(machine, "run")) == 2
     assert not observer._has_stopped()
 
 
@@ -131,13 +121,13 @@ def test_without_docker_a_collector_is_neither_started_nor_reported_as_gone(
     assert f"No metrics are collected: docker does not respond: {NO_DAEMON}" in capsys.readouterr().err
     (machine.root / AWAY).unlink()
     assert observer.apply(1, settings())
-    assert len(runs(machine)) == 1
+    assert len(calls(machine, "run")) == 1
 
 
 def test_the_api_key_reaches_the_collector_in_memory_and_no_log(observer: Observer, machine: Machine):
     machine.secrets[KEY] = VALUE.encode()
     assert applied(observer, settings(key=KEY))
-    assert seen(machine)["env"]["VLLM_API_KEY"] == VALUE
+    assert seen(machine)[-1]["env"]["VLLM_API_KEY"] == VALUE
     assert VALUE not in json.dumps(machine.docker_calls())
     assert observer.publisher.mask(f"key {VALUE}") != f"key {VALUE}"
 
@@ -148,7 +138,7 @@ def test_what_cannot_start_is_tried_again_and_what_cannot_be_read_is_not(observe
     assert not applied(observer, settings(key=KEY)), "the grant may still come"
     assert applied(observer, "no json")
     assert "No metrics are collected: Expecting" in capsys.readouterr().err
-    assert runs(machine) == []
+    assert calls(machine, "run") == []
 
 
 def test_the_agents_metrics_are_those_that_alerts_name(observer: Observer):
@@ -182,7 +172,7 @@ def test_a_collector_whose_image_does_not_come_leaves_the_server_alone(
     machine.clock.start(observer.run)
     serving.good()
     machine.until(lambda: len(reports) >= 3, "the pull is tried again")
-    started = [call for call in runs(machine) if "--name=gemma-serving-collector" in call]
+    started = [call for call in calls(machine, "run") if "--name=gemma-serving-collector" in call]
     assert (said in reports[0], started) == (True, [])
     assert reports[0].endswith("Trying again in 0.01 s.")
     assert machine.guest()["phase"] == "ready"

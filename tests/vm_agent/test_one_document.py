@@ -14,8 +14,7 @@ from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
 
 
 def test_a_document_that_names_a_hub_cache_keeps_it(serving: Serving, machine: Machine):
-    asked = serving.ask(env={"HF_HOME": "/dev/shm/hf"})
-    serving.sees("ready", asked, asked)
+    serving.serves(env={"HF_HOME": "/dev/shm/hf"})
     (run,) = calls(machine, "run")
     assert [word for word in run if "HF_HOME" in word] == ["--env=HF_HOME=/dev/shm/hf"]
 
@@ -26,8 +25,7 @@ def test_a_machine_far_from_the_first_region_pulls_from_its_own(serving: Serving
     machine.attributes["zone"] = "projects/123/zones/europe-west4-a"
     repositories = json.dumps({"us-east5": far, "europe-west4": near})
     machine.attributes["gemma-serving-image-repositories"] = repositories
-    asked = serving.ask(image=f"{far}/{image}")
-    serving.sees("ready", asked, asked)
+    serving.serves(image=f"{far}/{image}")
     assert [call[-1] for call in calls(machine, "login")] == ["https://europe-west4-docker.pkg.dev"]
     assert [call[-1] for call in calls(machine, "pull")] == [f"{near}/{image}"]
     assert [f"{near}/{image}" in call for call in calls(machine, "run")] == [True]

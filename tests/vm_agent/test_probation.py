@@ -1,14 +1,10 @@
 """A document whose server becomes ready and then ends: until it has earned to be good, the one before it stays and serves again."""
 
-import json
-import urllib.request
-from contextlib import suppress
-
 import pytest
 
 from gemma_serving.vm_agent import containers
 from gemma_serving.vm_agent.stored_state import Probation, StoredState
-from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
+from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, seen, written
 from tests.vm_agent.machine import Machine
 
 NO_DELAYS = (0.02, 0.02, 0.02)
@@ -17,9 +13,7 @@ VERSION = "projects/p/secrets/s/versions/{}"
 
 @pytest.fixture
 def serving(machine: Machine):
-    serving = Serving(machine, probation_delays_s=NO_DELAYS, probation_s=3600.0)
-    yield serving
-    serving.let_go()
+    return Serving(machine, probation_delays_s=NO_DELAYS, probation_s=3600.0)
 
 
 def answered(machine: Machine, *counts: str) -> None:
@@ -29,23 +23,16 @@ def answered(machine: Machine, *counts: str) -> None:
     part.replace(machine.root / "gemma-serving.exit.answered")
 
 
-def server_ends(serving: Serving) -> None:
-    """End the server as the kernel ends one that needs too much memory."""
-    with suppress(OSError):
-        urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/die", timeout=5).close()
-
-
 def ends_after_each_start(serving: Serving, machine: Machine, asked: str, times: int) -> None:
     """End the document's server each time that it is ready."""
     for number in range(1, times + 1):
         machine.until(lambda: written(machine, "serving-hash").count(asked) == number, f"start {number} is ready")  # noqa: B023 - it is called here
-        server_ends(serving)
+        serving.server_ends()
 
 
 def test_a_server_that_ends_four_times_after_it_was_ready_is_rolled_back(serving: Serving, machine: Machine):
     good = serving.good()
-    bad = serving.ask("--max-num-seqs=4", image=OTHER_IMAGE)
-    serving.sees("ready", bad, bad)
+    bad = serving.serves("--max-num-seqs=4", image=OTHER_IMAGE)
     assert machine.guest()["former-hash"] == good
     ends_after_each_start(serving, machine, bad, 4)
     serving.sees("failed", bad, good)
@@ -60,8 +47,7 @@ def test_a_server_that_ends_four_times_after_it_was_ready_is_rolled_back(serving
 def test_answers_end_the_probation_and_those_that_failed_do_not_count(serving: Serving, machine: Machine):
     good = serving.good()
     answered(machine, "stop=60", "length=39", "abort=500", "error=500")
-    second = serving.ask("--max-num-seqs=4", image=OTHER_IMAGE)
-    serving.sees("ready", second, second)
+    serving.serves("--max-num-seqs=4", image=OTHER_IMAGE)
     seen = len(written(machine, "updated-at"))
     serving.agent.publisher.heartbeat_s = 0.0
     machine.until(lambda: len(written(machine, "updated-at")) > seen + 3, "the agent has read the metrics")
@@ -81,26 +67,22 @@ def test_time_ends_the_probation_of_a_server_that_has_answered_or_does_not_say(
     serving.good()
     if counts:
         answered(machine, *counts)
-    second = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", second, second)
+    serving.serves("--max-num-seqs=4")
     assert (machine.guest()["former-hash"] == "") is is_over
-    serving.let_go()
 
 
 def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_it_down_is_taken_back(
     serving: Serving, machine: Machine
 ):
     good = serving.good()
-    bad = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", bad, bad)
-    serving.latest.set(None)
-    machine.until(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent lets go")
+    bad = serving.serves("--max-num-seqs=4")
+    serving.let_go()
     state = StoredState()
     assert state.probation is not None
     state.probation = Probation(state.probation.ready, starts=4)
     state.write()
     serving.agent.stored.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
-    server_ends(serving)
+    serving.server_ends()
     machine.until(lambda: not (found := containers.container_state()) or not found.running, "the server has ended")
     machine.published.clear()
     assert serving.ask("--max-num-seqs=4") == bad
@@ -110,8 +92,7 @@ def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_i
 
 def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(serving: Serving, machine: Machine):
     good = serving.good()
-    second = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", second, second)
+    second = serving.serves("--max-num-seqs=4")
     bad = serving.ask("--max-num-seqs=8", image="us-docker.pkg.dev/p/repo/vllm/missing:1")
     serving.sees("failed", bad, second)
     assert len(calls(machine, "run")) == 2, "the server on probation never stopped"
@@ -124,14 +105,12 @@ def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(
 def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_ones(serving: Serving, machine: Machine):
     machine.secrets |= {VERSION.format(1): b"old-key", VERSION.format(2): b"new-key", VERSION.format(9): b"token"}
     before = {"VLLM_API_KEY": VERSION.format(1), "HF_TOKEN": VERSION.format(9)}
-    good = serving.ask(secretEnv=before)
-    serving.sees("ready", good, good)
+    good = serving.serves(secretEnv=before)
     bad = serving.ask("--crash", secretEnv={"VLLM_API_KEY": VERSION.format(2), "OTHER": VERSION.format(9)})
     serving.sees("failed", bad, good)
 
     def keys(name: str = "VLLM_API_KEY") -> list[str | None]:
-        seen = [json.loads(path.read_text())["env"] for path in sorted(machine.root.glob("seen-*.json"))]
-        return [environment.get(name) for environment in seen]
+        return [one["env"].get(name) for one in seen(machine)]
 
     assert keys() == ["old-key", "new-key", "new-key", "new-key"], "a key that was rotated stays rotated"
     assert keys("HF_TOKEN") == ["token", None, None, "token"], "a secret that only one of them names is its own"

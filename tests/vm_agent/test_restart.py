@@ -1,6 +1,5 @@
 """A requested restart: a new nonce in the metadata restarts the server of the same document, once, and drains it first."""
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +18,14 @@ def restarted(serving: Serving, machine: Machine, nonce: str, asked: str) -> Non
     """Wait until a reader sees that this restart is over: the nonce stands for the phase."""
     wanted = {"restart": nonce, "phase": "ready", "document-hash": asked, "serving-hash": asked}
     machine.until(lambda: wanted.items() <= machine.guest().items(), f"{wanted} is published")
+
+
+def started_again(first: Serving, nonce: str) -> Serving:
+    """Start another agent on the machine, with the same document and this nonce."""
+    second = Serving(first.machine)
+    text = document(first.port, secretEnv={}, args=["google/gemma-4-E2B-it", f"--port={first.port}"])
+    second.latest.set(text, None, nonce)
+    return second
 
 
 def order_of(machine: Machine, *keys: str) -> list[tuple[str, str]]:
@@ -51,8 +58,7 @@ def test_a_reader_of_the_new_nonce_never_sees_the_phase_from_before_it(serving: 
 
 
 def test_running_requests_end_before_the_server_is_stopped(serving: Serving, machine: Machine):
-    good = serving.ask(limits=RolloutLimits(drain_s=3600))
-    serving.sees("ready", good, good)
+    good = serving.serves(limits=RolloutLimits(drain_s=3600))
     busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
     busy.write_text("1.0")
     asked.unlink(missing_ok=True)
@@ -71,25 +77,17 @@ def test_a_restarted_agent_adopts_the_server_that_was_restarted(machine: Machine
     restarted(first, machine, FIRST, good)
     runs = len(calls(machine, "run"))
     first.let_go()
-    text = document(first.port, secretEnv={}, args=["google/gemma-4-E2B-it", f"--port={first.port}"])
-    second = Serving(machine)
     machine.published.clear()
-    second.latest.set(text, None, FIRST)
-    restarted(second, machine, FIRST, good)
+    restarted(started_again(first, FIRST), machine, FIRST, good)
     assert len(calls(machine, "run")) == runs
-    second.let_go()
 
 
 def test_an_agent_that_was_down_during_the_request_restarts_the_server(machine: Machine):
     first = Serving(machine)
     good = first.good()
     first.let_go()
-    text = document(first.port, secretEnv={}, args=["google/gemma-4-E2B-it", f"--port={first.port}"])
-    second = Serving(machine)
-    second.latest.set(text, None, FIRST)
-    restarted(second, machine, FIRST, good)
+    restarted(started_again(first, FIRST), machine, FIRST, good)
     assert len(calls(machine, "run")) == 2
-    second.let_go()
 
 
 def test_a_document_that_was_given_up_is_tried_again(serving: Serving, machine: Machine):
@@ -116,15 +114,13 @@ def test_the_first_document_that_failed_is_tried_again(serving: Serving, machine
 def test_a_restart_on_request_does_not_count_against_a_document_on_probation(machine: Machine):
     serving = Serving(machine, probation_s=3600.0, probation_delays_s=(0.05, 0.05))
     serving.good()
-    second = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", second, second)
+    second = serving.serves("--max-num-seqs=4")
     for number in range(4):
         serving.latest.set_restart(f"{FIRST}{number}")
         restarted(serving, machine, f"{FIRST}{number}", second)
     probation = serving.agent.stored.probation
     assert probation is not None
     assert probation.starts == 1
-    serving.let_go()
 
 
 def test_an_image_that_cannot_be_pulled_does_not_stop_the_server(serving: Serving, machine: Machine):
@@ -158,16 +154,13 @@ def test_the_key_of_a_restart_is_removed_without_effect():
 
 
 class TestIdleTime:
-    def idle(self):
+    def after(self, *loads: "ServerLoad | None"):
+        """The published values after readings of these loads, 20 s apart."""
         published: dict[str, str] = {}
         publisher = SimpleNamespace(set_fact=published.__setitem__)
         clock = SimpleNamespace(s=1_000_000.0)
         idle = IdleTime(publisher, now=lambda: clock.s)  # pyright: ignore[reportArgumentType]
         idle.begin()
-        return idle, published, clock
-
-    def after(self, idle: IdleTime, published: Mapping[str, str], clock: SimpleNamespace, *loads: "ServerLoad | None"):
-        """The published values after readings of these loads, 20 s apart."""
         found: list[str] = []
         for load in loads:
             clock.s += 20
@@ -177,21 +170,21 @@ class TestIdleTime:
 
     def test_starts_over_with_a_request_that_came_and_went_between_two_readings(self):
         quiet = [ServerLoad(0, 7)] * 5
-        found = self.after(*self.idle(), *quiet, ServerLoad(0, 8), *[ServerLoad(0, 8)] * 3)
+        found = self.after(*quiet, ServerLoad(0, 8), *[ServerLoad(0, 8)] * 3)
         assert found[4] != NOT_IDLE
         assert found[5:] == [NOT_IDLE, NOT_IDLE, NOT_IDLE, "1970-01-12T13:48:40Z"]
 
     def test_is_busy_while_a_request_runs_however_long(self):
-        assert set(self.after(*self.idle(), *[ServerLoad(1, 7)] * 200)) == {NOT_IDLE}
+        assert set(self.after(*[ServerLoad(1, 7)] * 200)) == {NOT_IDLE}
 
     def test_is_unknown_while_the_server_reports_nothing_and_goes_on_if_nothing_was_finished(self):
         quiet = [ServerLoad(0, 7)] * 5
-        found = self.after(*self.idle(), *quiet, None, None, ServerLoad(0, 7))
+        found = self.after(*quiet, None, None, ServerLoad(0, 7))
         assert found[5:7] == ["", ""]
         assert found[7] == found[4] != NOT_IDLE
 
     def test_starts_over_with_a_server_that_counts_from_zero_again(self):
-        found = self.after(*self.idle(), *[ServerLoad(0, 7)] * 5, ServerLoad(0, 0))
+        found = self.after(*[ServerLoad(0, 7)] * 5, ServerLoad(0, 0))
         assert found[-1] == NOT_IDLE
 
     def test_reads_the_metrics_of_a_real_answer(self, serving: Serving, machine: Machine):

@@ -49,8 +49,7 @@ def test_the_pause_lasts_from_the_stop_of_the_old_server_until_the_good_one_answ
 
 def test_a_good_change_has_one_pause_and_becomes_the_last_good_one(serving: Serving, machine: Machine):
     serving.good()
-    second = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", second, second)
+    second = serving.serves("--max-num-seqs=4")
     assert machine.guest()["pause-ended-at"] > machine.guest()["pause-began-at"]
     assert StoredState(machine.root / "state").good == serving.agent.stored.good
     serving.sees("failed", serving.ask("--no-such-flag"), second)
@@ -124,8 +123,7 @@ def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Se
 
 
 def test_a_good_image_that_left_the_registry_is_started_from_the_machine(serving: Serving, machine: Machine):
-    asked = serving.ask(image="us-docker.pkg.dev/p/repo/vllm/vllm-tpu:nightly")
-    serving.sees("ready", asked, asked)
+    asked = serving.serves(image="us-docker.pkg.dev/p/repo/vllm/vllm-tpu:nightly")
     bad = serving.ask("--no-such-flag", image=OTHER_IMAGE)
     machine.until((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
     (machine.root / "registry-gone").touch()
@@ -143,8 +141,7 @@ def test_a_good_document_that_does_not_start_any_more_is_said_with_both_reasons(
 def test_a_secret_that_was_destroyed_does_not_stop_the_way_back(serving: Serving, machine: Machine):
     version = "projects/p/secrets/s/versions/3"
     machine.secrets[version] = b"value"
-    good = serving.ask(secretEnv={"HF_TOKEN": version})
-    serving.sees("ready", good, good)
+    good = serving.serves(secretEnv={"HF_TOKEN": version})
     del machine.secrets[version]
     serving.sees("failed", serving.ask("--no-such-flag"), good)
     assert "value" not in "".join(path.read_text() for path in (machine.root / "state").iterdir())
@@ -182,9 +179,7 @@ def with_key(serving: Serving, machine: Machine) -> str:
     """Serve a document with an API key until it is ready; return its hash."""
     version = "projects/p/secrets/s/versions/3"
     machine.secrets[version] = KEY.encode()
-    asked = serving.ask(GUARD_ARGUMENT, secretEnv={"VLLM_API_KEY": version})
-    serving.sees("ready", asked, asked)
-    return asked
+    return serving.serves(GUARD_ARGUMENT, secretEnv={"VLLM_API_KEY": version})
 
 
 def test_a_memory_disk_that_is_full_when_the_server_starts_is_rolled_back(
@@ -206,8 +201,7 @@ def test_a_memory_disk_that_is_full_when_the_server_starts_is_rolled_back(
 class TestRoomOnTheDisk:
     def test_an_image_leaves_when_a_newer_one_is_good(self, serving: Serving, machine: Machine):
         serving.good()
-        other = serving.ask(image=OTHER_IMAGE)
-        serving.sees("ready", other, other)
+        serving.serves(image=OTHER_IMAGE)
         machine.until(lambda: StoredState().fetched == {OTHER_IMAGE: "image"}, "the older image is gone")
         assert calls(machine, "rmi") == [["rmi", IMAGE]]
 
@@ -215,8 +209,7 @@ class TestRoomOnTheDisk:
         good = serving.good()
         serving.sees("failed", serving.ask("--no-such-flag", image=OTHER_IMAGE), good)
         assert calls(machine, "rmi") == []
-        other = serving.ask("--max-num-seqs=4")
-        serving.sees("ready", other, other)
+        serving.serves("--max-num-seqs=4")
         machine.until(lambda: StoredState().fetched == {IMAGE: "image"}, "the image that failed is gone")
         assert calls(machine, "rmi") == [["rmi", OTHER_IMAGE]]
 
@@ -226,8 +219,7 @@ class TestRoomOnTheDisk:
         machine.objects |= {"one/config.json": b"{}", "two/config.json": b"{}"}
         for name in ("one", "two"):
             weights = {"mode": "bucket", "uri": f"gs://models/{name}", "path": str(tmp_path / "m" / name)}
-            asked = serving.ask(weights=weights)
-            serving.sees("ready", asked, asked)
+            serving.serves(weights=weights)
             (tmp_path / "m" / name / "mine.txt").touch()
         wanted = ["one/mine.txt", "two/config.json", "two/mine.txt"]
 
@@ -252,7 +244,6 @@ def test_a_full_disk_does_not_stop_a_roll_back(machine: Machine):
     serving = Serving(machine)
     good = serving.good()
     serving.sees("failed", serving.ask("--no-such-flag"), good)
-    serving.let_go()
 
 
 @pytest.mark.long

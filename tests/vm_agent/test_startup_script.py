@@ -25,6 +25,7 @@ from gemma_serving.contracts.compile_cache import programs_key
 from gemma_serving.contracts.serving_document import document_hash, parse_document
 from gemma_serving.vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, TMPFS
 from tests.polling import until
+from tests.vm_agent.in_process import calls, seen
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, free_port
 from tests.vm_agent.packed import unpacked
 
@@ -70,10 +71,6 @@ def served(tmp_path_factory: pytest.TempPathFactory):
 def is_phase(machine: Machine, phase: str, text_hash: str) -> bool:
     guest = machine.guest()
     return guest.get("phase") == phase and guest.get("document-hash") == text_hash
-
-
-def runs(machine: Machine) -> list[list[str]]:
-    return [call for call in machine.docker_calls() if call[0] == "run"]
 
 
 def test_the_script_is_constant_small_enough_for_metadata_and_python_3_10():
@@ -153,7 +150,7 @@ def test_a_document_becomes_a_ready_server_and_every_phase_is_told(served: Machi
     assert told == ["starting", "pulling image", "loading", "compiling", "ready"]
     assert served.guest()["updated-at"].endswith("Z")
     assert served.guest()["detail"] == ""
-    (run,) = runs(served)
+    (run,) = calls(served, "run")
     assert {"-d", "--net=host", "--shm-size=10240m", "--cap-drop=ALL", "--ulimit=memlock=-1"} <= set(run)
     assert "--privileged" not in run
     assert not [word for word in run if word.startswith("--volume=/dev/shm")]
@@ -173,15 +170,14 @@ def test_a_document_becomes_a_ready_server_and_every_phase_is_told(served: Machi
 
 
 def test_the_secret_reaches_the_server_through_a_private_file_in_memory_and_is_nowhere_else(served: Machine):
-    seen = json.loads(next(served.root.glob("seen-*.json")).read_text())
-    assert seen["env"]["HF_TOKEN"] == CANARY
+    assert seen(served)[0]["env"]["HF_TOKEN"] == CANARY
     log = (served.root / "docker.log").read_text()
     assert "env file 0o600 in /dev/shm" in log
     assert CANARY not in log
     assert "vm-token" not in log
     assert CANARY not in (served.root / "agent.log").read_text()
     assert CANARY not in json.dumps(served.published)
-    env_file = next(word for word in runs(served)[0] if word.startswith("--env-file=")).partition("=")[2]
+    env_file = next(word for word in calls(served, "run")[0] if word.startswith("--env-file=")).partition("=")[2]
     assert not Path(env_file).exists()
 
 
@@ -227,7 +223,7 @@ def test_a_restarted_agent_takes_over_the_running_server_and_writes_no_line_twic
     until(lambda: is_phase(machine, "ready", text_hash), "the second agent sees the server")
     until(lambda: len(machine.log_lines("agent")) > len(set(machine.log_lines("agent"))), "it writes again")
     assert machine.log_lines("server") == printed
-    assert len(runs(machine)) == 1
+    assert len(calls(machine, "run")) == 1
 
 
 def pythons() -> list[str]:

@@ -1,7 +1,5 @@
 """Causes that pass by themselves: the machine waits for the hub, the registry or storage, confined, and serves when they answer again."""
 
-import urllib.request
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -53,9 +51,7 @@ VERDICTS = {
 
 @pytest.fixture
 def serving(machine: Machine):
-    serving = Serving(machine, waiting_delay_s=0.05)
-    yield serving
-    serving.let_go()
+    return Serving(machine, waiting_delay_s=0.05)
 
 
 def test_the_last_exception_decides(subtests: pytest.Subtests):
@@ -186,7 +182,6 @@ def test_a_refusal_of_the_registry_stays_a_verdict(machine: Machine, said: str):
     (machine.root / REGISTRY_FAULT).write_text(f"Error response from daemon: {said}")
     serving = Serving(machine, waiting_delay_s=0.05, denied_budget_s=0.0)
     serving.sees("failed", serving.ask(), "")
-    serving.let_go()
 
 
 @pytest.mark.parametrize(("path", "phase"), [("/storage/", STORAGE), ("/secretmanager/", RETRYING)])
@@ -201,7 +196,6 @@ def test_an_outage_of_a_google_api_is_waited_for(machine: Machine, waits: list[f
     assert (phase in written(machine, "phase"), "failed" in written(machine, "phase")) == (True, False)
     machine.fail_next.clear()
     serving.sees("ready", asked, asked)
-    serving.let_go()
 
 
 def test_a_full_disk_is_a_verdict_with_the_setting(serving: Serving, machine: Machine):
@@ -222,7 +216,6 @@ def test_a_run_that_ends_ends_the_wait(machine: Machine):
     soon = datetime.now(UTC) + timedelta(seconds=60)
     serving.agent.run_end.set(soon.isoformat())
     machine.until(lambda: machine.guest()["phase"] == "ending", "the wait ends with the run")
-    serving.let_go()
 
 
 def test_a_changed_document_waits_while_the_old_one_serves_and_fails_with_its_time(serving: Serving, machine: Machine):
@@ -242,8 +235,7 @@ def test_a_server_that_was_ready_is_restarted_and_not_waited_for(serving: Servin
     serving.good()
     log = machine.root / "gemma-serving.log"
     log.write_text(f"{log.read_text()}{OUTAGES['503']}\n")
-    with suppress(OSError):
-        urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/die/1", timeout=10).close()
+    serving.server_ends(1)
     machine.until(lambda: len(runs(machine)) == 2, "it is restarted")
     assert HUB not in written(machine, "phase")
 
