@@ -48,6 +48,20 @@ def node(own_client, monkeypatch):
     raise AssertionError("the node did not become ready")
 
 
+def grant_all(node, roles):
+    """Grant roles on the project, with the conditions that they have, and the use of the server's account."""
+    conditions = roles if isinstance(roles, dict) else dict.fromkeys(roles, "")
+    for role, expression in conditions.items():
+        grant(node, PROJECT_POLICY, role, expression)
+    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+
+
+def turn_off_os_login(node):
+    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
+    body = {"metadata": {**metadata, "enable-oslogin": "FALSE"}}
+    node.ok("PATCH", f"/tpu/v2alpha1/{NODE}", body, updateMask="metadata")
+
+
 def refused():
     with pytest.raises(CommandError) as found:
         gcloud.log_in(NODE, Login(account=ALICE))
@@ -70,9 +84,7 @@ def test_each_missing_grant_is_refused_at_its_own_step(node):
 
 
 def test_the_roles_and_conditions_of_a_stack_are_enough(node):
-    for role, expression in ROLES.items():
-        grant(node, PROJECT_POLICY, role, expression)
-    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    grant_all(node, ROLES)
     gcloud.log_in(NODE, Login(account=ALICE))
 
 
@@ -87,10 +99,8 @@ def test_the_roles_and_conditions_of_a_stack_are_enough(node):
     ],
 )
 def test_a_condition_that_the_service_does_not_fulfil_gives_nothing(node, role, expression, says):
-    for each, own in ROLES.items():
-        if each != role or expression:
-            grant(node, PROJECT_POLICY, each, expression if each == role else own)
-    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    others = {each: own for each, own in ROLES.items() if each != role}
+    grant_all(node, {**others, role: expression} if expression else others)
     assert says in refused()
 
 
@@ -99,9 +109,7 @@ def test_a_custom_role_needs_its_three_permissions_and_no_more(node):
     role = f"{PROJECT}/roles/gemmaTunnel"
     path, needed = f"/iam/v1/{role}", list(tunnel_role.PERMISSIONS)
     node.ok("POST", f"/iam/v1/{PROJECT}/roles", {"roleId": "gemmaTunnel", "role": {"includedPermissions": needed}})
-    for each, expression in tpu.tunnel_roles("cloud-tpu", "os-login", role).items():
-        grant(node, PROJECT_POLICY, each, expression)
-    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    grant_all(node, tpu.tunnel_roles("cloud-tpu", "os-login", role))
     for lacking in needed:
         rest = [permission for permission in needed if permission != lacking]
         node.ok("PATCH", path, {"includedPermissions": rest}, updateMask="includedPermissions")
@@ -119,41 +127,27 @@ def test_a_custom_role_needs_its_three_permissions_and_no_more(node):
 
 def test_without_os_login_a_key_in_the_metadata_is_enough_and_with_it_is_not(node):
     """S2-8: project-wide and machine-wide keys count only without OS Login."""
-    for role in ("roles/iap.tunnelResourceAccessor", "roles/tpu.admin", "roles/compute.viewer"):
-        grant(node, PROJECT_POLICY, role)
-    grant(node, SERVER_POLICY, "roles/iam.serviceAccountUser")
+    grant_all(node, ("roles/iap.tunnelResourceAccessor", "roles/tpu.admin", "roles/compute.viewer"))
     assert refused() == "403 Permission denied (publickey)."
-    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
-    metadata["enable-oslogin"] = "FALSE"
-    node.ok("PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": metadata}, updateMask="metadata")
+    turn_off_os_login(node)
     gcloud.log_in(NODE, Login(account=ALICE))
 
 
 def test_people_outside_the_organization_need_a_role_on_it_or_keys_in_the_metadata(node):
-    for role in (*ROLES, "roles/compute.viewer"):
-        grant(node, PROJECT_POLICY, role)
-    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    grant_all(node, (*ROLES, "roles/compute.viewer"))
     node.ok("PUT", "/admin/scenario", {"iam": {"organization_domain": "corp.example"}}, merge="true")
     assert refused() == "403 Permission denied (publickey)."
     node.ok("PUT", "/admin/scenario", {"iam": {"external_logins": [ALICE]}}, merge="true")
     gcloud.log_in(NODE, Login(account=ALICE))
     node.ok("PUT", "/admin/scenario", {"iam": {"external_logins": []}}, merge="true")
-    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
-    node.ok(
-        "PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": {**metadata, "enable-oslogin": "FALSE"}}, updateMask="metadata"
-    )
+    turn_off_os_login(node)
     gcloud.log_in(NODE, Login(account=ALICE))
 
 
 def test_the_roles_of_keys_in_the_metadata_are_enough_and_open_nothing_with_os_login(node):
-    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
-    for role, expression in tpu.tunnel_roles("cloud-tpu", "metadata-key").items():
-        grant(node, PROJECT_POLICY, role, expression)
-    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    grant_all(node, tpu.tunnel_roles("cloud-tpu", "metadata-key"))
     assert refused() == "403 Permission denied (publickey)."
-    node.ok(
-        "PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": {**metadata, "enable-oslogin": "FALSE"}}, updateMask="metadata"
-    )
+    turn_off_os_login(node)
     gcloud.log_in(NODE, Login(account=ALICE))
 
 
@@ -174,9 +168,7 @@ def test_a_tunnel_to_an_instance_without_os_login_writes_the_key_into_its_metada
         grant(node, PROJECT_POLICY, role)
     with pytest.raises(CommandError, match=r"compute\.instances\.setMetadata"):
         gcloud.log_in(instance, Login(account=ALICE))
-    for role, expression in tpu.tunnel_roles("compute-engine", "metadata-key").items():
-        grant(node, PROJECT_POLICY, role, expression)
-    grant(node, SERVER_POLICY, tpu.TUNNEL_ACCOUNT_ROLE)
+    grant_all(node, tpu.tunnel_roles("compute-engine", "metadata-key"))
     gcloud.log_in(instance, Login(account=ALICE))
     items = {item["key"]: item["value"] for item in node.ok("GET", f"{zone}/serve")["metadata"]["items"]}
     assert items["ssh-keys"].startswith(f"{getpass.getuser()}:ssh-rsa simulated-key-of-")
