@@ -37,14 +37,14 @@ def test_a_service_whose_creation_nobody_answered_is_found_with_its_price_until_
     workspace.configure(RUN, **{"cloudRun.minInstances": 1})
     lost = {"method": "run.projects.locations.services.create", "status": 500, "when": "after", "count": 1}
     workspace.change_scenario({"faults": [lost]})
-    workspace.run(sys.executable, "-m", "scripts.gemma", "up", RUN, "--yes", expect=1)
+    workspace.script("gemma", "up", RUN, "--yes", expect=1)
     (status,) = workspace.script("status", "--stack", RUN, "--json").json["stacks"]
     assert (status["cloud"]["usd_per_hour"], status["next_command"]) == (
         pytest.approx(1.05, abs=0.01),
         f"gemma recover {RUN}",
     )
     for command in ("chat", "smoke"):
-        refused = workspace.run(sys.executable, "-m", "scripts.gemma", command, RUN, expect=2).err
+        refused = workspace.script("gemma", command, RUN, expect=2).err
         assert "not deployed" not in refused
         assert f"Run `gemma recover {RUN}`, then `gemma up {RUN}`." in refused
     workspace.script("recover", "--stack", RUN, "--yes")
@@ -116,7 +116,7 @@ def test_after_a_stockout_up_prints_each_zone_and_status_and_logs_name_the_next_
 def test_a_container_that_may_not_open_the_chips_has_the_setting_in_up_and_in_logs(workspace):
     workspace.stock(None)
     workspace.change_scenario({"tpu": {"devices": "denied"}})
-    failed = workspace.run(sys.executable, "-m", "scripts.gemma", "up", OTHER, "--yes", expect=1).err
+    failed = workspace.script("gemma", "up", OTHER, "--yes", expect=1).err
     logs = workspace.script("logs", "--stack", OTHER).err
     for text in (failed, logs):
         assert "Set gemma-serving:tpu.container: privileged." in text

@@ -4,7 +4,6 @@ Commands before their time are refused with exit code 2, one sentence and the co
 """
 
 import re
-import sys
 
 import pytest
 
@@ -32,7 +31,7 @@ def printed(answer):
 def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(new_project):
     missing = new_project.script("smoke", "--stack", STACK, expect=2)
     assert (missing.out, f"smoke: Stack {STACK} does not exist. Run `gemma up" in missing.err) == ("", True)
-    first = new_project.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes", expect=2)
+    first = new_project.script("gemma", "up", STACK, "--yes", expect=2)
     assert new_project.pulumi("stack", "ls", "--json").json == [], "a refused first `up` leaves no state"
     new_project.pulumi("stack", "init", STACK)
     previewed = new_project.pulumi("preview", "--stack", STACK)
@@ -57,7 +56,7 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     waited = new_project.script(*saved, stdin="hf_0123456789abcdef").err
     assert "waiting up to 300 s for secretmanager.googleapis.com" in waited
     new_project.configure(STACK, hfTokenSecret=None)
-    unstaged = new_project.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes", expect=2)
+    unstaged = new_project.script("gemma", "up", STACK, "--yes", expect=2)
     assert re.search(r"^missing  weights: No weights are staged in$", unstaged.err, re.MULTILINE), unstaged.err
     assert "up: Project local-project is not ready" in unstaged.err
     assert f"Fix, in this order:\n  gemma stage_model {STACK}\n" in unstaged.err
@@ -73,11 +72,11 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
 
 
 def test_a_quota_of_zero_is_refused_before_anything_is_made(new_project):
-    up = (sys.executable, "-m", "scripts.gemma", "up", TPU, "--yes")
+    up = ("gemma", "up", TPU, "--yes")
     new_project.change_scenario({"services": {"lag_s": 0}})
-    for command in printed(new_project.run(*up, expect=2)):
+    for command in printed(new_project.script(*up, expect=2)):
         new_project.run("bash", "-c", command)
-    refused = new_project.run(*up, expect=2)
+    refused = new_project.script(*up, expect=2)
     assert "missing  quota of chips in us-east5-a: 0 chips, 1 needed" in refused.err
     assert "quotas preferences create --project=local-project --service=tpu.googleapis.com" in refused.err
     assert f"Nothing was changed. Run the commands below, then `gemma up {TPU}`." in refused.err

@@ -1,7 +1,5 @@
 """An image of Artifact Registry is used as it is: by Cloud Run from a public repository, by a TPU VM from a private one of the project."""
 
-import sys
-
 import pytest
 import yaml
 
@@ -32,18 +30,14 @@ SETTINGS = {
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
-def gemma(workspace, *words, **options):
-    return workspace.run(sys.executable, "-m", "scripts.gemma", *words, **options)
-
-
 def test_cloud_run_serves_a_public_image_after_the_registry_has_it(workspace):
     document = {"config": {f"gemma-serving:{key}": value for key, value in SETTINGS.items()}}
     workspace.settings(RUN).write_text(yaml.safe_dump(document))
-    refused = gemma(workspace, "up", RUN, "--yes", expect=2)
+    refused = workspace.script("gemma", "up", RUN, "--yes", expect=2)
     assert "does not exist in Artifact Registry, or your account has no" in refused.err
     assert f"gemma-{RUN}" not in str(workspace.made("")), "nothing was created"
     workspace.post("admin/images", {"images": [f"{PUBLIC}@{DIGEST}"]})
-    gemma(workspace, "up", RUN, "--yes")
+    workspace.script("gemma", "up", RUN, "--yes")
     assert workspace.resources(RUN, "artifactregistry") == []
     assert workspace.outputs(RUN)["image"] == f"{PUBLIC}@{DIGEST}"
     assert workspace.served_length(RUN) == 8192
@@ -57,7 +51,7 @@ def test_a_machine_pulls_from_a_private_repository_of_the_project(workspace):
     host, _, name = OWN.partition("/")
     workspace.call("PUT", f"registry/{host}/v2/{name}/manifests/1", {"digest": digest})
     workspace.configure(TPU, image={"repository": OWN, "digest": digest, "version": IMAGES["vllm-tpu"].version})
-    gemma(workspace, "up", TPU, "--yes")
+    workspace.script("gemma", "up", TPU, "--yes")
     (grant,) = workspace.resources(TPU, "artifactregistry")
     assert (grant["inputs"]["repository"], grant["inputs"]["role"]) == ("servers", "roles/artifactregistry.reader")
     assert {f"{OWN}@{digest}"} == {

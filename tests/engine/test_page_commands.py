@@ -6,7 +6,6 @@ A new command runs by default. What this test cannot run is listed with the reas
 import re
 import shlex
 import shutil
-import sys
 
 import pytest
 
@@ -104,14 +103,7 @@ def test_the_commands_of_the_user_pages_run(tmp_path, subtests):
             words = shlex.split(line)[1:]
             yes = ["--yes"] if words[0] in ASK and not {"--yes", "--dry-run"} & set(words) else []
             with subtests.test(line):
-                done = workspace.run(
-                    sys.executable,
-                    "-m",
-                    "scripts.gemma",
-                    *words,
-                    *yes,
-                    stdin="hf_pagesPagesPAGES0123456789\n",
-                    expect=None,
-                )
+                token = "hf_pagesPagesPAGES0123456789\n"
+                done = workspace.script("gemma", *words, *yes, stdin=token, expect=None)
                 assert done.code in CODES_OF.get(line, CODES.get(words[0], {0})), f"{done.code}\n{done.text[-2000:]}"
                 assert "See --help." not in done.text

@@ -73,7 +73,7 @@ def assert_answers(workspace, stack):
     """Deploy with the command that `recover` names, and ask the model."""
     workspace.script("up", "--stack", stack, "--yes")
     workspace.assert_no_changes(stack, "--refresh")
-    assert workspace.run(sys.executable, "-m", "scripts.gemma", "chat", stack, "Say hello.").out.strip()
+    assert workspace.script("gemma", "chat", stack, "Say hello.").out.strip()
 
 
 def assert_comes_back_whole(workspace, stack, before, state_was):

@@ -1,7 +1,6 @@
 """The phases of a first start on Cloud Run in `gemma up`, with the real CLI, on a cloud whose start takes two minutes."""
 
 import re
-import sys
 
 import pytest
 
@@ -25,7 +24,7 @@ def reads(workspace):
 
 
 def test_the_phases_of_the_log_are_shown_in_their_order_and_reading_ends_with_the_engine(workspace):
-    done = workspace.run(sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes")
+    done = workspace.script("gemma", "up", STACK, "--yes")
     shown = re.findall(r"^(loading|compiling): (.+)$", done.err, re.MULTILINE)
     assert [phase for phase, _ in shown] == sorted((phase for phase, _ in shown), reverse=True)
     shards = [int(line[1]) for _, text in shown if (line := re.search(r"shards: +(\d+)% Completed", text))]

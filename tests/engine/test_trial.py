@@ -1,7 +1,5 @@
 """A trial on the local cloud beside a real deployment, in a checkout as `make setup` leaves it: neither breaks the other."""
 
-import sys
-
 import pytest
 import yaml
 
@@ -29,8 +27,8 @@ def test_a_trial_leaves_the_settings_and_the_real_deployment_has_its_own_passphr
     path = checkout.settings(STACK)
     text = path.read_text()
     real = {"PULUMI_BACKEND_URL": f"file://{tmp_path}", "PULUMI_CONFIG_PASSPHRASE": "real", STATE_VARIABLE: ""}
-    up = (sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes")
-    checkout.run(*up)
+    up = ("gemma", "up", STACK, "--yes")
+    checkout.script(*up)
     checkout.script("save_token", "apiKey", "--stack", STACK, stdin=KEY)
     assert checkout.pulumi("config", "get", "apiKey", "--stack", STACK).out == f"{KEY}\n"
     assert path.read_text() == text
@@ -39,7 +37,7 @@ def test_a_trial_leaves_the_settings_and_the_real_deployment_has_its_own_passphr
     checkout.pulumi("config", "set", "--secret", "apiKey", REAL_KEY, "--stack", STACK, environment=real)
     text = path.read_text()
     assert "encryptionsalt" in text
-    checkout.run(*up)
+    checkout.script(*up)
     checkout.pulumi("config", "rm", "apiKey", "--stack", STACK)
     assert path.read_text() == text
 
@@ -47,7 +45,7 @@ def test_a_trial_leaves_the_settings_and_the_real_deployment_has_its_own_passphr
     changed = yaml.safe_load(text)
     changed["config"]["gemma-serving:vllm"]["maxModelLen"] = 8192
     assert yaml.safe_load(path.read_text()) == changed
-    checkout.run(*up)
+    checkout.script(*up)
     assert checkout.served_length(STACK) == 8192
     checkout.teardown(STACK)
     assert yaml.safe_load(path.read_text()) == changed
