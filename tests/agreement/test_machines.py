@@ -162,6 +162,12 @@ def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Pa
     assert not Path(path).exists()
 
 
+def described(folder: Path, **paths: str) -> Machine:
+    """A machine that does not run, with these folders in place of its own."""
+    about = {"name": "n", "address": "127.0.0.1", "accelerator": "v6e-4", "base_url": ""}
+    return Machine(folder=folder, clock_speed=1, init_pid=1, paths=paths, **about)
+
+
 @pytest.mark.parametrize(
     ("volume", "real"),
     [
@@ -171,16 +177,7 @@ def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Pa
     ],
 )
 def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(tmp_path: Path, volume: str, real: str):
-    machine = Machine(
-        folder=tmp_path,
-        name="n",
-        address="127.0.0.1",
-        accelerator="v6e-4",
-        clock_speed=1,
-        base_url="",
-        init_pid=1,
-        paths={"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"},
-    )
+    machine = described(tmp_path, **{"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"})
     wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"])
     assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
 
@@ -206,9 +203,7 @@ def test_a_server_without_its_chips_fails_with_the_setting_to_change(tmp_path: P
 def test_a_container_needs_every_chip_its_control_device_and_memory_that_it_may_lock(
     tmp_path: Path, subtests: pytest.Subtests
 ):
-    machine = Machine(
-        folder=tmp_path, name="n", address="a", accelerator="v6e-4", clock_speed=1, base_url="", init_pid=1, paths={}
-    )
+    machine = described(tmp_path)
     devices = [f"--device={tmp_path}/dev/{name}:/dev/{name}" for name in device_files("v6e-4")]
     for name, options, words in (
         ("all of them", [*devices, "--ulimit=memlock=-1"], ""),

@@ -10,15 +10,13 @@ import pytest
 from gemma_serving.components.container_starter import container_command
 from gemma_serving.contracts.container_start import ContainerStart
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
-from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess
 from localcloud.tests.running.running_server import Answer, ask
+from localcloud.tests.running.test_revisions import NAME, SERVICE, revisions
+from localcloud.tests.running.test_revisions import template as of_revision
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
-from localcloud.world.timeline import Clock
 
-SERVICE = "projects/p/locations/us-east4/services/gemma"
-NAME = f"{SERVICE}/revisions/gemma-00001-abc"
 ACCOUNT = "server@p.iam.gserviceaccount.com"
 MODEL = "gemma-4-E2B-it"
 PROGRAM = """
@@ -41,35 +39,16 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def template(**container: Any) -> dict[str, Any]:
-    return {
-        "containers": [
-            {
-                "image": "us-docker.pkg.dev/p/r/vllm@sha256:0",
-                "command": ["python3", "-c", PROGRAM],
-                "args": [
-                    "/mnt/weights/",
-                    "vllm",
-                    "serve",
-                    f"/mnt/weights/{MODEL}",
-                    "--port=8000",
-                    "--served-model-name=m",
-                ],
-                "ports": [{"containerPort": 8000}],
-                "env": [{"name": "VLLM_CACHE_ROOT", "value": "/mnt/weights/cache"}],
-                "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}},
-                "startupProbe": {
-                    "periodSeconds": 10,
-                    "failureThreshold": 180,
-                    "httpGet": {"path": "/health", "port": 8000},
-                },
-                "volumeMounts": [{"name": "weights", "mountPath": "/mnt/weights"}],
-                **container,
-            }
-        ],
-        "volumes": [{"name": "weights", "emptyDir": {"medium": "MEMORY", "sizeLimit": "12Gi"}}],
-        "nodeSelector": {"accelerator": "nvidia-l4"},
-        "serviceAccount": ACCOUNT,
+    own = {
+        "command": ["python3", "-c", PROGRAM],
+        "args": ["/mnt/weights/", "vllm", "serve", f"/mnt/weights/{MODEL}", "--port=8000", "--served-model-name=m"],
+        "env": [{"name": "VLLM_CACHE_ROOT", "value": "/mnt/weights/cache"}],
+        "startupProbe": {"periodSeconds": 10, "failureThreshold": 180, "httpGet": {"path": "/health", "port": 8000}},
+        "volumeMounts": [{"name": "weights", "mountPath": "/mnt/weights"}],
+        **container,
     }
+    volume = {"name": "weights", "emptyDir": {"medium": "MEMORY", "sizeLimit": "12Gi"}}
+    return of_revision(container=own, volumes=[volume])
 
 
 def run(state: Path, given: dict[str, Any], *, google: bool = True) -> tuple[str, list[str]]:
@@ -85,22 +64,12 @@ def asked(
     lines: list[LogLine] = []
     headers = {"Authorization": f"Bearer {key}"} if key else {}
 
+    access = GoogleAccess(base_url="", access_token=lambda email: f"of-{email}", id_token=lambda *_: "")
+
     async def serve() -> list[Answer]:
-        running = SimulatedRevisions(
-            clock=Clock(speed=1500),
-            state=state,
-            read_secret=lambda *_: "",
-            list_objects=lambda _: {},
-            write_log=lambda _, line: lines.append(line),
-            google=GoogleAccess(base_url="", access_token=lambda email: f"of-{email}", id_token=lambda *_: "")
-            if google
-            else None,
-        )
-        try:
+        async with revisions(state, lines=lines, google=access if google else None) as running:
             url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
             return [await asyncio.to_thread(ask, url + path, headers=headers) for path in paths]
-        finally:
-            await running.stop(NAME)
 
     return asyncio.run(serve()), [line.text for line in lines]
 

@@ -15,6 +15,7 @@ from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
 from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import May, SimulatedRevisions, is_other_program, memory_mib
+from localcloud.running.starters import GoogleAccess
 from localcloud.tests.conftest import in_loop
 from localcloud.tests.running.machine_world import until
 from localcloud.tests.running.running_server import ask
@@ -86,6 +87,7 @@ async def revisions(
     lines: list[LogLine] | None = None,
     may: May = lambda *_: True,
     clock: Clock | None = None,
+    google: GoogleAccess | None = None,
 ) -> AsyncIterator[SimulatedRevisions]:
     def secret(name: str, account: str) -> str:
         if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
@@ -105,6 +107,7 @@ async def revisions(
         write_log=write_log,
         user_of=lambda _: uid,
         may=may,
+        google=google,
     )
     try:
         yield running
