@@ -84,6 +84,7 @@ def test_every_figure_is_the_servers_with_a_tail_of_special_tokens(calm, tmp_pat
     result, rows = measured(calm, tmp_path, chat=chat)
     assert (result["completed"], result["failed"]) == (24, 0)
     assert result["total_output_tokens"] == 24 * 16
+    assert set(result["input_lens"]) == {32}
     assert_true_or_invalid(calm, result, rows)
     # A clock that stops at the last text would say a fifth.
     assert result["median_tpot_ms"] > 0.5 * truth_of(rows)["median_tpot_ms"]

@@ -8,7 +8,6 @@ import statistics
 import pytest
 from PIL import Image
 
-from loadtest.__main__ import main
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.makers import SyntheticSource, image_parts
 from loadtest.traffic.media_files import ImageSize, parse_image_size
@@ -57,50 +56,17 @@ def test_images_are_whole_pngs_of_the_stated_size_and_all_different():
     assert ImageSize(width=100, height=77).text == "100x77"
 
 
-def source(most_tokens=None, **traffic):
-    recipe = Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5)
-    given = Traffic(**{"image_size": ImageSize(width=64, height=64), **traffic})
-    return SyntheticSource(
-        recipe=recipe,
+def test_lengths_of_a_distribution_are_clamped_to_max_model_len():
+    made = SyntheticSource(
+        recipe=Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5),
         calibration=CALIBRATION,
         correction=0,
         input_tokens=200,
         output_tokens=8,
-        most_tokens=most_tokens,
-        traffic=given,
+        most_tokens=256,
+        traffic=Traffic(input_lengths=parse_lengths("lognormal:mean=300,std=300")),
     )
-
-
-def test_a_share_of_each_prompt_is_the_same_and_the_rest_is_unique():
-    maker = source(prefix_share=0.5).maker()
-    prompts = [maker.asked(index).content.split() for index in range(50)]
-    assert {len(prompt) for prompt in prompts} == {196}
-    assert len({tuple(prompt[:98]) for prompt in prompts}) == 1
-    assert len({tuple(prompt[98:114]) for prompt in prompts}) == 50
-
-
-def test_lengths_of_a_distribution_are_clamped_to_max_model_len():
-    made = source(input_lengths=parse_lengths("lognormal:mean=300,std=300"), most_tokens=256)
     lengths = [made.lengths_of(index) for index in range(500)]
     assert max(given + output for given, output in lengths) == 256
     assert min(given for given, _ in lengths) >= 1
     assert [made.lengths_of(index) for index in range(5)] == lengths[:5]
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (
-            ["--prefix-share", "0.5", "--prefix-tokens", "8"],
-            "--prefix-share and --prefix-tokens cannot be combined",
-        ),
-        (["--think-time", "2"], "--think-time 2 requires --turns N"),
-        (["--image-size", "64x64"], "--image-size requires --images N"),
-        (["--adapters", "a,a"], "--adapters is 'a,a'; it must be different names, such as a,b."),
-        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1'; it must be uniform:min=100,max=2000"),
-    ],
-)
-def test_contradictions_are_refused_in_one_sentence(words, why, capsys, tmp_path):
-    code = main(["--url", "http://127.0.0.1:9", "--out", str(tmp_path / "o"), *words])
-    assert code == 2
-    assert why in capsys.readouterr().err

@@ -8,13 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.reports.report import write_reports
-from loadtest.settings import SweepSettings
-from loadtest.store import read_results, read_run
-from loadtest.sweep import run_sweep
-from loadtest.tests.test_sweep_runs import Quiet, bench, only, other_notes
+from loadtest.store import read_run
+from loadtest.tests.test_sweep_runs import bench, only, other_notes
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.media_files import ImageSize
 from loadtest.traffic.points import Sweep
@@ -34,17 +31,24 @@ def contents(server):
     return [item["body"]["messages"][-1]["content"] for item in server.received()]
 
 
-def test_each_turn_of_a_session_sends_the_conversation_so_far(keeping, tmp_path):
-    traffic = Traffic(turns=3, think_time_s=0.15)
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=12, traffic=traffic))
-    received = keeping.received()
-    assert len(received) == 12
+def measured(server, tmp_path, sweep=SWEEP, **options):
+    """The one point of a sweep, whose results are in the folder out."""
+    return only(bench(server.url, tmp_path / "out", sweep, **options)[1])
+
+
+def by_session(server):
+    """The requests of each session, which has a first message of its own."""
     sessions = {}
-    for item in received:
+    for item in server.received():
         sessions.setdefault(item["body"]["messages"][0]["content"], []).append(item)
-    assert len(sessions) == 4
-    for turns in sessions.values():
-        assert [len(turn["body"]["messages"]) for turn in turns] == [1, 3, 5]
+    return list(sessions.values())
+
+
+def test_each_turn_of_a_session_sends_the_conversation_so_far(keeping, tmp_path):
+    result = measured(keeping, tmp_path, replace(SWEEP, requests=12, traffic=Traffic(turns=3, think_time_s=0.15)))
+    sessions = by_session(keeping)
+    assert [[len(turn["body"]["messages"]) for turn in turns] for turns in sessions] == [[1, 3, 5]] * 4
+    for turns in sessions:
         for before, after in itertools.pairwise(turns):
             held = before["body"]["messages"]
             assert after["body"]["messages"][: len(held)] == held
@@ -52,7 +56,6 @@ def test_each_turn_of_a_session_sends_the_conversation_so_far(keeping, tmp_path)
             answer = after["body"]["messages"][len(held)]
             assert answer == {"role": "assistant", "content": " alpha beta gamma delta epsilon zeta"}
             assert after["at_s"] - before["at_s"] >= 0.15 + 0.01 + 5 * 0.002
-    result = only(results)
     assert result["sessions"] == {"begun": 4, "ended_at_max_model_len": 0, "turns": 3, "think_time_s": 0.15}
     assert sorted(result["input_lens"]) == sorted([40] * 4 + [82] * 4 + [124] * 4)
 
@@ -62,31 +65,23 @@ OPEN_SESSIONS = replace(
 )
 
 
-def sessions_of(result, turns):
-    """The intended times and the durations of the turns of each session, in the order of the sessions."""
-    pairs = list(zip(result["start_times"], result["e2els"], strict=True))
-    return [pairs[number : number + turns] for number in range(0, len(pairs), turns)]
-
-
 def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before_and_thinks(start_server, tmp_path):
     # An answer takes longer than the time between two sessions: a closed loop would send one session after the other.
     server = start_server("--ttft-s", "0.3", "--tpot-s", "0.002", "--keep-requests")
-    _, results = bench(server.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_timeout_s=60.0)
-    result = only(results)
+    result = measured(server, tmp_path, OPEN_SESSIONS, poisson=False, stall_timeout_s=60.0)
     assert (result["completed"], result["failed"]) == (12, 0)
+    assert (result["request_rate"], result["max_concurrency"]) == (20.0, None)
     assert result["sessions"] == {"begun": 4, "ended_at_max_model_len": 0, "turns": 3, "think_time_s": 0.15}
-    sessions = sessions_of(result, 3)
+    turns_of_all = list(zip(result["start_times"], result["e2els"], strict=True))
+    sessions = [turns_of_all[first : first + 3] for first in range(0, 12, 3)]
     # The plan of the load, whatever this machine does: sessions at 20 per second, and turns after answer and think time.
     assert [turns[0][0] for turns in sessions] == pytest.approx([0.0, 0.05, 0.10, 0.15])
     for turns in sessions:
         for (before_s, took_s), (after_s, _) in itertools.pairwise(turns):
             assert after_s >= before_s + took_s + 0.15 - 1e-5
     # What the server received: never a turn before the answer to the one before, by its own clock.
-    by_session = {}
-    for item in server.received():
-        by_session.setdefault(item["body"]["messages"][0]["content"], []).append(item)
-    assert [[len(turn["body"]["messages"]) for turn in turns] for turns in by_session.values()] == [[1, 3, 5]] * 4
-    for turns in by_session.values():
+    for turns in by_session(server):
+        assert [len(turn["body"]["messages"]) for turn in turns] == [1, 3, 5]
         for before, after in itertools.pairwise(turns):
             assert after["at_s"] - before["at_s"] >= 0.3 + 5 * 0.002 + 0.15
     # No judgement of a steady state, and words for the rate.
@@ -96,8 +91,7 @@ def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before
 
 def test_sessions_of_an_open_loop_without_think_time_have_no_steady_window_and_end_with_the_duration(keeping, tmp_path):
     sweep = replace(OPEN_SESSIONS, requests=None, duration_s=0.5, traffic=Traffic(turns=200))
-    _, results = bench(keeping.url, tmp_path / "out", sweep, poisson=False, stall_timeout_s=60.0)
-    result = only(results)
+    result = measured(keeping, tmp_path, sweep, poisson=False, stall_timeout_s=60.0)
     assert result["sessions"]["begun"] == 10  # 20 per second x 0.5 s
     assert (result["steady"], result["saturation"], result["failed"]) == (None, None, 0)
     # A turn is sent only before the end; an answer of 20 ms leaves room for 25 of 200 turns.
@@ -106,11 +100,8 @@ def test_sessions_of_an_open_loop_without_think_time_have_no_steady_window_and_e
 
 
 def test_two_processes_share_sessions_without_sending_any_twice(keeping, tmp_path):
-    traffic = Traffic(turns=2)
-    settings = SweepSettings(url=keeping.url, model=None, out=tmp_path / "out", warm_up=0, workers=2)
-    sweep = replace(OPEN_SESSIONS, requests=10, traffic=traffic)
-    run_sweep(settings, sweep, Endpoint(base_url=keeping.url), Quiet())
-    (result,) = read_results(tmp_path / "out")
+    sweep = replace(OPEN_SESSIONS, requests=10, traffic=Traffic(turns=2))
+    result = measured(keeping, tmp_path, sweep, workers=2)
     assert (result["client"]["workers"], result["completed"], result["sessions"]["begun"]) == (2, 10, 5)
     firsts = [item["body"]["messages"][0]["content"] for item in keeping.received()]
     assert sorted(firsts.count(text) for text in set(firsts)) == [2] * 5
@@ -118,16 +109,13 @@ def test_two_processes_share_sessions_without_sending_any_twice(keeping, tmp_pat
 
 def test_a_failed_turn_ends_its_session_and_no_other(keeping, tmp_path):
     keeping.control({"kind": "status", "status": 503, "times": 1})
-    _, results = bench(keeping.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_timeout_s=60.0)
-    result = only(results)
+    result = measured(keeping, tmp_path, OPEN_SESSIONS, poisson=False, stall_timeout_s=60.0)
     assert (result["completed"], result["errors_by_kind"]) == (9, {"http_503": 1})
 
 
 def test_a_session_ends_before_it_exceeds_max_model_len(start_server, tmp_path):
     server = start_server("--ttft-s", "0.01", "--tpot-s", "0.002", "--keep-requests", "--max-model-len", "100")
-    sweep = replace(SWEEP, requests=40, traffic=Traffic(turns=5))
-    _, results = bench(server.url, tmp_path / "out", sweep)
-    result = only(results)
+    result = measured(server, tmp_path, replace(SWEEP, requests=40, traffic=Traffic(turns=5)))
     assert result["failed"] == 0
     assert result["sessions"]["ended_at_max_model_len"] == result["sessions"]["begun"] == 8
     assert max(len(item["body"]["messages"]) for item in server.received()) == 3
@@ -135,68 +123,50 @@ def test_a_session_ends_before_it_exceeds_max_model_len(start_server, tmp_path):
 
 
 def test_prompts_share_the_stated_part_and_the_note_says_that_it_was_asked_for(keeping, tmp_path):
-    sweep = replace(SWEEP, input_tokens=(104,), traffic=Traffic(prefix_share=0.5))
-    _, results = bench(keeping.url, tmp_path / "out", sweep)
+    result = measured(keeping, tmp_path, replace(SWEEP, input_tokens=(104,), traffic=Traffic(prefix_share=0.5)))
     prompts = [text.split() for text in contents(keeping)]
     assert len({tuple(words[:50]) for words in prompts}) == 1
     assert len({tuple(words[50:66]) for words in prompts}) == 8
-    assert set(only(results)["input_lens"]) == {104}
+    assert set(result["input_lens"]) == {104}
 
 
 def test_lengths_of_a_distribution_are_what_the_server_counts(keeping, tmp_path):
     traffic = Traffic(
         input_lengths=parse_lengths("uniform:min=20,max=60"), output_lengths=parse_lengths("uniform:min=2,max=9")
     )
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=30, traffic=traffic))
-    result = only(results)
-    assert [len(text.split()) + 4 for text in contents(keeping)] != [40] * 30
+    result = measured(keeping, tmp_path, replace(SWEEP, requests=30, traffic=traffic))
     assert sorted(result["input_lens"]) == sorted(len(text.split()) + 4 for text in contents(keeping))
     assert 20 <= min(result["input_lens"]) < max(result["input_lens"]) <= 60
     assert result["output_lens"] == [length for length in result["output_lens"] if 2 <= length <= 9]
     assert other_notes(result) == []
 
 
-def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
-    traffic = Traffic(images=2, image_size=ImageSize(width=64, height=48))
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=traffic))
-    urls = [
-        part["image_url"]["url"] for content in contents(keeping) for part in content if part["type"] == "image_url"
-    ]
+def test_sounds_and_images_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_path):
+    server = start_server("--keep-requests", "--image-tokens", "50", "--audio-tokens", "30")
+    traffic = Traffic(audio_s=0.5, images=2, image_size=ImageSize(width=64, height=48), prefix_share=0.5)
+    result = measured(server, tmp_path, replace(SWEEP, traffic=traffic))
+    urls = [part["image_url"]["url"] for content in contents(server) for part in content if part["type"] == "image_url"]
     assert len(urls) == len(set(urls)) == 16
     assert all(url.startswith("data:image/png;base64,iVBOR") for url in urls)
-    result = only(results)
-    assert result["image_tokens"] == 100
-    assert set(result["input_lens"]) == {140}
-    assert other_notes(result) == []
-
-
-def test_sounds_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_path):
-    server = start_server("--keep-requests", "--image-tokens", "50", "--audio-tokens", "30")
-    traffic = Traffic(audio_s=0.5, images=1, image_size=ImageSize(width=64, height=48), prefix_share=0.5)
-    _, results = bench(server.url, tmp_path / "out", replace(SWEEP, traffic=traffic))
     sounds = [part["input_audio"] for content in contents(server) for part in content if part["type"] == "input_audio"]
     assert len(sounds) == len({sound["data"] for sound in sounds}) == 8
     with wave.open(io.BytesIO(base64.b64decode(sounds[0]["data"]))) as sound:
         assert (sound.getframerate(), sound.getnframes(), sounds[0]["format"]) == (16_000, 8_000, "wav")
     texts = [part["text"] for content in contents(server) for part in content if part["type"] == "text"]
     assert len({tuple(text.split()[:15]) for text in texts}) == 1
-    result = only(results)
-    assert (result["audio_tokens"], result["image_tokens"], set(result["input_lens"])) == (30, 50, {120})
+    assert (result["audio_tokens"], result["image_tokens"], set(result["input_lens"])) == (30, 100, {170})
     assert other_notes(result) == []
     assert read_run(tmp_path / "out")["traffic"]["audio_s"] == 0.5
-    assert result["point"]["traffic"] == "shared prefix 50%; 1 x image 64x48; 0.5 s of audio"
+    assert result["point"]["traffic"] == "shared prefix 50%; 2 x image 64x48; 0.5 s of audio"
 
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_adapters_are_named_in_turn_and_by_one_session_throughout(start_server, tmp_path, turns):
     server = start_server("--keep-requests", "--adapters", "red,blue,green")
     traffic = Traffic(adapters=("red", "blue", "green"), turns=turns)
-    _, results = bench(
-        server.url, tmp_path / "out", replace(SWEEP, concurrency=(1,), requests=6 * turns, traffic=traffic)
-    )
+    result = measured(server, tmp_path, replace(SWEEP, concurrency=(1,), requests=6 * turns, traffic=traffic))
     named = [item["body"]["model"] for item in server.received()]
     assert named == [name for name in ("red", "blue", "green") * 2 for _ in range(turns)]
-    result = only(results)
     assert result["completed"] == 6 * turns
     assert result["traffic"]["adapters"] == ["red", "blue", "green"]
     assert result["point"]["traffic"].startswith("adapters red, blue, green in turn")
@@ -206,35 +176,29 @@ def test_adapters_are_named_in_turn_and_by_one_session_throughout(start_server, 
 
 def test_an_adapter_has_the_length_limit_of_its_model(start_server, tmp_path):
     server = start_server("--adapters", "red", "--max-model-len", "512")
-    settings = SweepSettings(url=server.url, model="red", out=tmp_path, warm_up=0)
-    outcome = run_sweep(settings, replace(SWEEP, requests=2), Endpoint(base_url=server.url), Quiet())
-    assert (outcome.ending, read_run(tmp_path)["server"]["max_model_len"]) == ("done", 512)
+    assert measured(server, tmp_path, replace(SWEEP, requests=2), model="red")["completed"] == 2
+    assert read_run(tmp_path / "out")["server"]["max_model_len"] == 512
 
 
-def test_an_adapter_that_is_not_served_is_refused(start_server, tmp_path):
-    server = start_server("--adapters", "red")
-    with pytest.raises(SweepError, match="--adapters has blue, but the server serves timed, red"):
-        bench(server.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(adapters=("red", "blue"))))
-
-
-def test_a_sound_for_a_model_that_does_not_hear_is_refused(keeping, tmp_path):
-    with pytest.raises(SweepError, match=r"--audio-s is 2, but timed rejects such an audio file: .* 400"):
-        bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(audio_s=2.0)))
-
-
-def test_images_for_a_model_that_does_not_see_are_refused(start_server, tmp_path):
-    server = start_server()
-    sweep = replace(SWEEP, traffic=Traffic(images=1))
-    with pytest.raises(SweepError, match=r"timed rejects such an image: .* 400, timed is not a multimodal model"):
-        bench(server.url, tmp_path / "out", sweep)
+@pytest.mark.parametrize(
+    ("traffic", "message"),
+    [
+        (Traffic(adapters=("red", "blue")), "--adapters has blue, but the server serves timed, red"),
+        (Traffic(audio_s=2.0), r"--audio-s is 2, but timed rejects such an audio file: .* 400"),
+        (Traffic(images=1), r"timed rejects such an image: .* 400, timed is not a multimodal model"),
+    ],
+    ids=["adapter", "sound", "image"],
+)
+def test_what_the_server_does_not_serve_is_refused(start_server, tmp_path, traffic, message):
+    with pytest.raises(SweepError, match=message):
+        measured(start_server("--adapters", "red"), tmp_path, replace(SWEEP, traffic=traffic))
 
 
 def test_a_load_is_continued_only_as_it_was(keeping, tmp_path):
-    traffic = Traffic(prefix_share=0.5)
-    bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=traffic))
+    sweep = replace(SWEEP, traffic=Traffic(prefix_share=0.5))
+    measured(keeping, tmp_path, sweep)
     sent = len(keeping.received())
-    bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=traffic), resume=True)
+    assert measured(keeping, tmp_path, sweep, resume=True)["point"]["traffic"] == "shared prefix 50%"
     assert len(keeping.received()) == sent
-    assert read_results(tmp_path / "out")[0]["point"]["traffic"] == "shared prefix 50%"
     with pytest.raises(SweepError, match=r"--resume: the sweep in .* has traffic"):
-        bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(prefix_share=0.25)), resume=True)
+        measured(keeping, tmp_path, replace(SWEEP, traffic=Traffic(prefix_share=0.25)), resume=True)
