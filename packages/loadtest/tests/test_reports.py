@@ -8,11 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from loadtest.__main__ import main
-from loadtest.compare import compare_folders, comparison_json
 from loadtest.loads import objective_of
 from loadtest.reports.facts import sweep_facts
-from loadtest.reports.markdown import comparison_markdown
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import NOTHING, columns_of
 from loadtest.server import Watch
@@ -187,20 +184,6 @@ def test_words_of_a_server_cannot_become_markup(tmp_path):
     assert "org/&lt;m&gt;" in html
 
 
-def test_words_of_a_server_become_no_link_and_no_mention(tmp_path):
-    words = (
-        "[click](javascript:alert(1)) ![x](http://x/y) [a][b] @everyone <img src=x>, https://x/ www.x.y, vllm@sha256:0"
-    )
-    other = folder(tmp_path / "b", [result(1, 16)], run={"model": words})
-    comparison = compare_folders(folder(tmp_path / "a", [result(1, 16)]), other, threshold=0.05, confidence=0.95)
-    text = comparison_markdown(comparison)
-    assert text.count("click") == 1
-    assert [
-        mark for mark in ("](javascript", "](http", "[a][b]", " @everyone", "<img", "://", "www.") if mark in text
-    ] == []
-    assert "vllm@sha256:0" in text
-
-
 def test_a_shape_of_which_nothing_is_valid_is_never_in_front(tmp_path):
     """The limits of the page: what is folded away is for whoever looks for it."""
     results = [result(level, tokens, valid=tokens == 4096) for tokens in (16, 4096) for level in (1, 8)]
@@ -257,91 +240,6 @@ def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(
     assert (int(found[4]) > 200) == (scheme == "light")
     assert not found[5], f"texts that leave their chart: {found[5]}"
     assert "CONSOLE" not in done.stderr
-
-
-def test_the_same_sweep_twice_shows_no_change(tmp_path):
-    thrice = [found | {"point": found["point"] | {"repeat": n}} for n in range(3) for found in grid()]
-    for found in thrice:
-        found["point"]["key"] = found["point"]["key"][:-1] + str(found["point"]["repeat"])
-    comparison = compare_folders(
-        folder(tmp_path / "a", thrice), folder(tmp_path / "b", thrice), threshold=0.05, confidence=0.95
-    )
-    assert not comparison.worse
-    assert {change.verdict for change in comparison.changes} == {"same"}
-    assert comparison.left_out == ("256 users, 4,096 in, 32 out: invalid",)
-    assert comparison.verdict == "cannot tell"  # of that point
-    assert len(comparison.changes) == 11 * 4
-
-
-def test_a_slower_server_is_worse_with_an_interval_around_what_happened(tmp_path):
-    runs = [(level, repeat) for level in (1, 8, 64) for repeat in range(3)]
-    slow = [result(level, 256, slower=1.2 * (1 + (n - 1) / 100), repeat=n) for level, n in runs]
-    fast = [result(level, 256, slower=1 + (n - 1) / 100, repeat=n) for level, n in runs]
-    comparison = compare_folders(
-        folder(tmp_path / "a", fast), folder(tmp_path / "b", slow), threshold=0.05, confidence=0.95
-    )
-    assert comparison.worse
-    throughput = [change for change in comparison.changes if change.metric == "output throughput"]
-    assert all(change.low < 1 / 1.2 < change.high < 1 for change in throughput)
-    assert {change.verdict for change in comparison.changes} == {"worse"}
-    assert "**12 worse**, 0 better, 12 compared" in comparison_markdown(comparison)
-    back = compare_folders(tmp_path / "b", tmp_path / "a", threshold=0.05, confidence=0.95)
-    assert not back.worse
-    assert {change.verdict for change in back.changes} == {"better"}
-
-
-def test_repeats_are_compared_with_each_other_where_there_are_three(tmp_path):
-    before = [result(8, 256, slower=s, repeat=n) for n, s in enumerate((1.0, 1.1, 0.9))]
-    after = [result(8, 256, slower=s, repeat=n) for n, s in enumerate((1.08, 1.18, 0.98))]
-    comparison = compare_folders(
-        folder(tmp_path / "a", before), folder(tmp_path / "b", after), threshold=0.05, confidence=0.95
-    )
-    assert {change.basis for change in comparison.changes} == {"repeats"}
-    assert not comparison.worse  # from run to run it varies more than that
-
-
-def test_too_few_requests_give_no_interval_and_no_alarm(tmp_path):
-    comparison = compare_folders(
-        folder(tmp_path / "a", [result(1, 16, requests=4)]),
-        folder(tmp_path / "b", [result(1, 16, requests=4, slower=2)]),
-        threshold=0.05,
-        confidence=0.95,
-    )
-    assert {change.verdict for change in comparison.changes} == {"cannot tell"}
-    assert json.loads(json.dumps(comparison_json(comparison), allow_nan=False))["changes"][0]["high"] is None
-
-
-def test_more_failures_are_worse_whatever_the_latency(tmp_path):
-    comparison = compare_folders(
-        folder(tmp_path / "a", [result(8, 256)]),
-        folder(tmp_path / "b", [result(8, 256, failed=16)]),
-        threshold=0.05,
-        confidence=0.95,
-    )
-    assert comparison.worse
-    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c.md")]) == 1
-    assert "- **8 users, 256 in, 32 out: 20.0%" in (tmp_path / "c.md").read_text()
-    assert comparison.failures == ("8 users, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
-
-
-def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
-    before, after = (
-        folder(tmp_path / "a", [result(8, 256)]),
-        folder(tmp_path / "b", [result(8, 256)], run={"model": "other"}),
-    )
-    comparison = compare_folders(before, after, threshold=0.05, confidence=0.95)
-    assert comparison.differences == ("model was org/<m> before and is other after",)
-    assert "Not the same load: model was" in comparison_markdown(comparison)
-
-
-def test_loads_of_different_kinds_are_not_the_same_point(tmp_path):
-    shared = result(4, 256)
-    shared["point"]["traffic"] = "shared prefix 50%"
-    comparison = compare_folders(
-        folder(tmp_path / "a", [result(4, 256)]), folder(tmp_path / "b", [shared]), threshold=0.05, confidence=0.95
-    )
-    assert comparison.compared_nothing
-    assert comparison.missing == ("4 users, 256 in, 32 out",)
 
 
 def test_failures_and_points_that_were_left_out_are_said_first(tmp_path):

@@ -1,14 +1,12 @@
 """The verdict on planted sweeps is as planted, in the terminal, the report and JSON."""
 
 import json
-import math
 from dataclasses import replace
 from html import escape
 
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.compare import change_verdict
 from loadtest.measure import Objective
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
@@ -212,59 +210,3 @@ def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch,
         assert f"finding: {finding}\n" in printed.err
     assert found["verdict"]["best"] is None
     assert main([*words, "--out", str(tmp_path / "b"), "--allow-invalid"]) == 0
-
-
-def repeated(path, slower=1.0, levels=(8,), *, valid=True, spread=0.002):
-    rows = [
-        result(level, 256, slower=slower * (1 + spread * (n - 1)), repeat=n, requests=320, wobble=0.01, valid=valid)
-        for level in levels
-        for n in range(3)
-    ]
-    return folder(path, rows)
-
-
-def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
-    """Exit codes without and with --gate, and the start of the Markdown after its title."""
-    base = repeated(tmp_path / "base", levels=(8, 64))
-    cases = {
-        "same": (repeated(tmp_path / "same", 1.001, (8, 64)), 0, 0, "**0 worse**, 0 better, 8 compared"),
-        "better": (repeated(tmp_path / "better", 0.8, (8, 64)), 0, 0, "**0 worse**, 8 better, 8 compared"),
-        "worse": (repeated(tmp_path / "worse", 1.2, (8, 64)), 1, 1, "**8 worse**, 0 better, 8 compared"),
-        "noisy": (repeated(tmp_path / "noisy", 1.0, (8, 64), spread=0.3), 0, 2, "**0 worse, 8 cannot tell**"),
-        "a point less": (repeated(tmp_path / "less", 1.001), 0, 2, "> **Missing in "),
-        "another load": (repeated(tmp_path / "other", 1.0, (4,)), 1, 2, "**NOT COMPARED**, because the sweeps have no common point"),
-        "all invalid": (repeated(tmp_path / "invalid", 1.0, (8, 64), valid=False), 1, 2, "**NOT COMPARED**, because every common point is invalid in one of"),
-    }  # fmt: skip
-    for name, (after, code, gate, words) in cases.items():
-        with subtests.test(name):
-            assert main(["compare", str(base), str(after)]) == code
-            text = capsys.readouterr().out
-            assert words in text.splitlines()[2] or text.split("\n\n")[2].startswith(words)
-            assert main(["compare", str(base), str(after), "--gate", "--json"]) == gate
-            found = json.loads(capsys.readouterr().out)
-            assert found["verdict"] == {0: name, 1: "worse", 2: "cannot tell"}[gate]
-            assert found["worse"] is (gate == 1)
-            assert found["compared"] == len(found["changes"])
-    with subtests.test("the points of both are listed"):
-        main(["compare", str(base), str(tmp_path / "other")])
-        first = capsys.readouterr().out.splitlines()[2]
-        assert f"{base} has 8 users, 256 in, 32 out | 64 users, 256 in, 32 out" in first
-        assert f"{tmp_path / 'other'} has 4 users, 256 in, 32 out" in first
-    with subtests.test("a point of BEFORE that AFTER lacks is named"):
-        main(["compare", str(base), str(tmp_path / "less")])
-        assert f"> **Missing in {tmp_path / 'less'}: 64 users, 256 in, 32 out.**" in capsys.readouterr().out
-
-
-def test_the_same_needs_evidence(subtests):
-    cases = {
-        "a narrow interval": (1.01, 0.97, 1.04, "same"),
-        "the finding of -23 to +32 %": (1.01, 0.77, 1.32, "cannot tell"),
-        "the interval crosses the threshold": (0.97, 0.94, 1.0, "cannot tell"),
-        "beyond it but not certain": (0.9, 0.8, 1.01, "cannot tell"),
-        "worse": (0.9, 0.85, 0.95, "worse"),
-        "better": (1.2, 1.1, 1.3, "better"),
-        "no interval": (1.0, 0.0, math.inf, "cannot tell"),
-    }
-    for name, (gain, low, high, verdict) in cases.items():
-        with subtests.test(name):
-            assert change_verdict(gain, low, high, threshold=0.05) == verdict
