@@ -1,31 +1,18 @@
-"""The benchmark's server of known timing, in a process of its own, as something to check."""
+"""The load tester's server of known timing, as something to check."""
 
 import contextlib
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-SERVER = Path(__file__).parents[2] / "packages" / "loadtest" / "tests" / "timed_server.py"
+from loadtest.tests.conftest import timed_server
 
 
 @pytest.fixture(scope="module")
 def start_server() -> Iterator[Callable[..., str]]:
     """Starts a server with these options and gives its address."""
     with contextlib.ExitStack() as stack:
-
-        def start(*options: str) -> str:
-            process = stack.enter_context(
-                subprocess.Popen([sys.executable, str(SERVER), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            )
-            stack.callback(process.kill)
-            assert process.stdout is not None
-            return f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
-
-        yield start
+        yield lambda *options: stack.enter_context(timed_server(*options)).url
 
 
 @pytest.fixture(scope="module")

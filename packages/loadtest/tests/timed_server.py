@@ -2,10 +2,10 @@
 
 Every request's first token leaves `--ttft-s` after its last byte arrived, and each further one `--tpot-s` after the one before, by one
 scheduler for all streams. A word is a token. It prints `{"port": N}` on its first line, and counts what it did at GET /control:
-its own lateness too, and for how long it stood still, so a measuring client can be distinguished from a slow server.
+its own lateness too, so a measuring client can be distinguished from a slow server.
 POST /control sets faults for the requests to come.
 GET /truth lists every stream with the readings of the server's own clock: when its request arrived, when its first output and its
-last event left, and how it ended. With `--capacity` that many streams run at once; the others wait, as in an engine.
+last event left, and how it ended.
 With `--keep-requests`, GET /received lists the bodies of all streamed requests and when they came.
 
 It is an asyncio protocol and not a web framework, because at 1,024 streams the server must not be what is measured.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import collections
 import contextlib
 import gzip
 import heapq
@@ -27,9 +26,10 @@ import sys
 from typing import Any
 
 TEMPLATE_TOKENS = 4
-SHAPES = {None, "no_usage", "finish", "shape"}
+SHAPES = {None, "finish", "shape"}
 """Kinds of faults that change a whole response, or none. `shape` has: bunch (events per write), length and usage (factors of the
 requested tokens and of the generated ones), late_usage_s and held_open_s (waits at the end)."""
+MODEL = "timed"
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 
@@ -64,31 +64,25 @@ class Scheduler:
             self._arm(self.due[0][0])
 
 
-def frames(model: str, *, chat: bool) -> tuple[dict[str, Any], bytes, list[bytes]]:
+def text_part(text: str, *, chat: bool) -> dict[str, Any]:
+    return {"delta": {"content": text}} if chat else {"text": text}
+
+
+def choice(head: dict[str, Any], part: dict[str, Any], finish: str | None = None) -> bytes:
+    return event({**head, "choices": [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]})
+
+
+def usage_of(prompt_tokens: int, tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
+
+
+def frames(*, chat: bool) -> tuple[dict[str, Any], bytes, list[bytes]]:
     """What all streams send alike: made once, so that a thousand requests at once cost little."""
-    head = {"id": "x", "object": "chat.completion.chunk" if chat else "text_completion", "created": 1, "model": model}
+    head = {"id": "x", "object": "chat.completion.chunk" if chat else "text_completion", "created": 1, "model": MODEL}
     opening = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-simulated: timed\r\ntransfer-encoding: chunked\r\n\r\n"
     if chat:
-        opening += event(
-            {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
-        )
-    pieces = [
-        event(
-            {
-                **head,
-                "choices": [
-                    {
-                        "index": 0,
-                        **({"delta": {"content": f" {word}"}} if chat else {"text": f" {word}"}),
-                        "logprobs": None,
-                        "finish_reason": None,
-                    }
-                ],
-            }
-        )
-        for word in WORDS
-    ]
-    return head, opening, pieces
+        opening += choice(head, {"delta": {"role": "assistant", "content": ""}})
+    return head, opening, [choice(head, text_part(f" {word}", chat=chat)) for word in WORDS]
 
 
 class State:
@@ -101,27 +95,14 @@ class State:
         self.prompts: set[str] = set()
         self.counters: dict[str, float] = dict.fromkeys(
             (
-                "requests", "completed", "duplicates", "open", "max_open", "connections", "prompt_tokens", "generation_tokens",
-                "late_sum_s", "late_max_s", "late_count", "ttft_sum_s", "ttft_count", "cached_hits", "cancelled", "faults",
-                "gap_sum_s", "gap_count", "stood_still_s",
+                "requests", "duplicates", "open", "max_open", "prompt_tokens", "generation_tokens", "late_sum_s", "late_max_s", "late_count",
+                "ttft_sum_s", "ttft_count", "cached_hits", "gap_sum_s", "gap_count",
             ),
             0,
         )  # fmt: skip
-
-        self.frames = {chat: frames(options.model, chat=chat) for chat in (False, True)}
+        self.frames = {chat: frames(chat=chat) for chat in (False, True)}
         self.truth: list[dict[str, Any]] = []
         self.received: list[dict[str, Any]] = []
-        self.waiting: collections.deque[Stream] = collections.deque()
-        self.running = 0
-
-    def admit(self) -> None:
-        """Start waiting streams while there is room."""
-        while self.waiting and (not self.options.capacity or self.running < self.options.capacity):
-            stream = self.waiting.popleft()
-            if stream.alive:
-                self.running += 1
-                stream.admitted = True
-                self.scheduler.add(max(stream.started_at, self.scheduler.loop.time()) + self.options.ttft_s, stream)
 
     def late(self, seconds: float) -> None:
         self.counters["late_sum_s"] += seconds
@@ -130,8 +111,7 @@ class State:
 
 
 def event(obj: object) -> bytes:
-    data = b"data: " + json.dumps(obj, separators=(",", ":")).encode() + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(data), data)
+    return raw_event(b"data: " + json.dumps(obj, separators=(",", ":")).encode() + b"\n\n")
 
 
 def raw_event(data: bytes) -> bytes:
@@ -139,8 +119,6 @@ def raw_event(data: bytes) -> bytes:
 
 
 EVENTS = {
-    "malformed": raw_event(b"data: {not json\n\n"),
-    "error_event": event({"error": {"message": "the engine died", "code": 500}}),
     "old_error": event({"object": "error", "message": "the engine died", "code": 500}),
     "named_error": raw_event(b'event: error\ndata: {"message":"the engine died"}\n\n'),
 }
@@ -153,21 +131,13 @@ class Stream:
     def __init__(
         self, connection: Connection, tokens: int, prompt_tokens: int, fault: dict[str, Any], *, chat: bool
     ) -> None:
-        self.connection, self.tokens, self.prompt_tokens, self.fault, self.chat = (
-            connection,
-            tokens,
-            prompt_tokens,
-            fault,
-            chat,
-        )
+        self.connection, self.prompt_tokens, self.fault, self.chat = connection, prompt_tokens, fault, chat
         self.state = connection.state
         self.sent = 0
         self.started_at = self.state.scheduler.loop.time()
         self.alive = True
-        self.admitted = False
         self.last_at = self.first_at = self.began_at = 0.0
         self.tail = int(self.state.fault.get("tail", 0))
-        self.lead = int(self.state.fault.get("lead", 0))
         self.faulty = fault.get("kind") not in {None, "shape"}
         self.held = b""
         self.tokens = round(tokens * float(fault.get("length", 1)))
@@ -177,13 +147,11 @@ class Stream:
         counters["max_open"] = max(counters["max_open"], counters["open"])
 
     def start(self) -> None:
-        self.state.waiting.append(self)
-        self.state.admit()
+        self.state.scheduler.add(self.started_at + self.state.options.ttft_s, self)
 
     def special(self, finish: str | None) -> bytes:
         """The event of a special token: it has no text."""
-        part = {"delta": {"content": ""}} if self.chat else {"text": ""}
-        return event({**self.head, "choices": [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]})
+        return choice(self.head, text_part("", chat=self.chat), finish)
 
     def step(self, due: float) -> None:
         if not self.alive or self.connection.closed:
@@ -193,7 +161,7 @@ class Stream:
         self.state.late(now - due)
         if self.fault and self.sent >= max(1, int(self.fault.get("after_tokens", 1))) and self.misbehave():
             return
-        has_output = self.lead <= self.sent < self.tokens - self.tail
+        has_output = self.sent < self.tokens - self.tail
         if has_output and not self.first_at:
             self.first_at = now
         if self.sent == 0:
@@ -215,20 +183,11 @@ class Stream:
         if self.sent < self.tokens:
             self.state.scheduler.add(due + self.state.options.tpot_s, self)
             return
-        stated = round(self.tokens * float(self.fault.get("usage", 1)))
-        usage = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": stated,
-            "total_tokens": self.prompt_tokens + stated,
-        }
-        finish = {"index": 0, **({"delta": {}} if self.chat else {"text": ""}), "finish_reason": reason}
-        last = [] if self.tail else [event({**self.head, "choices": [finish]})]
-        closing = raw_event(b"data: [DONE]\n\n")
-        if self.fault.get("kind") != "no_usage":
-            closing = event({**self.head, "choices": [], "usage": usage}) + closing
-        self.held += b"".join(last)
+        if not self.tail:
+            self.held += choice(self.head, {"delta": {}} if self.chat else {"text": ""}, reason)
         self.flush()
-        self.closing(closing)
+        usage = usage_of(self.prompt_tokens, round(self.tokens * float(self.fault.get("usage", 1))))
+        self.closing(event({**self.head, "choices": [], "usage": usage}) + raw_event(b"data: [DONE]\n\n"))
 
     def flush(self) -> None:
         self.connection.write(self.held)
@@ -253,7 +212,6 @@ class Stream:
         kind = self.fault.get("kind")
         if kind in SHAPES:
             return False
-        self.state.counters["faults"] += 1
         if kind in EVENTS:
             self.connection.write(EVENTS[kind])
         elif kind == "reset":
@@ -279,12 +237,8 @@ class Stream:
                     "end_s": self.state.scheduler.loop.time(), "tokens": self.sent, "completed": completed and not self.faulty,
                 }
             )  # fmt: skip
-            if self.admitted:
-                self.state.running -= 1
             self.state.counters["open"] -= 1
-            self.state.counters["completed" if completed else "cancelled"] += 1
             self.connection.stream = None
-            self.state.admit()
 
 
 BUFFER = memoryview(bytearray(1 << 18))
@@ -301,7 +255,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
-        self.state.counters["connections"] += 1
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -356,38 +309,31 @@ class Connection(asyncio.BufferedProtocol):
             % (status, content_type.encode(), more.encode(), len(raw), raw)
         )
 
+    def refuse(self, status: int, message: str) -> None:
+        self.answer(status, {"error": {"message": message}})
+
     def route(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
         options, counters = self.state.options, self.state.counters
         body = json.loads(raw) if raw else {}
         if path == "/control":
             if method == "POST":
-                self.state.fault, counters["stood_still_s"], counters["late_max_s"] = body, 0.0, 0.0
-            self.answer(200, {**counters, "prompts": len(self.state.prompts)})
+                self.state.fault, counters["late_max_s"] = body, 0.0
+            self.answer(200, counters)
             return
         if path in {"/received", "/truth"}:
             self.answer(200, self.state.truth if path == "/truth" else self.state.received)
             return
         needed = options.token
         if needed and headers.get("authorization") != f"Bearer {needed}":
-            self.answer(401, {"error": {"message": "who are you?"}})
+            self.refuse(401, "who are you?")
             return
         if path == "/health":
             self.answer(200, "", "text/plain")
         elif path == "/v1/models":
-            self.answer(
-                200,
-                {
-                    "data": [
-                        {
-                            "id": name,
-                            "max_model_len": options.max_model_len if name == options.model else None,
-                            "owned_by": "timed-simulated",
-                        }
-                        for name in (options.model, *options.adapters.split(","))
-                        if name
-                    ]
-                },
-            )
+            names = filter(None, (MODEL, *options.adapters.split(",")))
+            limits = {MODEL: options.max_model_len}
+            rows = [{"id": name, "max_model_len": limits.get(name), "owned_by": "timed-simulated"} for name in names]
+            self.answer(200, {"data": rows})
         elif path == "/metrics" and not self.state.fault.get("no_metrics"):
             self.answer(200, self.metrics(), "text/plain")
         elif path == "/tokenize" and not options.no_tokenize:
@@ -395,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
         elif path in {"/v1/chat/completions", "/v1/completions"}:
             self.generate(body, chat="chat" in path)
         else:
-            self.answer(404, {"error": {"message": f"no route {path}"}})
+            self.refuse(404, f"no route {path}")
 
     def metrics(self) -> str:
         counters, factor = self.state.counters, float(self.state.fault.get("metrics_factor", 1))
@@ -405,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
             f"vllm:inter_token_latency_seconds_sum {counters['gap_sum_s'] * factor}\n"
             f"vllm:inter_token_latency_seconds_count {counters['gap_count']}\n"
             f'vllm:kv_cache_usage_perc{{engine="0"}} {min(1.0, counters["open"] / 100)}\nvllm:num_requests_running {counters["open"]}\n'
-            f"vllm:num_requests_waiting {len(self.state.waiting)}\nvllm:generation_tokens_total {counters['generation_tokens']}\n"
+            f"vllm:num_requests_waiting 0\nvllm:generation_tokens_total {counters['generation_tokens']}\n"
             f"vllm:prompt_tokens_total {counters['prompt_tokens']}\nvllm:prefix_cache_queries_total {counters['prompt_tokens']}\n"
             f"vllm:prefix_cache_hits_total {counters['cached_hits']}\nvllm:num_preemptions_total 0\n"
             f'vllm:cache_config_info{{block_size="16",cache_dtype="fp8",gpu_memory_utilization="0.4",num_gpu_blocks="1000"}} 1.0\n'
@@ -422,27 +368,18 @@ class Connection(asyncio.BufferedProtocol):
         counters["requests"] += 1
         if options.keep_requests and body.get("stream"):
             self.state.received.append({"at_s": asyncio.get_running_loop().time(), "body": body})
-        images = [part for part in parts_of(body) if part.get("type") == "image_url"]
-        if images and not options.image_tokens:
-            self.answer(400, {"error": {"message": f"{options.model} is not a multimodal model"}})
-            return
-        sounds = [part for part in parts_of(body) if part.get("type") == "input_audio"]
-        if sounds and not options.audio_tokens:
-            self.answer(400, {"error": {"message": f"{options.model} is not a multimodal model"}})
-            return
-        prompt_tokens += options.image_tokens * len(images) + options.audio_tokens * len(sounds)
+        for kind, cost in (("image_url", options.image_tokens), ("input_audio", options.audio_tokens)):
+            found = sum(part.get("type") == kind for part in parts_of(body))
+            if found and not cost:
+                self.refuse(400, f"{MODEL} is not a multimodal model")
+                return
+            prompt_tokens += cost * found
         if prompt_tokens + tokens > options.max_model_len:
-            self.answer(
-                400,
-                {
-                    "error": {
-                        "message": f"maximum context length is {options.max_model_len} tokens, asked for {prompt_tokens + tokens}"
-                    }
-                },
-            )
+            limit = f"maximum context length is {options.max_model_len} tokens"
+            self.refuse(400, f"{limit}, asked for {prompt_tokens + tokens}")
             return
         if options.refuse_ignore_eos and "ignore_eos" in body:
-            self.answer(400, {"error": {"message": "unknown field ignore_eos"}})
+            self.refuse(400, "unknown field ignore_eos")
             return
         text = json.dumps(body.get("messages", body.get("prompt")))
         if text in self.state.prompts:
@@ -463,11 +400,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def misanswer(self, fault: dict[str, Any]) -> bool:
         """Answer without a stream if the fault requires it. Return True if that finishes the request."""
-        counters, kind = self.state.counters, fault.get("kind")
-        if kind in {"status", "html", "gzip", "json", "hang"}:
-            counters["faults"] += 1
+        kind = fault.get("kind")
         if kind == "status":
-            self.answer(int(fault["status"]), {"error": {"message": "injected"}})
+            self.refuse(int(fault["status"]), "injected")
         elif kind == "html":
             self.answer(200, "<!doctype html><title>Sign in</title>", "text/html; charset=utf-8")
         elif kind == "gzip":
@@ -509,11 +444,7 @@ class Connection(asyncio.BufferedProtocol):
             message = {"content": "18", "reasoning": "It climbs one foot a day."}
         completion = min(tokens, 8)
         self.state.counters["generation_tokens"] += completion
-        usage = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion,
-            "total_tokens": prompt_tokens + completion,
-        }
+        usage = usage_of(prompt_tokens, completion)
         if body.get("stream"):
             chunk = {"choices": [{"index": 0, "delta": message, "finish_reason": "stop"}], "usage": usage}
             self.answer(200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", "text/event-stream")
@@ -539,24 +470,13 @@ def prompt_words(body: dict[str, Any]) -> tuple[int, int]:
     return (len(prompt) if isinstance(prompt, list) else len(prompt.split())), 1
 
 
-async def heartbeat(state: State) -> None:
-    """Note the longest time for which the machine did not let this process run since the last POST /control."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due_s = loop.time() + 0.01
-        await asyncio.sleep(0.01)
-        state.counters["stood_still_s"] = max(state.counters["stood_still_s"], loop.time() - due_s)
-
-
 async def serve(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     state = State(options, loop)
     server = await loop.create_server(lambda: Connection(state), "127.0.0.1", options.port, backlog=4096)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
-    beat = loop.create_task(heartbeat(state))
     # The parent's end is the server's end, however the parent ends.
     await asyncio.to_thread(sys.stdin.read)
-    beat.cancel()
 
 
 def main() -> None:
@@ -564,7 +484,6 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--ttft-s", type=float, default=0.02)
     parser.add_argument("--tpot-s", type=float, default=0.005)
-    parser.add_argument("--model", default="timed")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--token", default="")
     parser.add_argument("--no-tokenize", action="store_true")
@@ -573,7 +492,6 @@ def main() -> None:
     parser.add_argument("--audio-tokens", type=int, default=0, help="tokens of a sound; 0 takes no sounds")
     parser.add_argument("--adapters", default="", help="names that are served besides the model, separated by commas")
     parser.add_argument("--image-tokens", type=int, default=0, help="tokens of an image; 0 takes no images")
-    parser.add_argument("--capacity", type=int, default=0, help="streams at once; 0 has no limit")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(options))
