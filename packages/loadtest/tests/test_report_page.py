@@ -65,24 +65,12 @@ def planted(level, count=400):
     return [record(index, index * 0.01, 0.05 + 0.001 * (index % 100)) for index in range(count)]
 
 
-def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
-    results = [result(level, 16) | {"notes": [f"{level} prompts are not 16 tokens long"]} for level in (1, 2, 4, 8, 16)]
-    path = folder(tmp_path / "r", results)
-    write_reports(path)
-    text = (path / "report.html").read_text()
-    assert text.count("prompts are not 16 tokens long") == 1
-    assert "1 to 16 prompts are not 16 tokens long" in text
-    assert text.count("too few complete responses for p99.9") <= 1
-
-
-def test_a_line_names_the_first_points_and_counts_the_rest():
-    pairs = [(f"{level} users, 16 in, 32 out", "the client was late") for level in range(1, 131)]
+def test_a_reason_that_many_points_share_has_one_line_with_the_first_points():
+    pairs = [(f"{level} users", f"{level} prompts are not 16 tokens long") for level in range(1, 131)]
     (note,) = group_notes(pairs, 144)
-    assert note.line == (
-        "the client was late (130 points: 1 users, 16 in, 32 out; 2 users, 16 in, 32 out; 3 users, 16 in, 32 out;"
-        " 4 users, 16 in, 32 out; 126 more)"
-    )
-    assert group_notes(pairs, 130)[0].line == "the client was late (all 130 points)"
+    text = "1 to 130 prompts are not 16 tokens long"
+    assert note.line == f"{text} (130 points: 1 users; 2 users; 3 users; 4 users; 126 more)"
+    assert group_notes(pairs, 130)[0].line == f"{text} (all 130 points)"
 
 
 def drawn(chart):
@@ -108,19 +96,15 @@ def line_chart(*, limit=100.0, named=True):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_each_mark_has_its_value_as_a_tooltip_and_one_that_is_not_valid_is_hollow(named):
+def test_each_mark_has_its_value_as_a_tooltip_and_the_place_of_its_value_and_an_invalid_one_is_hollow(named):
     first, second = dots_of(line_chart(named=named))
     assert [found.findtext(f"{NS}title") for found in (first, second)] == ["mark 50", "mark 100"]
     assert (first.get("style"), second.get("style")) == (None, HOLLOW)
     assert {"t", "x", "y", "s", "the limit"} <= {*texts_of(line_chart(named=named))}
     assert {"one", "eight"} & {*texts_of(line_chart(named=named))} == ({"one", "eight"} if named else set())
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_limit_is_drawn_at_its_value(named):
     lines = [found.get("d") for found in drawn(line_chart(named=named)) if found.get("class") == "line reactive nofill"]
-    height = re.findall(r"[\d.]+", lines[1])[1]
-    assert height == f"{float(dots_of(line_chart(named=named))[1].find(f'{NS}circle').get('cy')):f}"
+    height = re.findall(r"[\d.]+", lines[1])[1]  # of the limit, which is 100 as well
+    assert height == f"{float(second.find(f'{NS}circle').get('cy')):f}"
 
 
 def test_a_limit_far_above_the_figures_squeezes_nothing():

@@ -42,11 +42,8 @@ def test_input_is_clamped_at_max_model_len_and_said_so():
         "closed-c1-i4096-o32-n0",
         "closed-c8-i4096-o32-n0",
     ]
-
-
-def test_lengths_that_clamp_to_the_same_are_measured_once():
     points, _ = plan_points(replace(SWEEP, input_tokens=(4064, 4096, 8192)), 4096)
-    assert [p.input_tokens for p in points] == [4064, 4064]
+    assert [p.input_tokens for p in points] == [4064, 4064]  # measured once
 
 
 def test_an_output_that_leaves_no_room_is_left_out_and_a_sweep_of_nothing_is_refused():
@@ -71,38 +68,29 @@ def test_prompts_of_two_points_share_no_beginning():
     assert len(heads) == 1000
 
 
-def counting(overhead, cost):
+ODD = {"fox", "zoo", "via", "ski"}
+
+
+@pytest.mark.parametrize(
+    ("overhead", "cost", "wanted", "words", "counted"),
+    [
+        (9, lambda word: 2 if word in ODD else 1, 128, 119, 128),
+        (4, lambda _word: 3, 400, 132, 400),
+        (12, lambda _word: 1, 8, 1, 13),
+    ],
+    ids=["words of several tokens are left out", "a tokenizer of other parts", "shorter than the template"],
+)
+def test_prompts_have_the_wanted_tokens_or_are_known_to_be_longer(overhead, cost, wanted, words, counted):
     async def count(prompt):
         return overhead + sum(cost(word) for word in prompt.split())
 
-    return count
-
-
-def test_words_of_several_tokens_are_found_and_left_out():
-    odd = {"fox", "zoo", "via", "ski"}
-    count = counting(9, lambda word: 2 if word in odd else 1)
     calibration = asyncio.run(calibrate(count, "tokenize"))
-    assert calibration.overhead_tokens == 9
-    assert calibration.tokens_per_word == 1.0
-    assert not odd & set(calibration.words)
-    recipe, counted = asyncio.run(fit_recipe(calibration, count, input_tokens=128, seed=1))
-    assert counted == 128
-    assert asyncio.run(count(PromptMaker(recipe).prompt(77))) == 128
-
-
-def test_a_tokenizer_that_is_not_one_of_words_is_met_on_the_average():
-    count = counting(4, lambda _word: 3)
-    calibration = asyncio.run(calibrate(count, "usage"))
-    recipe, counted = asyncio.run(fit_recipe(calibration, count, input_tokens=400, seed=1))
-    assert abs(counted - 400) <= 3
-    assert recipe.count == 132
-
-
-def test_a_prompt_shorter_than_the_template_is_one_word_and_known_to_be_longer():
-    count = counting(12, lambda _word: 1)
-    calibration = asyncio.run(calibrate(count, "tokenize"))
-    recipe, counted = asyncio.run(fit_recipe(calibration, count, input_tokens=8, seed=1))
-    assert (recipe.count, counted) == (1, 13)
+    assert calibration.overhead_tokens == overhead
+    assert calibration.tokens_per_word == cost("a")
+    assert not ODD & set(calibration.words) or cost("fox") == cost("a")
+    recipe, found = asyncio.run(fit_recipe(calibration, count, input_tokens=wanted, seed=1))
+    assert (recipe.count, found) == (words, counted)
+    assert asyncio.run(count(PromptMaker(recipe).prompt(77))) == counted
 
 
 def test_poisson_arrivals_have_the_rate_and_spread_that_they_should_and_even_ones_none():
