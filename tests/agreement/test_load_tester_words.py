@@ -1,8 +1,5 @@
 """The load tester repeats a few words of the product, because a package knows nobody: the same words have to mean the same."""
 
-import re
-from pathlib import Path
-
 from gemma_serving.contracts import plain_text
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning import numbers
@@ -12,9 +9,6 @@ from loadtest import command_line, subcommands
 from loadtest.client import plain_text as theirs
 from loadtest.command_line import described_options
 from loadtest.endpoint import API_KEY_VARIABLE
-
-ROOT = Path(__file__).resolve().parents[2]
-PINS = re.compile(r"^(\S+==\S+)", re.MULTILINE)
 
 
 def test_text_of_a_server_cannot_steer_a_terminal_through_either():
@@ -27,13 +21,6 @@ def test_numbers_and_exit_codes_are_the_same():
     codes = (ExitCode.DONE, ExitCode.FAILED, ExitCode.REFUSED, ExitCode.INTERRUPTED)
     assert codes == (subcommands.DONE, subcommands.FAILED, subcommands.REFUSED, subcommands.INTERRUPTED)
     assert API_KEY_VARIABLE == access.API_KEY_VARIABLE
-
-
-def test_its_pins_are_those_of_the_product():
-    ours = set(PINS.findall((ROOT / "requirements.txt").read_text()))
-    pins = set(PINS.findall((ROOT / "packages" / "loadtest" / "requirements.txt").read_text()))
-    assert len(pins) > 10
-    assert pins <= ours
 
 
 def test_the_command_has_every_option_of_the_load_tester_with_the_same_words():
