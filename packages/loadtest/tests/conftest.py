@@ -67,3 +67,11 @@ def server() -> Iterator[TimedServer]:
     """First token after 20 ms, then one every 5 ms; at most 4,096 tokens a request."""
     with timed_server("--ttft-s", "0.02", "--tpot-s", "0.005") as found:
         yield found
+
+
+@pytest.fixture
+def calm(server: TimedServer) -> Iterator[TimedServer]:
+    """That server without the faults of another test."""
+    server.control({})
+    yield server
+    server.control({})

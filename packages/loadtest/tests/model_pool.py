@@ -13,6 +13,15 @@ from loadtest.generator.load import arrival_count, arrivals
 from loadtest.records import RequestRecord, WorkerResult
 
 
+def planted_record(index, at_s, times_s, **more):
+    """A complete request, sent when it was due, with an event and a token at each of these times."""
+    fields = {
+        "index": index, "intended_s": at_s, "sent_s": at_s, "end_s": max(times_s, default=at_s), "times_s": array("d", times_s),
+        "prompt_tokens": 16, "output_tokens": len(times_s), "cached_tokens": None, "error": None,
+    }  # fmt: skip
+    return RequestRecord(**(fields | more))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelServer:
     ttft_s: float
@@ -26,21 +35,10 @@ class ModelServer:
 
     def record(self, index, at_s, free, tokens, prompt_tokens):
         start_s = max(at_s, heapq.heappop(free)) if free is not None else at_s
-        times = array("d", [start_s + self.ttft_s + step * self.tpot_s for step in range(tokens)])
+        times = [start_s + self.ttft_s + step * self.tpot_s for step in range(tokens)]
         if free is not None:
             heapq.heappush(free, times[-1])
-        return RequestRecord(
-            index=index,
-            intended_s=at_s,
-            sent_s=at_s,
-            end_s=times[-1],
-            times_s=times,
-            prompt_tokens=prompt_tokens,
-            output_tokens=tokens,
-            cached_tokens=None,
-            error=None,
-            asked_tokens=tokens,
-        )
+        return planted_record(index, at_s, times, prompt_tokens=prompt_tokens, asked_tokens=tokens)
 
     def _free(self):
         return None if self.slots is None else [0.0] * self.slots

@@ -10,23 +10,13 @@ from loadtest.measure import (
     error_figures,
     load_figures,
 )
-from loadtest.records import RequestRecord, WorkerResult, packed, read_message
+from loadtest.records import WorkerResult, packed, read_message
+from loadtest.tests.model_pool import planted_record
 from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons
 
 
-def record(index, intended, times, *, sent=None, prompt=10, output=None, error=None):
-    return RequestRecord(
-        index=index,
-        intended_s=intended,
-        sent_s=intended if sent is None else sent,
-        end_s=(times[-1] if times else intended) + 0.01,
-        times_s=array("d", times),
-        prompt_tokens=prompt,
-        output_tokens=len(times) if output is None else output,
-        cached_tokens=None,
-        error=error,
-        error_detail="words" if error else "",
-    )
+def record(index, intended_s, times_s, **more):
+    return planted_record(index, intended_s, times_s, prompt_tokens=10, end_s=times_s[-1] + 0.01, **more)
 
 
 # Worked by hand. A: sent at 0, tokens at 0.2, 0.3, 0.4, 0.5 => TTFT 0.2, TPOT 0.3 / 3 = 0.1, E2E 0.5, 4 tokens.
@@ -34,9 +24,9 @@ def record(index, intended, times, *, sent=None, prompt=10, output=None, error=N
 # C: sent at 2, one token at 2.1 => TTFT 0.1, no TPOT, E2E 0.1.   D failed and counts in nothing but `failed`.
 TRACE = [
     record(0, 0.0, [0.2, 0.3, 0.4, 0.5]),
-    record(1, 1.0, [1.4, 2.0], output=7),
+    record(1, 1.0, [1.4, 2.0], output_tokens=7),
     record(2, 2.0, [2.1]),
-    record(3, 0.5, [0.9], error="closed"),
+    record(3, 0.5, [0.9], error="closed", error_detail="words"),
 ]
 
 
@@ -100,7 +90,7 @@ def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why(subtests
         "a slow server": (worker(TRACE, lags=[0.2] * 100), {"mean_ttft_ms": 5000.0, "p99_ttft_ms": 9000.0}, []),
         "processor": (worker(TRACE, cpu=9.9), TTFT, ["busy for 99%"]),
         "not sent": (worker(TRACE, shed=7), TTFT, ["7 requests were not sent"]),
-        "sent late": (worker([record(0, 0.0, [1.0], sent=0.8)]), TTFT, ["sent late by 800 ms"]),
+        "sent late": (worker([record(0, 0.0, [1.0], sent_s=0.8)]), TTFT, ["sent late by 800 ms"]),
     }  # fmt: skip
     for name, (result, figures, said) in rows.items():
         with subtests.test(name):

@@ -10,11 +10,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.endpoint import Endpoint
-from loadtest.settings import SweepSettings
-from loadtest.store import read_results
-from loadtest.sweep import run_sweep
-from loadtest.tests.test_sweep_runs import STALL_LIMIT_S, Quiet
+from loadtest.tests.test_sweep_runs import STALL_LIMIT_S, bench, only
 from loadtest.traffic.points import Sweep
 
 SWEEP = Sweep(
@@ -23,21 +19,12 @@ SWEEP = Sweep(
 NEAR = 0.02
 
 
-@pytest.fixture
-def calm(server):
-    server.control({})
-    yield server
-    server.control({})
-
-
 def measured(server, out, sweep=SWEEP, **options):
     """Measure one point, and return it with what the server saw of it."""
     before = len(server.truth())
-    settings = SweepSettings(url=server.url, model=None, out=out, warm_up=0, workers=1, **options)
-    outcome = run_sweep(settings, sweep, Endpoint(base_url=server.url), Quiet())
+    outcome, results = bench(server.url, out, sweep, **options)
     assert outcome.ending == "done", outcome.detail
-    (result,) = read_results(out)
-    return result, server.truth()[before:]
+    return only(results), server.truth()[before:]
 
 
 def truth_of(rows):

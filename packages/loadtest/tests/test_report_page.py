@@ -1,7 +1,6 @@
 """What the report shows: failures and reasons first, limits, distributions, time, repeats, and an explanation of each term."""
 
 import re
-from array import array
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.measure import load_figures, percentile
-from loadtest.records import RequestRecord
 from loadtest.reports import facts, pages
 from loadtest.reports.charts import (
     COLORS,
@@ -31,26 +29,12 @@ from loadtest.reports.notes import group_notes
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import COLUMNS
+from loadtest.tests.model_pool import planted_record
 from loadtest.tests.test_reports import folder, grid, result
 
 SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}
 ROOM = Path(facts.__file__).parent
 NS = "{http://www.w3.org/2000/svg}"
-
-
-def record(index, sent_s, ttft_s, *, tokens=10, tpot_s=0.01, error=None):
-    times_s = array("d", [sent_s + ttft_s + step * tpot_s for step in range(tokens)])
-    return RequestRecord(
-        index=index,
-        intended_s=sent_s,
-        sent_s=sent_s,
-        end_s=times_s[-1] if error is None else sent_s + 0.5,
-        times_s=times_s if error is None else array("d"),
-        prompt_tokens=16,
-        output_tokens=tokens if error is None else 0,
-        cached_tokens=None,
-        error=error,
-    )
 
 
 def measured(level, records, mode="closed", steady=None, **more):
@@ -62,7 +46,12 @@ def measured(level, records, mode="closed", steady=None, **more):
 
 
 def planted(level, count=400):
-    return [record(index, index * 0.01, 0.05 + 0.001 * (index % 100)) for index in range(count)]
+    """Requests of ten tokens, one every 10 ms, whose time to first token is 50 to 149 ms."""
+    firsts_s = [index * 0.01 + 0.05 + 0.001 * (index % 100) for index in range(count)]
+    return [
+        planted_record(index, index * 0.01, [first_s + 0.01 * step for step in range(10)])
+        for index, first_s in enumerate(firsts_s)
+    ]
 
 
 def test_a_reason_that_many_points_share_has_one_line_with_the_first_points():
@@ -284,7 +273,9 @@ def test_texts_and_lines_have_contrast_in_both_schemes(scheme):
 
 def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     """A point without any complete answer has a report too."""
-    dead = measured(4, [record(n, n * 0.1, 0.0, error="connect") for n in range(5)], errors_by_kind={"connect": 5})
+    dead = measured(
+        4, [planted_record(n, n * 0.1, [], error="connect") for n in range(5)], errors_by_kind={"connect": 5}
+    )
     run = {"max_failed": 0.01}
     assert report_charts(run, [dead]) == []
     html = pages.sweep_report(facts.sweep_facts(run, [dead]), [dead], [], {})

@@ -1,7 +1,6 @@
 """The steady window, the trends of an open loop, and the checks of a point against itself, on planted requests."""
 
 import random
-from array import array
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from loadtest.generator.load import arrivals
 from loadtest.measure import Objective, load_figures
 from loadtest.proof import little_reasons, server_reasons
-from loadtest.records import RequestRecord
 from loadtest.steady import judged, saturation_figures, steady_figures, steady_notes, steady_window, tail
+from loadtest.tests.model_pool import planted_record
 from loadtest.traffic.points import Point
 
 TOKENS = 11
@@ -29,20 +28,10 @@ def point(**load):
     )
 
 
-def record(index, sent_s, ttft_s, e2e_s, *, end_s=None, error=None):
+def record(index, sent_s, ttft_s, e2e_s):
     step_s = (e2e_s - ttft_s) / (TOKENS - 1)
-    times = [sent_s + ttft_s + number * step_s for number in range(TOKENS)]
-    return RequestRecord(
-        index=index,
-        intended_s=sent_s,
-        sent_s=sent_s,
-        end_s=times[-1] if end_s is None else end_s,
-        times_s=array("d", times),
-        prompt_tokens=8,
-        output_tokens=TOKENS,
-        cached_tokens=None,
-        error=error,
-    )
+    times_s = [sent_s + ttft_s + number * step_s for number in range(TOKENS)]
+    return planted_record(index, sent_s, times_s, prompt_tokens=8)
 
 
 def open_loop(rate, duration_s, seed, *, slots=None, e2e_s=1.0, noise_s=0.0):

@@ -83,13 +83,6 @@ def other_notes(result):
     return [note for note in result["notes"] if not note.startswith(usual) and "in bunches" not in note]
 
 
-@pytest.fixture
-def calm(server):
-    server.control({})
-    yield server
-    server.control({})
-
-
 def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
     before = calm.control()
     _, results = bench(calm.url, tmp_path, replace(SWEEP, input_tokens=(9, 200), concurrency=(2, 4)))

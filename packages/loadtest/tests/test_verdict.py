@@ -116,12 +116,11 @@ class Plan:
         return {"output_throughput": rate} if point.concurrency else {}
 
 
-def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, monkeypatch):
-    server.control({})
+def test_every_sweep_has_the_forecast_and_the_client_machine(calm, tmp_path, monkeypatch):
     monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.0097)))
     sweep = replace(GRID, input_tokens=(32,), concurrency=(2, 6), requests=60)
     limits = Objective(ttft_s=1.0)
-    _, results = bench(server.url, tmp_path / "a", sweep, forecast=Plan(), objective=limits)
+    _, results = bench(calm.url, tmp_path / "a", sweep, forecast=Plan(), objective=limits)
     run = read_run(tmp_path / "a")
     band = {"low": 5.0, "typical": 6.0, "high": 7.0}
     assert run["forecast_levels"] == [{"mode": "closed", "input_tokens": 32, "output_tokens": 8, **band}]
@@ -133,7 +132,7 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
     assert run["client_machine"]["cores"] >= 1
     assert run["client_machine"].keys() == {"system", "architecture", "processor", "cores", "python", "load_1min"}
     bench(
-        server.url,
+        calm.url,
         tmp_path / "b",
         replace(sweep, concurrency=(), request_rate=(5.0,)),
         forecast=Plan(),
@@ -161,11 +160,10 @@ def test_the_first_screen_has_the_verdict_and_the_header(tmp_path):
     assert sweep_facts({}, planted()).header[0] == "hardware: unknown"
 
 
-def test_points_beyond_the_kv_cache_are_measured_and_marked(server, tmp_path, monkeypatch):
+def test_points_beyond_the_kv_cache_are_measured_and_marked(calm, tmp_path, monkeypatch):
     # The server has 16,000 tokens. 16 users need 16 x (2,000 + 4), and wait for the one that runs.
-    server.control({})
     monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008, slots=1)))
-    outcome, results = bench(server.url, tmp_path, replace(GRID, concurrency=(1, 16)))
+    outcome, results = bench(calm.url, tmp_path, replace(GRID, concurrency=(1, 16)))
     beyond = results["closed-c16-i2000-o8-n0"]
     assert (outcome.left_out, len(results), beyond["completed"]) == ((), 4, 32)
     (note,) = (note for note in beyond["notes"] if "KV cache" in note)
@@ -187,12 +185,11 @@ def test_what_exceeds_a_kv_cache():
 
 
 @pytest.mark.parametrize("late_s", [0.0, 3.0])
-def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch, capsys, late_s):
-    server.control({})
+def test_a_run_without_valid_points_is_no_success(calm, tmp_path, monkeypatch, capsys, late_s):
     monkeypatch.setattr(
         "loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008), lambda _: late_s)
     )
-    words = ["--url", server.url, "--concurrency", "2,4", "--input-tokens", "32", "--output-tokens", "8", "--requests", "32", "--warm-up", "0"]  # fmt: skip
+    words = ["--url", calm.url, "--concurrency", "2,4", "--input-tokens", "32", "--output-tokens", "8", "--requests", "32", "--warm-up", "0"]  # fmt: skip
     code = main([*words, "--out", str(tmp_path / "a"), "--json"])
     printed = capsys.readouterr()
     found = json.loads(printed.out)

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from loadtest.client.wire import now_s
-from loadtest.generator.load import LoadGenerator, Share
-from loadtest.traffic.prompts import POOL, Recipe
+from loadtest.generator.load import LoadGenerator
+from loadtest.tests.virtual_time import share_of
 
 
 @pytest.fixture(scope="module")
@@ -69,23 +69,14 @@ def load_over_tls(certificate, proxy=None):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
-            share = Share(
-                url=f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}",
-                path="/v1/chat/completions",
-                headers={"Authorization": "Bearer t"},
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            share = share_of(
+                url=url,
                 body={"model": "m", "max_tokens": 3},
-                recipe=Recipe(words=POOL, count=32, seed=1),
-                first_index=0,
-                worker=0,
-                workers=1,
-                concurrency=4,
-                rate_per_s=None,
-                poisson=False,
                 requests=20,
-                duration_s=None,
-                request_timeout_s=60,
-                stall_timeout_s=60,
+                stall_timeout_s=60.0,
                 proxy=proxy,
+                headers={"Authorization": "Bearer t"},
             )
             generator = LoadGenerator(share, asyncio.get_running_loop())
             await generator.prepare()

@@ -24,10 +24,9 @@ def faults(validator, value):
     return [error.message[:300] for found in validator.iter_errors(value) for error in found.context or [found]]
 
 
-def test_results_validate_and_have_no_field_that_the_schema_lacks(server, tmp_path, monkeypatch, capsys, subtests):
-    server.control({})
+def test_results_validate_and_have_no_field_that_the_schema_lacks(calm, tmp_path, monkeypatch, capsys, subtests):
     monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008, slots=8)))
-    words = ["--url", server.url, "--input-tokens", "32", "--output-tokens", "8", "--slo", "ttft=1", "--warm-up", "0", "--json"]  # fmt: skip
+    words = ["--url", calm.url, "--input-tokens", "32", "--output-tokens", "8", "--slo", "ttft=1", "--warm-up", "0", "--json"]  # fmt: skip
     loads = ["--concurrency", "2,8", "--request-rate", "4", "--requests", "64", "--usd-per-hour", "2"]
     assert main([*words, *loads, "--out", str(tmp_path)]) in {0, 1}
     assert faults(strict("SweepOutput"), json.loads(capsys.readouterr().out)) == []

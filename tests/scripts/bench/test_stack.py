@@ -18,14 +18,10 @@ from loadtest.errors import SweepError
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results, read_run
 from loadtest.sweep import run_sweep
-from loadtest.tests.test_sweep_runs import Quiet
-from loadtest.traffic.points import Sweep
+from loadtest.tests.test_sweep_runs import SWEEP, Quiet
 from tests.scripts.bench.test_forecast import planner
 from tests.scripts.sample_outputs import sample_outputs
 
-SWEEP = Sweep(
-    concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(8,), requests=12, duration_s=None, seed=1
-)
 SMALL = ["--concurrency", "2", "--requests", "4", "--input-tokens", "8", "--output-tokens", "4"]
 """Words of a short measurement."""
 
@@ -92,12 +88,7 @@ def test_the_stacks_adapters_are_named_in_turn(start_server, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "quick or grid"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),
-        (
-            ["--url", "http://127.0.0.1:9", "--out", "x", "--prefix-share", "1", "--prefix-tokens", "8"],
-            "cannot be combined",
-        ),
         (["report", "x"], "Cannot read"),
     ],
 )
