@@ -26,18 +26,18 @@ class TimedServer:
     process: subprocess.Popen[bytes]
 
     def control(self, fault: dict[str, Any] | None = None) -> dict[str, Any]:
-        data = None if fault is None else json.dumps(fault).encode()
-        with urllib.request.urlopen(f"{self.url}/control", data=data, timeout=60) as answer:  # noqa: S310 - our own loopback server
-            return json.load(answer)
+        return self._answer("/control", None if fault is None else json.dumps(fault).encode())
 
     def received(self) -> list[dict[str, Any]]:
         """The streamed requests with the server's own times, in the order of their arrival (`--keep-requests`)."""
-        with urllib.request.urlopen(f"{self.url}/received", timeout=60) as answer:  # noqa: S310 - our own loopback server
-            return json.load(answer)
+        return self._answer("/received")
 
     def truth(self) -> list[dict[str, Any]]:
         """What the server itself saw of every stream that has ended, by its own clock."""
-        with urllib.request.urlopen(f"{self.url}/truth", timeout=60) as answer:  # noqa: S310 - our own loopback server
+        return self._answer("/truth")
+
+    def _answer(self, path: str, data: bytes | None = None) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", data=data, timeout=60) as answer:  # noqa: S310 - our own loopback server
             return json.load(answer)
 
 

@@ -22,6 +22,15 @@ def planted_record(index, at_s, times_s, **more):
     return RequestRecord(**(fields | more))
 
 
+def planted_result(records, **more):
+    """What a process of the load generator reports after these requests."""
+    fields = {
+        "records": tuple(records), "lags_s": array("d"), "cpu_s": 1.0, "wall_s": 10.0, "stale_retries": 0, "shed": 0, "gave_up": None,
+        "simulated": True,
+    }  # fmt: skip
+    return WorkerResult(**(fields | more))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelServer:
     ttft_s: float
@@ -86,15 +95,4 @@ class ModelPool:
             ]  # fmt: skip
         end_s = max(record.end_s for record in records)
         progress(len(records), 0)
-        return [
-            WorkerResult(
-                records=tuple(records),
-                lags_s=array("d", [late_s] * 100),
-                cpu_s=0.01 * end_s,
-                wall_s=end_s,
-                stale_retries=0,
-                shed=0,
-                gave_up=None,
-                simulated=True,
-            )
-        ]
+        return [planted_result(records, lags_s=array("d", [late_s] * 100), cpu_s=0.01 * end_s, wall_s=end_s)]

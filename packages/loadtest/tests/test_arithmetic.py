@@ -10,8 +10,8 @@ from loadtest.measure import (
     error_figures,
     load_figures,
 )
-from loadtest.records import WorkerResult, packed, read_message
-from loadtest.tests.model_pool import planted_record
+from loadtest.records import packed, read_message
+from loadtest.tests.model_pool import planted_record, planted_result
 from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons
 
 
@@ -56,17 +56,8 @@ def test_failures_are_listed_by_kind_with_their_words():
     assert error_figures(TRACE) == {"errors_by_kind": {"closed": 1}, "error_examples": {"closed": "words"}}
 
 
-def worker(records, lags=(), cpu=1.0, wall=10.0, shed=0):
-    return WorkerResult(
-        records=tuple(records),
-        lags_s=array("d", lags),
-        cpu_s=cpu,
-        wall_s=wall,
-        stale_retries=2,
-        shed=shed,
-        gave_up=None,
-        simulated=True,
-    )
+def worker(records, lags=(), **more):
+    return planted_result(records, lags_s=array("d", lags), stale_retries=2, **more)
 
 
 def test_a_workers_report_survives_its_journey():
@@ -88,7 +79,7 @@ def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why(subtests
         "no p99": (worker(TRACE, lags=late_once), TTFT | {"p99_ttft_ms": None}, ["(200 ms)"]),
         "20 ms to the first token": (worker(TRACE, lags=[0.045] * 100), {"mean_ttft_ms": 20.0, "p99_ttft_ms": 30.0}, ["by 45 ms on", "by 45 ms at"]),
         "a slow server": (worker(TRACE, lags=[0.2] * 100), {"mean_ttft_ms": 5000.0, "p99_ttft_ms": 9000.0}, []),
-        "processor": (worker(TRACE, cpu=9.9), TTFT, ["busy for 99%"]),
+        "processor": (worker(TRACE, cpu_s=9.9), TTFT, ["busy for 99%"]),
         "not sent": (worker(TRACE, shed=7), TTFT, ["7 requests were not sent"]),
         "sent late": (worker([record(0, 0.0, [1.0], sent_s=0.8)]), TTFT, ["sent late by 800 ms"]),
     }  # fmt: skip
@@ -100,7 +91,7 @@ def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why(subtests
 
 def test_a_late_client_names_what_made_it_late(subtests):
     """More processes are advised only if one used its core for half of the time."""
-    late = worker(TRACE, lags=[0.2] * 100, cpu=1.0)
+    late = worker(TRACE, lags=[0.2] * 100, cpu_s=1.0)
     rows = {
         "busy machine": (
             late,

@@ -5,14 +5,13 @@ import threading
 import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from unittest.mock import Mock
 
 import pytest
 
 from loadtest.client import events, openai
 from loadtest.client.events import EVENT_LIMIT_BYTES, EventSplitter
 from loadtest.client.openai import OpenAIClient, ServerError
-from loadtest.client.wire import WireConnection
+from loadtest.tests.test_wire import receive
 
 LIMIT = 2**22
 PIECE = 2**16
@@ -97,14 +96,7 @@ def test_an_event_of_the_largest_size_is_read_and_a_larger_one_is_not():
 def test_the_load_generator_stops_as_well(body: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "EVENT_LIMIT_BYTES", PIECE)
 
-    async def exchange() -> str | None:
-        connection = WireConnection()
-        connection.connection_made(Mock(asyncio.Transport, is_closing=lambda: False))
-        found, done = connection.exchange(b"POST")
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-        framing = b"transfer-encoding: chunked\r\n\r\n" if body.startswith(b"0") else b"\r\n"
-        connection.receive(head + framing + body, 1.0)
-        assert done.done()
-        return found.error
-
-    assert asyncio.run(exchange()) == "malformed"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+    framing = b"transfer-encoding: chunked\r\n\r\n" if body.startswith(b"0") else b"\r\n"
+    exchange, _, done = receive([head + framing + body])
+    assert (exchange.error, done) == ("malformed", True)

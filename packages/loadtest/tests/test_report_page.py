@@ -1,7 +1,6 @@
 """What the report shows: failures and reasons first, limits, distributions, time, repeats, and an explanation of each term."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -30,7 +29,7 @@ from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import COLUMNS
 from loadtest.tests.model_pool import planted_record
-from loadtest.tests.test_reports import folder, grid, result
+from loadtest.tests.test_reports import Page, folder, grid, result
 
 SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}
 ROOM = Path(facts.__file__).parent
@@ -45,7 +44,7 @@ def measured(level, records, mode="closed", steady=None, **more):
     return {**base, **figures, "point": point, "steady": steady, **more}
 
 
-def planted(level, count=400):
+def planted(count=400):
     """Requests of ten tokens, one every 10 ms, whose time to first token is 50 to 149 ms."""
     firsts_s = [index * 0.01 + 0.05 + 0.001 * (index % 100) for index in range(count)]
     return [
@@ -122,7 +121,7 @@ def test_any_values_are_drawn(values, limit, named):
 
 
 def test_the_limits_of_slo_are_in_every_chart_of_their_latency(tmp_path):
-    results = [measured(level, planted(level)) for level in (1, 8)]
+    results = [measured(level, planted()) for level in (1, 8)]
     groups = report_charts({"slo": SLO}, results)
     limited = {chart.key for group in groups for chart in group.charts if chart.series[-1].kind == "limit"}
     assert limited == {
@@ -142,8 +141,8 @@ def over_load(results, **run):
 def test_the_share_within_the_limits_is_that_of_the_steady_window():
     steady = {"start_s": 0.5, "end_s": 3.5, "request_throughput": 7.9, "request_goodput": 5.9}
     results = [
-        measured(8, planted(8), mode="open", steady=steady, request_goodput=6.0),
-        measured(16, planted(16), mode="open", steady=steady | {"request_throughput": 9.0}, request_goodput=1.0),
+        measured(8, planted(), mode="open", steady=steady, request_goodput=6.0),
+        measured(16, planted(), mode="open", steady=steady | {"request_throughput": 9.0}, request_goodput=1.0),
     ]
     charts = over_load(results, slo_share=0.9)
     kept = charts["kept-open"]
@@ -172,8 +171,8 @@ def test_the_forecast_is_a_dashed_line_with_its_band():
 
 def test_a_distribution_of_a_point_with_a_steady_window_has_only_its_requests():
     steady = {"start_s": 1.0, "end_s": 1.99}
-    ((ttft, *_),) = distributions([measured(4, planted(4, 400), steady=steady)], "closed", {})
-    ordered = sorted(1000 * r.ttft_s for r in planted(4, 400) if 1.0 <= r.intended_s <= 1.99)
+    ((ttft, *_),) = distributions([measured(4, planted(), steady=steady)], "closed", {})
+    ordered = sorted(1000 * r.ttft_s for r in planted() if 1.0 <= r.intended_s <= 1.99)
     assert len(ordered) == 100
     assert [mark.y for mark in ttft.series[0].marks] == pytest.approx([percentile(ordered, share) for share in SHARES])
     assert ttft.x_names == tuple(f"{share:g}" for share in SHARES)
@@ -212,27 +211,15 @@ def test_repeats_have_error_bars_and_single_points_have_none():
     assert "mean of 3 repeats" in mark.label
 
 
-class Terms(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.links, self.ids, self.open = set(), set(), []
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        if tag == "a":
-            self.links.add(found["href"].removeprefix("#"))
-        if "id" in found:
-            self.ids.add(found["id"])
-
-
 def test_every_term_is_explained_where_it_stands_without_a_script(tmp_path):
-    path = folder(tmp_path / "r", [measured(level, planted(level)) for level in (1, 8)], run={"slo": SLO})
+    path = folder(tmp_path / "r", [measured(level, planted()) for level in (1, 8)], run={"slo": SLO})
     write_reports(path)
     html = (path / "report.html").read_text()
-    page = Terms()
+    page = Page()
     page.feed(html)
-    assert page.links
-    assert page.links <= page.ids  # every heading of the table leads to its definition
+    linked = {link[1:] for link in page.links if link.startswith("#")}
+    assert {f"term-{column.term}" for column in COLUMNS} & linked
+    assert linked <= page.ids  # every heading of the table leads to its definition
     assert {column.term for column in COLUMNS} <= terms().keys()
     for group in report_charts({"slo": SLO}, grid()):
         for chart in group.charts:

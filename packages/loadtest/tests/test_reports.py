@@ -14,7 +14,6 @@ from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import NOTHING, columns_of
 from loadtest.server import Watch
 from loadtest.store import read_results, read_run
-from loadtest.traffic.points import Point
 
 CHROMIUM = next(
     (
@@ -43,16 +42,6 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
     e2els = [ttft + (output - 1) * tpot for ttft in ttfts]
     mean_e2el = sum(e2els) / requests
     ordered = sorted(ttfts)
-    point = Point(
-        mode="closed",
-        level=level,
-        input_tokens=tokens,
-        output_tokens=output,
-        requests=requests,
-        duration_s=None,
-        seed=1,
-        repeat=repeat,
-    )
     speed = level * output / mean_e2el
     latencies = {
         f"{key}_{name}_ms": value * 1000
@@ -69,7 +58,7 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
     return {
         "point": {
             "mode": "closed", "level": level, "input_tokens": tokens, "output_tokens": output, "requests": requests, "duration_s": None,
-            "seed": 1, "repeat": repeat, "requested_input_tokens": None, "key": point.key,
+            "seed": 1, "repeat": repeat, "requested_input_tokens": None, "key": f"closed-c{level}-i{tokens}-o{output}-n{repeat}",
         },
         "date": "2026-01-01T00:00:00+00:00", "model_id": "org/<m>", "simulated": None, "valid": valid, "completed": requests, "failed": failed,
         "duration": 1.0, "request_throughput": level / mean_e2el, "request_goodput": None, "output_throughput": speed,
@@ -121,10 +110,11 @@ CHARTS = 5 + 2 + 3 * 3
 class Page(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.tags, self.links = [], []
+        self.tags, self.links, self.ids = [], [], set()
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self.ids |= {value for name, value in attrs if name == "id"}
         self.links += [
             value
             for name, value in attrs
@@ -160,19 +150,12 @@ def test_the_csv_has_a_row_for_each_point_with_the_numbers_of_its_result(tmp_pat
     write_reports(folder(tmp_path / "r", results))
     with (tmp_path / "r" / "summary.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
-    assert (first["point"], first["mode"], first["level"], first["input_tokens"]) == (
-        "1 user, 16 in, 32 out",
-        "closed",
-        "1",
-        "16",
-    )
-    assert (first["valid"], first["simulated"], first["failed"], first["steady_output_throughput"]) == (
-        "True",
-        "False",
-        "2",
-        "",
-    )
-    assert (second["valid"], second["simulated"], second["steady_output_throughput"]) == ("False", "True", "7.5")
+    wanted = {
+        "point": "1 user, 16 in, 32 out", "mode": "closed", "level": "1", "input_tokens": "16", "valid": "True", "simulated": "False",
+        "failed": "2", "steady_output_throughput": "",
+    }  # fmt: skip
+    assert wanted.items() <= first.items()
+    assert {"valid": "False", "simulated": "True", "steady_output_throughput": "7.5"}.items() <= second.items()
     assert float(second["p99_ttft_ms"]) == results[1]["p99_ttft_ms"]
 
 

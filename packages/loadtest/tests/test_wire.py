@@ -1,6 +1,7 @@
 import asyncio
 import json
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -16,22 +17,6 @@ from loadtest.client.wire import (
     request_head,
 )
 from loadtest.tests.timed_server import raw_event as chunk
-
-
-class FakeTransport(asyncio.Transport):
-    def __init__(self):
-        super().__init__()
-        self.sent = b""
-        self.aborted = False
-
-    def write(self, data):
-        self.sent += data
-
-    def is_closing(self):
-        return self.aborted
-
-    def abort(self):
-        self.aborted = True
 
 
 def event(obj, **more) -> bytes:
@@ -60,7 +45,8 @@ def receive(pieces, *, end=None, keep_text=False) -> tuple[Exchange, WireConnect
     """What a connection makes of bytes that arrive in these pieces, a second apart."""
 
     async def run():
-        connection, transport = WireConnection(), FakeTransport()
+        connection, transport = WireConnection(), Mock(asyncio.Transport)
+        transport.is_closing = lambda: transport.abort.called
         connection.connection_made(transport)
         exchange, done = connection.exchange(b"POST", keep_text=keep_text)
         for second, piece in enumerate(pieces):
