@@ -1,25 +1,29 @@
-"""The gcloud stand-in as a command on PATH, against a cloud of fixed answers."""
+"""The gcloud stand-in as a command on PATH."""
 
 import asyncio
-import contextlib
 import getpass
-import json
-import os
 import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import AsyncIterator
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from gemma_serving.stacks.tpu import ssh_tunnel
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.shims.gcloud import CommandError, listen, parse_tunnel
-from localcloud.tests.idle_cloud import Started
-from localcloud.tests.running.running_server import ask, environment
+from localcloud.tests.conftest import Client
+from localcloud.tests.idle_cloud import IdleMachines, Started
+from localcloud.tests.running.running_server import Answer, ask, environment
+from localcloud.tests.server.gcloud_commands import clean, installed
+from tests.agreement.test_tunnel_rights import NODE, node
+from tests.polling import until
+
+__all__ = ["node"]
 
 SSH = [
     "alpha",
@@ -28,15 +32,17 @@ SSH = [
     "tpu-vm",
     "ssh",
     "n1",
-    "--project=p",
+    "--project=local-project",
     "--zone=us-east5-a",
     "--tunnel-through-iap",
     "--",
     "-N",
     "-L",
 ]
-NODE = "projects/p/locations/us-east5-a/nodes/n1"
 USER_KEY = f"{getpass.getuser()}:ssh-rsa simulated-key-of-{getpass.getuser()} {getpass.getuser()}@localcloud"
+OTHERS = {"enable-guest-attributes": "TRUE", "ssh-keys": "somebody:ssh-rsa AAAA"}
+"""Metadata of the node, which has no OS Login and does not know the user's key."""
+Gcloud = Callable[..., subprocess.Popen[str]]
 
 
 def free_port() -> int:
@@ -45,137 +51,65 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def nothing(_: web.Request) -> web.Response:
-    return web.json_response({})
+@pytest.fixture
+def gcloud(own_cloud: Started, tmp_path: Path) -> Gcloud:
+    """Return a function that starts the installed command."""
+    token = own_cloud.cloud.tokens.issue_access_token(own_cloud.cloud.operator)
+    command = install(tmp_path / "bin", environment={OPERATOR_TOKEN: token}) / "gcloud"
 
-
-@contextlib.asynccontextmanager
-async def cloud(metadata: dict[str, str] | None = None, *, ssh_key_s: float = 0.0) -> AsyncIterator[str]:
-    """A cloud with one node. `metadata` is the node's and is updated; without it the node knows the user's key."""
-    known = {"ssh-keys": USER_KEY} if metadata is None else metadata
-
-    async def tokens(request: web.Request) -> web.Response:
-        body = await request.json()
-        return web.json_response(
-            {"idToken": f"id-for-{body['audience']}"} if "audience" in body else {"accessToken": "access"}
+    def started(*words: str, **variables: str) -> subprocess.Popen[str]:
+        around = environment(LOCALCLOUD_URL=own_cloud.base_url, **variables)
+        return subprocess.Popen(
+            [command, *words], env=around, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    async def tunnel(request: web.Request) -> web.Response:
-        assert request.query["node"] == NODE
-        if request.query["port"] != "8000":
-            return web.json_response({"error": {"message": "Nothing listens there."}}, status=404)
-        return web.json_response({"host": "127.0.0.1", "port": runner.addresses[0][1]})
-
-    async def node(request: web.Request) -> web.Response:
-        assert request.headers["Authorization"] == "Bearer access"
-        if not request.path.endswith("/nodes/n1"):
-            return web.json_response({"error": {"message": "Resource not found."}}, status=404)
-        if request.method == "PATCH":
-            assert request.query["updateMask"] == "metadata"
-            known.clear()
-            known.update((await request.json())["metadata"])
-            return web.json_response({"name": "projects/p/locations/us-east5-a/nodes/n1", "done": False})
-        return web.json_response({"name": NODE, "metadata": known, "done": True})
-
-    async def clock(_: web.Request) -> web.Response:
-        return web.json_response({"speed": 100, "instant": False})
-
-    async def scenario(_: web.Request) -> web.Response:
-        return web.json_response({"tpu": {"durations_s": {"ssh_key": ssh_key_s}}})
-
-    async def health(_: web.Request) -> web.Response:
-        return web.Response(text="through the tunnel")
-
-    app = web.Application()
-    app.add_routes(
-        [
-            web.post("/admin/tokens", tokens),
-            web.get("/admin/tunnel", tunnel),
-            web.get("/health", health),
-            web.get("/tpu/{path:.*}", node),
-            web.patch("/tpu/{path:.*}", node),
-            web.post("/tpu/{path:.*}", nothing),
-            web.get("/compute/{path:.*}", nothing),
-            web.get("/admin/ssh", nothing),
-            web.get("/admin/clock", clock),
-            web.get("/admin/scenario", scenario),
-        ]
-    )
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    return started
 
 
-async def gcloud(folder: Path, url: str, *words: str) -> asyncio.subprocess.Process:
-    command = install(folder / "bin") / "gcloud"
-    return await asyncio.create_subprocess_exec(
-        command,
-        *words,
-        env=environment(LOCALCLOUD_URL=url),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+def result(gcloud: Gcloud, *words: str, **variables: str) -> tuple[int, str, str]:
+    process = gcloud(*words, **variables)
+    out, err = process.communicate()
+    return process.returncode, out, err
 
 
-def result(folder: Path, *words: str) -> tuple[int, str, str]:
-    async def run() -> tuple[int, str, str]:
-        async with cloud() as url:
-            process = await gcloud(folder, url, *words)
-            out, err = await process.communicate()
-            assert process.returncode is not None
-            return process.returncode, out.decode(), err.decode()
-
-    return asyncio.run(run())
+def through(port: int) -> Answer | None:
+    """Return the answer of the server behind a tunnel; None if the tunnel is closed."""
+    with suppress(OSError):
+        return ask(f"http://127.0.0.1:{port}/admin")
+    return None
 
 
-def test_it_says_once_that_it_is_simulated_and_prints_tokens(tmp_path: Path):
-    code, out, err = result(tmp_path, "auth", "print-identity-token", "--audiences=https://x")
-    assert (code, out) == (0, "id-for-https://x\n")
-    assert err.count("simulated") == 1
-    assert result(tmp_path, "auth", "print-access-token")[1] == "access\n"
+def test_it_says_once_that_it_is_simulated_and_prints_tokens(gcloud: Gcloud, own_cloud: Started):
+    code, out, err = result(gcloud, "auth", "print-identity-token", "--audiences=https://x")
+    assert (code, out.count("."), err.count("simulated")) == (0, 2, 1)
+    token = result(gcloud, "auth", "print-access-token")[1].strip()
+    assert Client(own_cloud.base_url, token).call("GET", "/admin/clock")[0] == 200
 
 
-def test_a_tunnel_carries_requests_until_it_is_told_to_stop(tmp_path: Path):
-    port = free_port()
-
-    async def run() -> None:
-        async with cloud() as url:
-            process = await gcloud(tmp_path, url, *SSH, f"{port}:127.0.0.1:8000")
-            for _ in range(1200):
-                with contextlib.suppress(OSError):
-                    answer = await asyncio.to_thread(ask, f"http://127.0.0.1:{port}/health")
-                    break
-                await asyncio.sleep(0.05)
-            else:
-                raise AssertionError("the tunnel did not open")
-            assert answer.text == "through the tunnel"
-            process.terminate()
-            await asyncio.wait_for(process.wait(), 60)
-            with pytest.raises(OSError):  # noqa: PT011 - refused
-                await asyncio.to_thread(ask, f"http://127.0.0.1:{port}/health")
-
-    asyncio.run(run())
+def test_a_tunnel_carries_requests_until_it_is_told_to_stop(gcloud: Gcloud, node: Client, own_cloud: Started):
+    """The server behind it is the local cloud's own, which names its address to a caller of another one."""
+    machines, port = own_cloud.cloud.runtimes.machines, free_port()
+    assert isinstance(machines, IdleMachines)
+    address = own_cloud.base_url.removeprefix("http://")
+    machines.listening[8000] = ("127.0.0.1", int(address.partition(":")[2]))
+    process = gcloud(*SSH, f"{port}:127.0.0.1:8000")
+    answer = until(lambda: through(port), "the tunnel opens", process=process)
+    assert f"only answers requests to {address}" in answer.text
+    process.terminate()
+    process.communicate(timeout=60)
+    assert through(port) is None
 
 
 @pytest.mark.parametrize("words", ["run services list", "secrets delete x --project=p"])
-def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path, words: str):
-    code, out, err = result(tmp_path, *words.split())
+def test_what_it_does_not_know_is_one_sentence_and_code_2(gcloud: Gcloud, words: str):
+    code, out, err = result(gcloud, *words.split())
     assert (code, out) == (2, "")
     assert f"the stand-in does not support `gcloud {words}`" in err
 
 
-def test_the_installed_command_is_the_owners_whoever_the_shell_belongs_to(own_cloud: Started, tmp_path: Path):
-    token = own_cloud.cloud.tokens.issue_access_token(own_cloud.cloud.operator)
-    command = install(tmp_path / "bin", environment={OPERATOR_TOKEN: token}) / "gcloud"
-    shell = {"LOCALCLOUD_URL": own_cloud.base_url, "GOOGLE_OAUTH_ACCESS_TOKEN": "somebody-else"}
-    said = subprocess.run(
-        [command, "config", "get", "account"], env=environment(**shell), capture_output=True, text=True, check=False
-    )
-    assert (said.returncode, said.stdout.strip()) == (0, own_cloud.cloud.owner), said.stderr
+def test_the_installed_command_is_the_owners_whoever_the_shell_belongs_to(gcloud: Gcloud, own_cloud: Started):
+    code, out, err = result(gcloud, "config", "get", "account", GOOGLE_OAUTH_ACCESS_TOKEN="somebody-else")
+    assert (code, out.strip()) == (0, own_cloud.cloud.owner), err
 
 
 @pytest.mark.parametrize(
@@ -201,7 +135,7 @@ def test_a_tunnel_of_a_tpu_stack_is_understood():
     argv = ssh_tunnel(node=NODE, zone="us-east5-a", project="p-123456").argv
     tunnel = parse_tunnel(argv[argv.index("ssh") + 1 :])
     assert argv[1] == "alpha"
-    assert (tunnel.node, tunnel.remote_port) == (NODE.replace("/p/", "/p-123456/"), 8000)
+    assert (tunnel.node, tunnel.remote_port) == (NODE.replace("/local-project/", "/p-123456/"), 8000)
 
 
 def forwarding(local):
@@ -229,77 +163,52 @@ def test_a_socket_is_refused_as_ssh_refuses_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("track", [[], ["beta"]])
-def test_a_tunnel_outside_the_alpha_track_is_refused_in_the_words_of_gcloud(tmp_path: Path, track: list[str]):
-    code, out, err = result(tmp_path, *track, *REFUSED)
+def test_a_tunnel_outside_the_alpha_track_is_refused_in_the_words_of_gcloud(gcloud: Gcloud, track: list[str]):
+    code, out, err = result(gcloud, *track, *REFUSED)
     recorded = err.partition("\n")[2]
     assert (code, out) == (2, "")
     assert recorded.startswith("ERROR: (gcloud.")
     assert "gcloud alpha compute tpus tpu-vm" in recorded
 
 
-@pytest.fixture
-def gcloud_itself() -> tuple[str, str]:
-    """The path and the version of an installed gcloud that has the alpha track."""
-    path = shutil.which("gcloud")
-    if path is not None:
-        asked = [path, "version", "--format=json"]
-        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
-        components = json.loads(said.stdout) if said.returncode == 0 else {}
-        if "alpha" in components:
-            return path, components["Google Cloud SDK"]
-    pytest.skip("gcloud with its alpha track is not installed")
-
-
-def real_answer(folder: Path, path: str, *words: str) -> tuple[int, str]:
-    """Exit code and stderr of the real gcloud without any account."""
-    settings = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDSDK_", "GOOGLE_"))}
+@pytest.mark.long
+@pytest.mark.parametrize("track", [[], ["beta"]])
+def test_gcloud_itself_refuses_a_tunnel_outside_the_alpha_track_in_these_words(
+    gcloud: Gcloud, tmp_path: Path, track: list[str]
+):
+    real, path = installed(), shutil.which("gcloud")
+    if real is None or path is None:
+        pytest.skip("gcloud with its alpha track is not installed")
+    if real.version != "528.0.0":
+        pytest.skip("the words were recorded from gcloud 528.0.0")
+    recorded = result(gcloud, *track, *REFUSED)[2].partition("\n")[2]
+    around = {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false"}
     done = subprocess.run(
-        [path, *words],
-        env={**kept, **settings, "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false"},
+        [path, *track, *REFUSED],
+        env=clean(CLOUDSDK_CORE_DISABLE_PROMPTS="1", **around),
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    return done.returncode, done.stderr
+    assert (done.returncode, done.stderr) == (2, recorded)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("track", [[], ["beta"]])
-def test_gcloud_itself_refuses_a_tunnel_outside_the_alpha_track_in_these_words(
-    gcloud_itself: tuple[str, str], tmp_path: Path, track: list[str]
-):
-    path, version = gcloud_itself
-    if version != "528.0.0":
-        pytest.skip("the words were recorded from gcloud 528.0.0")
-    recorded = result(tmp_path, *track, *REFUSED)[2].partition("\n")[2]
-    assert real_answer(tmp_path, path, *track, *REFUSED) == (2, recorded)
-
-
-def test_the_first_tunnel_adds_a_key_to_the_metadata_and_waits_for_it(tmp_path: Path):
-    port, metadata = free_port(), {"startup-script": "#!", "ssh-keys": "somebody:ssh-rsa AAAA"}
-
-    async def run() -> None:
-        async with cloud(metadata, ssh_key_s=60.0) as url:
-            process = await gcloud(tmp_path, url, *SSH, f"{port}:127.0.0.1:8000")
-            assert process.stderr is not None
-            said = [(await process.stderr.readline()).decode().strip() for _ in range(3)]
-            assert said[1:] == [
-                "Propagating SSH public key to all TPU workers...",
-                "SSH: Attempting to connect to worker 0...",
-            ]
-            with pytest.raises(OSError):  # noqa: PT011 - refused until the key is accepted
-                socket.create_connection(("127.0.0.1", port), 20)
-            began = asyncio.get_running_loop().time()
-            while True:
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), 20).close()
-                    break
-                await asyncio.sleep(0.02)
-            assert asyncio.get_running_loop().time() - began > 0.3
-            process.terminate()
-            await process.wait()
-
-    asyncio.run(run())
-    assert metadata == {"startup-script": "#!", "ssh-keys": f"somebody:ssh-rsa AAAA\n{USER_KEY}"}
+def test_the_first_tunnel_adds_a_key_to_the_metadata_and_waits_for_it(gcloud: Gcloud, node: Client):
+    node.ok("PATCH", f"/tpu/v2alpha1/{NODE}", {"metadata": OTHERS}, updateMask="metadata")
+    slow = {"operations": {"instant": False}, "tpu": {"durations_s": {"ssh_key": 120}}}
+    node.ok("PUT", "/admin/scenario", slow, merge="true")
+    wait_s, port = 120 / node.ok("GET", "/admin/clock")["speed"], free_port()
+    process = gcloud(*SSH, f"{port}:127.0.0.1:8000")
+    assert process.stderr is not None
+    assert [process.stderr.readline().strip() for _ in range(3)][1:] == [
+        "Propagating SSH public key to all TPU workers...",
+        "SSH: Attempting to connect to worker 0...",
+    ]
+    began_s = time.monotonic()
+    until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the node accepts the key", process=process)
+    assert time.monotonic() - began_s > wait_s / 2
+    process.terminate()
+    process.communicate(timeout=60)
+    metadata = node.ok("GET", f"/tpu/v2alpha1/{NODE}")["metadata"]
+    assert metadata == {**OTHERS, "ssh-keys": f"{OTHERS['ssh-keys']}\n{USER_KEY}"}
