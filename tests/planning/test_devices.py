@@ -39,24 +39,6 @@ def test_a_device_is_one_more_row_of_the_comparison(run):
     assert "cheapest that meets the limits: RTX 3090 on own, $0.30/h" in table
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((*MODEL, "--accelerator", "L4", "--device", RTX_3090), "cannot be combined without --compare"),
-        (("--stack", "l4-qat", "--device", RTX_3090), "STACK and --device cannot be combined"),
-        ((*MODEL, "--device", RTX_3090, "--costs"), "--costs and --device cannot be combined"),
-        (("--stack", "l4-qat", "--vllm", "0.22.0"), "STACK and --vllm cannot be combined"),
-        ((*MODEL, "--solve", "--workload", "in=100,out=10,users=1", "--vllm", "0.22.0"), "--solve and --vllm"),
-        ((*MODEL, "--device", RTX_3090, "--vllm", "0.28.0foo"), "it must be a release of vLLM"),
-        (MODEL, "--device FIGURES"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(run, arguments: tuple[str, ...], said: str):
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-
-
 def test_a_move_to_another_kind_of_device_leaves_the_release_behind(run):
     asked = ("--model", "google/gemma-4-31B-it", "--accelerator", "L4", "--vllm", "0.22.0")
     finding = next(f for f in json.loads(run(*asked, "--json")[1])["findings"] if f["id"] == "FIT01")

@@ -75,9 +75,6 @@ def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
     [
         (("--model", "org/unreachable", "--from-hub"), 1, "cannot be reached (ConnectError); pass --config FILE"),
         (("--model", "org/no-config", "--from-hub"), 1, "org/no-config has no config.json on the hub"),
-        (("--config", FOLDER, "--from-hub"), 2, "--from-hub and --config cannot be combined"),
-        (("--model", "org/other-8b", "--config", FOLDER, "--save", "x"), 2, "--save requires --from-hub"),
-        (("--model", "org/other-8b", "--config", FOLDER / "none"), 2, "none cannot be read"),
     ],
 )
 def test_each_failure_is_one_sentence(run, hub, arguments, code, said):

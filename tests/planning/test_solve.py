@@ -368,11 +368,6 @@ def test_a_machine_on_which_no_log_shows_the_server_has_a_mark_in_the_table(comm
     assert "? No public log shows a server with this checkpoint" in out
 
 
-def test_the_help_of_the_search_names_its_platforms(command):
-    _, out, _ = command("--help")
-    assert "Search flex-start TPU VMs and Cloud Run GPUs for --workload" in " ".join(out.split())
-
-
 def test_with_json_all_rows_are_one_object(command):
     code, out, _ = command(
         "--solve", "--workload", CHAT, "--model", "E2B", "--conservative", "--json", "--max-tpot-s", "0.03"
@@ -435,25 +430,6 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
     assert (code, row["accelerator"], row["usd_per_hour"]) == (0, "v6e-1", 0.01)
     planned = plan(to_deployment(from_file(tmp_path / "Pulumi.mine.yaml", project="my-project"), tmp_path))
     assert planned.cost.usd_per_hour == 0.01
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--solve",), "--solve requires --workload in=4000"),
-        (("--solve", "--workload", "in=10,out=10"), "Add users=N or rate=N to --workload"),
-        (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and STACK cannot be combined"),
-        (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),
-        (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
-        (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
-        (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s requires --solve"),
-    ],
-)
-def test_a_mistake_is_one_sentence(command, arguments, said):
-    code, out, err = command(*arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.count("\n") == 1
 
 
 def fully_doubled(monkeypatch):

@@ -24,18 +24,3 @@ def test_compared_stacks_have_the_figures_of_their_own_plans(capsys: pytest.Capt
         assert main(["--stack", stack, "--json"]) == 0
         whole = json.loads(capsys.readouterr().out)
         assert {key: whole[key] for key in row} == row
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--compare", "l4-12b-qat", "l4-qatt"], "Pulumi.l4-qatt.yaml not found. Did you mean l4-qat?"),
-        (["--compare", "l4-12b-qat", "tpu-v6e1", "--costs"], "Stacks after --compare and --costs cannot be combined."),
-        (["--compare"], "No deployment to plan."),
-    ],
-)
-def test_a_comparison_that_cannot_be_made_is_refused_in_one_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert sentence in capsys.readouterr().err
