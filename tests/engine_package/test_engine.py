@@ -132,12 +132,6 @@ def test_a_change_that_deletes_a_protected_resource_is_refused_with_the_command(
     )
 
 
-def test_the_reason_of_a_list_of_errors_is_its_first_entry():
-    text = "capacity: failed\nerror: 1 error occurred:\n\t* The server failed: x\n\nerror: update failed\n"
-    assert runner.first_error(text, 255) == "The server failed: x"
-    assert runner.first_error("error: 2 errors occurred:\n", 255) == "2 errors occurred:"
-
-
 @pytest.mark.parametrize(
     ("text", "end"),
     [("word " * 100 + "Run this. " + "word " * 100, "Run this."), ("word " * 200, "word ..."), ("Short.", "Short.")],

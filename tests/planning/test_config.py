@@ -120,12 +120,6 @@ def test_gemma_2_and_3_are_read_as_published():
     assert not plan(both).fits
 
 
-def test_a_group_of_four_bit_weights_has_a_scale_and_a_zero_point():
-    block = {"quant_method": "awq", "bits": 4, "group_size": 128}
-    awq = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
-    assert dict(awq.stored_bytes)["mlp"] == 0.5 + 2.5 / 128
-
-
 FP8_BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 
 
@@ -159,17 +153,8 @@ def test_a_checkpoint_of_the_catalog_in_fp8_blocks_repeats_them_too():
     [
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "awq", "bits": 4}, "w4a16"),
-        ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "w4a16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, "fp8"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, "w4a16"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
-                "ignore": ["lm_head", "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear"],
-            },
-            "nvfp4",
-        ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "mxfp4"),
         (

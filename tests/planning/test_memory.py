@@ -105,18 +105,6 @@ def test_on_tpu_every_layer_holds_the_full_length(model: str, kib: int):
     assert layout_of(resolved(model, "v6e-1")).bytes_per_token == kib * 1024
 
 
-def test_blocks_of_26b_are_pages_of_one_group_of_five_layers():
-    layout = layout_of(resolved("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8"))
-    assert layout.block_bytes == 5 * 16 * 8 * 256 * 2
-    assert {(k.groups, k.block_size, k.window) for k in layout.kinds} == {(5, 16, 1_024), (1, 32, None)}
-
-
-def test_a_window_costs_what_one_step_can_add_and_a_block_more():
-    layout = layout_of(resolved("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8"))
-    blocks = blocks_per_request(layout, max_model_len=16_384, tokens_in_flight=4_096)
-    assert blocks == 16_384 // 32 + 5 * (-(-(1_023 + 4_096) // 16) + 1)
-
-
 def test_short_requests_fill_their_windows_only_as_far_as_they_go():
     layout = layout_of(resolved("31B-it", "H100"))
     assert blocks_per_request(layout, max_model_len=64, tokens_in_flight=4_096) == 64 // 32 + 5 * (64 // 16 + 1)

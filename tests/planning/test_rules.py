@@ -406,12 +406,6 @@ def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
     assert "No memory is left for the KV cache" in the(p, "FIT01").message
 
 
-def test_more_memory_comes_with_the_vcpu_that_cloud_run_asks_for_beside_it():
-    small = with_changes(MEASURED["qat-26b-l4"], {"cloud_run.memory_mib": 16_384, "cloud_run.cpu": 4})
-    finding = the(plan(small), "FIT03")
-    assert finding.remedies[0].changes == {"cloud_run.memory_mib": 20_480, "cloud_run.cpu": 6}
-
-
 def test_the_age_of_a_template_is_its_record_else_that_of_the_pinned_commit_and_never_guessed(
     subtests: pytest.Subtests,
 ):

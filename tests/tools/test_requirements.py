@@ -86,3 +86,9 @@ def test_what_is_named_is_locked():
     for name, lock in locks.items():
         locked = {normal(line.partition("==")[0]) for line in (ROOT / lock).read_text().splitlines() if "==" in line}
         assert named(f"requirements/{name}.in") - locked == set(), name
+
+
+def test_the_product_does_without_what_only_the_local_cloud_loads():
+    product = {normal(line.partition("==")[0]) for line in (ROOT / "requirements.txt").read_text().splitlines()}
+    assert named("packages/localcloud/requirements.in") - product >= {"google-api-python-client"}
+    assert "cryptography" not in named(*BASE)
