@@ -54,15 +54,11 @@ def test_no_message_about_one_value_has_an_empty_name(run, subtests):
         "tpu.provisioning": "reservation",
         "tpu.renewBefore": "1s",
         "tpu.runtimeVersion": "x/images/y",
-    }
-    values |= {
         "tpu.maxUsdPerHour": "0.01",
         "tpu.gateway": "g",
+        "tpu.existingNetwork.network": "n",
         "cloudRun.minInstances": "9",
         "cloudRun.concurrency": "999",
-    }
-    values |= {
-        "tpu.existingNetwork.network": "n",
         "cloudRun.zonalRedundancy": "true",
         "cloudRun.gpuQuota": "1",
         "image.uid": "1",

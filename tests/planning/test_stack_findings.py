@@ -11,7 +11,6 @@ from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.planner import original_note, plan
 from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import value_at, with_changes
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.candidates import checkpoints_of, deployment_of, rentable_accelerators, servings_of
@@ -37,15 +36,6 @@ def unaccepted(found):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
     assert unaccepted(planned(path)) == []
-
-
-@pytest.mark.parametrize(("release", "found"), [("0.28.0", ["REL01"]), ("0.31.0", [])])
-def test_the_stack_with_a_draft_model_is_clear_of_the_known_crash_from_the_release_that_fixes_it(release, found):
-    deployment = with_changes(
-        deployed(ROOT / "examples/stacks/Pulumi.l4-12b-qat-mtp.yaml"), {"image": image_of_version(release)}
-    )
-    assert unaccepted(plan(deployment)) == found
-    assert plan(deployment).fits
 
 
 def test_a_stack_on_an_individuals_repack_says_so_everywhere_and_what_googles_own_checkpoint_costs():

@@ -1,6 +1,5 @@
 """Words that go to vLLM are known words: each value of a key, each flag, and each option that the plan ignores."""
 
-import dataclasses
 import json
 import typing
 from collections.abc import Mapping
@@ -296,13 +295,6 @@ def test_given_sequences_stay_and_the_way_out_names_fewer():
     low = plan(with_options(e4b, max_num_seqs=256, gpu_memory_utilization=0.05, speculative_config=proposed))
     first = next(one for one in low.findings if one.id == "FIT01")
     assert any("vllm.max_num_seqs" in one.changes for one in first.remedies)
-
-
-def test_the_slice_of_a_question_is_that_of_its_accelerator():
-    own = dataclasses.replace(TPU.tpu, api="compute-engine")
-    assert plan(replace(TPU, tpu=own)).verdict == "fits"
-    with pytest.raises(PlanningError, match="api compute-engine does not support v5e-1; set"):
-        plan(replace(TPU, accelerator="v5e-1", tpu=own))
 
 
 def test_a_template_outside_vllms_folder_is_noted():

@@ -149,15 +149,10 @@ def test_secrets_are_given_to_single_steps_only():
 
 
 def test_a_job_that_gets_credentials_installs_nothing():
-    checked = [name for name, workflow, job in jobs() if "google-github-actions/auth" in str(job) and not installs(job)]
-    assert checked == [
-        "deploy.yml/preview",
-        "deploy.yml/deploy",
-        "drift.yml/drift",
-        "guard.yml/guard",
-        "preview.yml/preview",
-        "teardown.yml/teardown",
-    ]
+    """test_workflows names these jobs with their accounts."""
+    found = {name: installs(job) for name, _, job in jobs() if "google-github-actions/auth" in str(job)}
+    assert found == dict.fromkeys(found, False)
+    assert len(found) > 5
 
 
 def test_files_with_credentials_and_results_are_ignored():
