@@ -1,6 +1,8 @@
 """Models from config.json: other architectures give their published sizes."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -19,17 +21,7 @@ GIB = 2**30
 
 CONFIGS = {name.split("-")[2]: row["config"] for name, row in data_file("models.json").items()}
 VISION = {"hidden_size": 1_024, "intermediate_size": 4_096, "num_hidden_layers": 24}
-LLAMA_8B = {
-    "model_type": "llama",
-    "hidden_size": 4_096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128_256,
-    "max_position_embeddings": 131_072,
-    "tie_word_embeddings": False,
-}
+LLAMA_8B = json.loads((Path(__file__).parents[1] / "fixtures/models/other-8b/config.json").read_text())
 QWEN_30B = {
     "model_type": "qwen3_moe",
     "hidden_size": 2_048,

@@ -1,8 +1,5 @@
 """Memory and vCPU of the host: what the platform does not rent is refused, and each remedy is something that it rents."""
 
-import dataclasses
-from functools import partial
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,14 +9,13 @@ from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.host_memory import load_peak_gib, smallest_instance
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.observability import MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import VllmOptions
+from tests.planning.blocks import service_block
 from tests.records import replace
-
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
 

@@ -1,19 +1,15 @@
 """Ways of reading weights on Cloud Run: what each needs of the host, what it costs, and the compile cache's second start."""
 
-import dataclasses
-from functools import partial
-
 import pytest
 
 from gemma_serving.planning.cost.loading_modes import MODES, loading_modes
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, WeightsMode
+from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.units import GIB
+from tests.planning.blocks import service_block
 from tests.records import replace
-
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 L4_26B = Deployment(
     model="google/gemma-4-26B-A4B-it-qat-w4a16-ct",

@@ -1,8 +1,6 @@
 """Every price has a location, a date and a source; an unknown price is replaced by the highest known one and marked."""
 
-import dataclasses
 from datetime import date
-from functools import partial
 
 import pytest
 
@@ -10,12 +8,10 @@ from gemma_serving.planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
+from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
-
-tpu_block = partial(dataclasses.replace, NO_TPU)
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
 TPU = Deployment(

@@ -1,9 +1,7 @@
 """Every failure that a preview can name: it stops the bad settings with the figure, and lets the good ones through."""
 
-import dataclasses
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from gemma_serving.planning.rules.security.advisories import vulnerabilities
 from gemma_serving.planning.settings.accepted import acceptable_ids, check_accepted
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
@@ -29,11 +27,9 @@ from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
+from tests.planning.blocks import service_block, tpu_block
 from tests.planning.corpus.measured import load
 from tests.records import replace
-
-tpu_block = partial(dataclasses.replace, NO_TPU)
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 MEASURED = load().deployments
 EXISTING = ExistingNetworkSettings(network="net", subnetwork="sub", private_google_access=True)

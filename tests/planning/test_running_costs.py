@@ -1,8 +1,5 @@
 """The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
 
-import dataclasses
-from functools import partial
-
 import pytest
 
 from gemma_serving.planning.cost.running_costs import observability_usd_per_month
@@ -10,15 +7,13 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import BillPart
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.plan_json import costs_json
+from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
-
-tpu_block = partial(dataclasses.replace, NO_TPU)
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 TPU = Deployment(
     model="google/gemma-4-26B-A4B-it",

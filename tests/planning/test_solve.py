@@ -1,12 +1,11 @@
 """`--solve`: the result suffices and is cheapest, the written file is planned as fitting and can be declared, and a miss says why."""
 
-import dataclasses
 import itertools
 import json
 import math
 import random
 import re
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules import memory as rules_memory
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.workload import Workload, parse_workload
 from gemma_serving.planning.solve import search
 from gemma_serving.planning.solve.candidates import (
@@ -44,10 +43,8 @@ from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.program import run as program
 from tests.laws import examples
+from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
-
-tpu_block = partial(dataclasses.replace, NO_TPU)
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 CHAT = "in=700,out=300,users=8"
 LONG = "in=4000,out=500,users=32"

@@ -1,7 +1,5 @@
 """Start-up: what is compiled, what a restart keeps, and how close the planner comes to boots that it was not made from."""
 
-import dataclasses
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,18 +9,16 @@ from gemma_serving.planning.data.overheads import CONSTANTS, IMAGE_DOWNLOAD_GB, 
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import StartupPlan
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
+from tests.planning.blocks import service_block, tpu_block
 from tests.planning.corpus.measured import sequential_s
 from tests.records import replace
-
-tpu_block = partial(dataclasses.replace, NO_TPU)
-service_block = partial(dataclasses.replace, NO_SERVICE)
 
 ROOT = Path(__file__).parents[2]
 TPU_STACKS = sorted(name for path in shipped_files(ROOT) if (name := path.name.split(".")[1]).startswith("tpu-"))

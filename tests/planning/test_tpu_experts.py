@@ -19,6 +19,7 @@ from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.bands import BANDS
 from gemma_serving.planning.speed.prefill import prompt_of
 from gemma_serving.planning.speed.steps import expert_rows_s, step_of
+from tests.planning.test_config import QWEN_30B
 from tests.records import replace
 
 SPARSE = Deployment(
@@ -27,23 +28,6 @@ SPARSE = Deployment(
 DENSE = replace(SPARSE, model="google/gemma-4-31B-it")
 SMALL = replace(SPARSE, model="google/gemma-4-12B-it", accelerator="v6e-1", vllm=VllmOptions(max_model_len=2_048))
 LONG = Workload(input_tokens=20_000, output_tokens=256, users=1)
-QWEN3_30B = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 2_048,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6_144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "vocab_size": 151_936,
-    "tie_word_embeddings": False,
-    "max_position_embeddings": 40_960,
-    "torch_dtype": "bfloat16",
-}
 
 
 def prompt_s(deployment: Deployment, tokens: int) -> float:
@@ -52,7 +36,7 @@ def prompt_s(deployment: Deployment, tokens: int) -> float:
 
 def test_prompts_of_a_mixture_of_experts_take_what_two_publishers_measured():
     """SGLang-JAX: 32,703 prompt tokens per second. vLLM: 26B-A4B on four chips against 12B on one, over prompts of two lengths."""
-    qwen = replace(SPARSE, model="Qwen3-30B-A3B", model_spec=model_from_config(QWEN3_30B, name="Qwen3-30B-A3B"))
+    qwen = replace(SPARSE, model="Qwen3-30B-A3B", model_spec=model_from_config(QWEN_30B, name="Qwen3-30B-A3B"))
     assert 4_096 / prompt_s(qwen, 4_096) == pytest.approx(32_703, rel=0.25)
     ours, other = ((prompt_s(one, 600) - prompt_s(one, 200)) for one in (SPARSE, SMALL))
     assert ours / other == pytest.approx(97.5 / 121, rel=0.25)

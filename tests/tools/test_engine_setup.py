@@ -88,28 +88,18 @@ def test_an_engine_of_an_earlier_set_up_is_found_again_with_the_stand_in_beside_
     assert path.with_name(LANGUAGE_HOST).is_file()
 
 
-def test_the_link_runs_the_engine_with_its_arguments(bare):
-    executable(bare / "bin" / LANGUAGE_HOST, "exit 0")
-    executable(bare / "bin" / "pulumi", 'case "$1" in version) echo v3.300.0;; *) echo "got $@";; esac')
-    setup.link(setup.ensure())
-    answer = subprocess.run(
-        [str(bare / "venv" / "bin" / "pulumi"), "up", "a b"], capture_output=True, text=True, check=True
-    )
-    assert answer.stdout == "got up a b\n"
-
-
 @pytest.mark.parametrize(("given", "taken"), [(None, "400"), ("off", "off")])
-def test_the_link_lets_the_engine_collect_less_garbage_unless_the_user_says_how_much(bare, given, taken):
+def test_the_link_runs_the_engine_with_its_arguments_and_less_garbage_collection(bare, given, taken):
+    """Unless the user says how much."""
     executable(bare / "bin" / LANGUAGE_HOST, "exit 0")
-    executable(bare / "bin" / "pulumi", 'case "$1" in version) echo v3.300.0;; *) echo "$GOGC";; esac')
+    executable(bare / "bin" / "pulumi", 'case "$1" in version) echo v3.300.0;; *) echo "$GOGC: $@";; esac')
     setup.link(setup.ensure())
     environment = {key: value for key, value in os.environ.items() if key != "GOGC"} | (
         {"GOGC": given} if given else {}
     )
-    answer = subprocess.run(
-        [str(bare / "venv" / "bin" / "pulumi"), "up"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout == f"{taken}\n"
+    link = bare / "venv" / "bin" / "pulumi"
+    answer = subprocess.run([link, "up", "a b"], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"{taken}: up a b\n"
 
 
 @pytest.mark.parametrize("found", ["nothing", "site", "path", Source.RELEASE, Source.BUILD])
