@@ -16,7 +16,6 @@ from gemma_serving.stacks.package.schema import COMPONENTS, inputs_of, outputs_o
 from gemma_serving.stacks.schema import blocks
 from tests.snapshot import json_keys
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMISED = Path(__file__).with_name("promised.txt")
 
 

@@ -27,8 +27,8 @@ def found(deployment: Deployment, identifier: str) -> Finding | None:
     return next((finding for finding in plan(deployment).findings if finding.id == identifier), None)
 
 
-def with_arguments(*arguments: str, on: Deployment = GPU) -> Deployment:
-    return replace(on, vllm=VllmOptions(extra_args=arguments))
+def with_arguments(*arguments: str) -> Deployment:
+    return replace(GPU, vllm=VllmOptions(extra_args=arguments))
 
 
 def problems(*arguments: str, version: str = "0.28.0") -> list[str]:

@@ -24,7 +24,6 @@ from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.set_option import set_keys
 from gemma_serving.stacks.loading import SettingsError, from_file
 
-ROOT = Path(__file__).resolve().parents[2]
 NEVER = ("nan", "-inf", "1e400", "9" * 400, "-1", "true", "")
 """Texts that no number option takes."""
 L4 = ("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "L4")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.security.pinned import COMMIT
@@ -19,16 +18,6 @@ from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B = "a" * 40, "b" * 40
-ORIGIN = "tpu-v6e1"
-
-
-def edited(folder: Path, *lines: str, stack: str = ORIGIN, without: str = "") -> Path:
-    text = settings_file(stack, ROOT).read_text()
-    kept = [line for line in text.splitlines(keepends=True) if not (without and without in line)]
-    at = next(place for place, line in enumerate(kept) if "gemma-serving:model:" in line)
-    path = folder / f"Pulumi.{stack}.yaml"
-    path.write_text("".join([*kept[: at + 1], *(f"  gemma-serving:{line}\n" for line in lines), *kept[at + 1 :]]))
-    return path
 
 
 def floating(deployment: Deployment) -> Finding | None:

@@ -13,7 +13,6 @@ from authors.release import rehearsal
 from authors.release.build import DISTRIBUTIONS, build_distribution
 from gemma_serving.scripts.gemma.catalog import ENTRIES
 
-ROOT = Path(__file__).resolve().parents[3]
 UV = Path(sys.executable).with_name("uv")
 
 
