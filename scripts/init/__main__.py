@@ -36,7 +36,7 @@ _OF_REPOSITORY: Final = (
 )
 """Files of the repository's `.github` that a folder has, too."""
 _PROGRAMS: Final = ("scripts/preview/ci_plan.sh", "scripts/preview/ci_preview.sh", "scripts/teardown/ci_teardown.sh")
-"""What the workflows run. A folder has them in `.github/scripts`."""
+"""Programs of the workflows. A folder has them in `.github/scripts`."""
 _LOCKS: Final = ("requirements.txt", "packages/localcloud/requirements.txt")
 """Locks of the extras that a folder has."""
 _LOCKED: Final = re.compile(r"^([\w.-]+)==(?:.+\\\n)+.+\n", re.MULTILINE)

@@ -26,7 +26,7 @@ README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "doc
     "&nbsp;", " "
 )
 JUDGED = ROOT / "judges" / "compiled" / "answers.json"
-"""What Google's compiler answered, by stack."""
+"""Answers of Google's compiler by stack."""
 STACKS_PAGE = (ROOT / "docs" / "reference" / "stacks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)

@@ -1,4 +1,4 @@
-"""Blocks of settings in which a test states some values and nobody set the others."""
+"""Blocks of settings: some values are stated, and the others are not set."""
 
 import dataclasses
 from functools import partial

@@ -23,7 +23,7 @@ def planted_record(index, at_s, times_s, **more):
 
 
 def planted_result(records, **more):
-    """What a process of the load generator reports after these requests."""
+    """Report of a process of the load generator after these requests."""
     fields = {
         "records": tuple(records), "lags_s": array("d"), "cpu_s": 1.0, "wall_s": 10.0, "stale_retries": 0, "shed": 0, "gave_up": None,
         "simulated": True,

@@ -13,7 +13,7 @@ from localcloud.rest.errors import CloudError
 from localcloud.server.faults import FaultSchedule, inject
 from localcloud.world.cloud import Cloud
 
-_PREFIX: Final = "/hub/"
+_PATH: Final = "/hub"
 _RATE_LIMIT: Final = {"RateLimit": '"api";r=0;t=300', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}
 """Headers of a 429 (huggingface_hub, utils/_http.py, parse_ratelimit_headers)."""
 
@@ -22,15 +22,15 @@ def asked(request: web.Request) -> HubRequest:
     """Return a request of the hub's API."""
     return HubRequest(
         method=request.method,
-        address=f"http://{request.host}{_PREFIX[:-1]}",
-        target=request.raw_path.removeprefix(_PREFIX),
+        address=f"http://{request.host}{_PATH}",
+        target=request.raw_path.removeprefix(f"{_PATH}/"),
         headers=request.headers,
     )
 
 
-def answered(hub: HubApi, request: web.Request) -> web.Response:
+def answered(hub: HubApi, wanted: HubRequest) -> web.Response:
     """Return the response of a hub."""
-    answer = hub.answer(asked(request))
+    answer = hub.answer(wanted)
     return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
 
 
@@ -44,16 +44,17 @@ class HubHandlers:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the route of everything below /hub."""
-        return [web.route("*", f"{_PREFIX}{{path:.*}}", self._handle)]
+        return [web.route("*", f"{_PATH}/{{path:.*}}", self._handle)]
 
     async def _handle(self, request: web.Request) -> web.Response:
-        scenario, name = self._cloud.scenario, asked(request).matched()[0]
+        scenario, wanted = self._cloud.scenario, asked(request)
+        name, _ = wanted.matched()
         fault = self._faults.pick(scenario, f"hub.{name}")
         try:
             if fault is not None:
                 response = await inject(fault, request)
             else:
-                response = answered(HubApi(**dict(scenario.hub)), request)
+                response = answered(HubApi(**dict(scenario.hub)), wanted)
         except CloudError as error:
             response = web.json_response(
                 {"error": HTTPStatus(error.code).phrase},

@@ -81,12 +81,6 @@ class Arguments:
         """Return the maximum tokens of an image that the server was started with."""
         return int(self.mm_processor_kwargs.get("max_soft_tokens", DEFAULT_SOFT_TOKENS))
 
-    @property
-    def takes_media(self) -> bool:
-        """True unless every modality but text is off."""
-        kinds = () if self.language_model_only else ("image", "video", "audio")
-        return any(self.limit_mm_per_prompt.get(kind, 1) for kind in kinds)
-
 
 @cache
 def _flags() -> JsonObject:

@@ -87,9 +87,9 @@ LONG = {
     "recover": {"plan": "plan-00000000000000aa", "owned": [{"name": "n" * 200}] * 90},
     "restart": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
 }
-"""What commands print that ask Google or a server, and whose keys a tool reads; longer than usual."""
+"""Output of commands that ask Google or a server, and whose keys a tool reads; longer than usual."""
 ANY = {"rows": [{"n": n, "texts": ["t" * 200] * 5} for n in range(60)]}
-"""What every other command prints."""
+"""Output of every other command."""
 URN = "urn:pulumi:l4-qat::gemma-serving::gcp:cloudrunv2/service:Service::vllm"
 STEP = {
     "op": "update",

@@ -31,7 +31,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one target of the collector answers during some minutes."""
+    """Answers of one target of the collector during some minutes."""
 
     minutes: tuple[float, float]
     samples: Samples = field(default_factory=dict)

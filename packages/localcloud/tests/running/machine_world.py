@@ -14,7 +14,7 @@ from localcloud.hub.api import HubApi
 from localcloud.hub.content import HubFile
 from localcloud.hub.repositories import Repository
 from localcloud.running.machines import SimulatedMachines
-from localcloud.server.hub import answered
+from localcloud.server.hub import answered, asked
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.runtime import MachineSpec
 from localcloud.world.timeline import Clock
@@ -97,7 +97,7 @@ async def _cloud(request: web.Request) -> web.Response:  # noqa: PLR0911 - one r
         host, _, path = request.path.removeprefix("/registry/").partition("/v2/")
         return _manifest(request, host, path)
     if request.path.startswith("/hub/"):
-        return answered(TinyHub(), request)
+        return answered(TinyHub(), asked(request))
     if request.headers.get("Authorization") != "Bearer token-of-vm@p.iam.gserviceaccount.com":
         return web.json_response({"error": {"code": 401, "message": "no token"}}, status=401)
     if "/secrets/s/versions/3:access" in request.path:
