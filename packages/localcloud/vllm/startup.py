@@ -40,18 +40,6 @@ _TOO_OLD: Final = (
 )
 
 
-_CAPTURED: Final = (
-    "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
-    "tensor.pin_memory() or allocate the tensor with pin_memory=True."
-)
-_WIDTHS: Final = "RuntimeError: a and b must have same reduction dim, but got [s47, 3840] X [5632, 1024]."
-_DIES: Final = {
-    "gemma-4-12B-it-assistant": ((0, 25), (0, 29), _CAPTURED),  # vllm-project/vllm#53884; not with --enforce-eager
-    "gemma-4-26B-A4B-it-assistant": ((0, 25), (0, 27), _WIDTHS),  # vllm-project/vllm#48848
-}
-"""Draft model -> first release that dies with it on a GPU, first one that does not, and the engine's message."""
-
-
 class KilledError(Exception):
     """The container exceeds its memory limit during the load; `used_mib` is its use at that time."""
 
@@ -113,8 +101,6 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         weights = find_weights(arguments, environment)
         loaded = as_loaded(weights.model, card, environment.image, arguments.quantization)
         planned = capacity(arguments, loaded, card)
-        if card.kind != "tpu":
-            _check_drafter(arguments, environment.release)
     except EngineStartError as error:
         step = StartupStep(
             at_s=constant("IMPORT_S") + 20.0 if isinstance(error, LateError) else constant("IMPORT_S"), error=error
@@ -171,14 +157,6 @@ def _check_words(arguments: Arguments, environment: RuntimeEnvironment, *, is_tp
     own = _LOADERS_ON_TPU if is_tpu else ()
     if arguments.load_format.lower() not in {*known_words("load_formats"), *own}:
         raise EngineStartError(f"ValueError: Load format `{arguments.load_format.lower()}` is not supported")
-
-
-def _check_drafter(arguments: Arguments, release: tuple[int, ...]) -> None:
-    """Raise EngineStartError with the real server's message if its release dies with the draft model."""
-    name = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
-    first, fixed, message = _DIES.get(name, ((), (), ""))
-    if first <= release < fixed and not (message == _CAPTURED and arguments.enforce_eager):
-        raise EngineStartError(message)
 
 
 class _Startup:

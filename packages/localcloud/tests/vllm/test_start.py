@@ -202,28 +202,6 @@ def test_an_empty_bucket_a_bucket_without_weights_and_a_mount_of_another_uid_eac
     assert "Permission denied" in error_of(start(environment(tmp_path, STAGED, readable=False)))
 
 
-@pytest.mark.parametrize(
-    ("release", "model", "flags", "says"),
-    [
-        ("0.24.0", "google/gemma-4-12B-it", (), ""),
-        ("0.28.0", "google/gemma-4-12B-it", (), "during CUDA graph capture"),
-        ("0.28.0", "google/gemma-4-12B-it", ("--enforce-eager",), ""),
-        ("0.29.0", "google/gemma-4-12B-it", (), ""),
-        ("0.26.0", "google/gemma-4-26B-A4B-it", (), "same reduction dim"),
-        ("0.27.0", "google/gemma-4-26B-A4B-it", (), ""),
-    ],
-)
-def test_a_release_dies_with_the_draft_model_that_its_public_record_names(
-    release: str, model: str, flags: tuple[str, ...], says: str
-):
-    around = read({"VLLM_SIM_ACCELERATOR": "nvidia-rtx-pro-6000", "VLLM_SIM_VERSION": release})
-    drafts = json.dumps({"model": f"{model}-assistant", "num_speculative_tokens": 3})
-    planned = plan(
-        parse(["vllm", "serve", model, "--max-model-len=8192", f"--speculative-config={drafts}", *flags]), around
-    )
-    assert (says in error_of(planned)) if says else (planned.capacity is not None)
-
-
 def test_the_load_of_the_26b_exceeds_16_gib_of_container_memory(tmp_path: Path):
     planned = start(environment(tmp_path, STAGED, memory_mib=16384))
     killed = planned.steps[-1].error
