@@ -22,9 +22,7 @@ PROJECT = f"/cloudresourcemanager/v1{P}"
 POLICIES = f"/monitoring/v3{P}/alertPolicies"
 CHANNELS = f"/monitoring/v3{P}/notificationChannels"
 DASHBOARDS = f"/monitoring/v1{P}/dashboards"
-SUBNETWORKS = f"/compute/compute/beta{P}/regions/us-east4/subnetworks"
 ZONE = "projects/local-project/locations/us-east5-a"
-REQUEST = {"queuedResourceId": "stated"}
 MACHINE = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"}
 DEFAULT = "projects/local-project/global/networks/default"
 AUTOMATIC = {"replication": {"automatic": {}}}
@@ -90,237 +88,148 @@ def dashboard(columns=48, chart=None, **tile):
 
 CONDITION = {"title": "t", "expression": "true"}
 HTTP = {"path": "/"}
-ID = {"repositoryId": "stated"}
-NAME = {"serviceId": "stated"}
-SECRET = {"secretId": "stated"}
 IN_PROJECT = {"project": "local-project"}
+HUB_USER = {"usernamePasswordCredentials": {"username": "u", "passwordSecretVersion": "hub"}}
+
+# Where a body is sent: path and query.
+ACCOUNT, ALERT, CHANNEL = (f"/iam/v1{P}/serviceAccounts", {}), (POLICIES, {}), (CHANNELS, {})
+BUCKET, DASHBOARD, FIREWALL = (BUCKETS, IN_PROJECT), (DASHBOARDS, {}), (FIREWALLS, {})
+POLICY, REPOSITORY, ROUTER = (f"{PROJECT}:setIamPolicy", {}), (REPOSITORIES, {"repositoryId": "stated"}), (ROUTERS, {})
+QUEUED, SECRET, SERVICE = (
+    (QUEUE, {"queuedResourceId": "stated"}),
+    (SECRETS, {"secretId": "stated"}),
+    (SERVICES, {"serviceId": "stated"}),
+)
+VERSION = (f"{SECRETS}/stated:addVersion", {})
 
 CASES = [
     (
         "upstream-password",
-        REPOSITORIES,
-        ID,
-        remote(upstreamCredentials={"usernamePasswordCredentials": {"username": "u", "passwordSecretVersion": "hub"}}),
+        REPOSITORY,
+        remote(upstreamCredentials=HUB_USER),
         "UsernamePasswordCredentials.passwordSecretVersion",
     ),
-    ("policy-absent", f"{PROJECT}:setIamPolicy", {}, {"updateMask": "bindings"}, "SetIamPolicyRequest.policy"),
-    ("binding-empty", f"{PROJECT}:setIamPolicy", {}, policy(bindings=[{"role": "roles/viewer"}]), "Policy.bindings"),
-    (
-        "condition-version",
-        f"{PROJECT}:setIamPolicy",
-        {},
-        policy(bindings=[{**VIEWERS, "condition": CONDITION}], version=1),
-        "Policy.version",
-    ),
-    ("firewall-protocol", FIREWALLS, {}, firewall(allowed=[{"ports": ["80"]}]), "Firewall.allowed"),
-    ("firewall-port", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcp", "ports": ["http"]}]), "Firewall.allowed"),
-    ("firewall-unknown-protocol", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcq"}]), "Firewall.allowed"),
-    ("firewall-priority", FIREWALLS, {}, firewall(priority=65536), "Firewall.priority"),
-    ("nat-name", ROUTERS, {}, nat(name="N"), "RouterNat.name"),
-    ("container-port", SERVICES, NAME, service(ports=[{"containerPort": 65536}]), "ContainerPort.containerPort"),
-    ("variable-length", SERVICES, NAME, service(env=[{"name": "x" * 32769, "value": "x"}]), "EnvVar.name"),
-    ("http-port", SERVICES, NAME, service(startupProbe={"httpGet": {**HTTP, "port": 65536}}), "HTTPGetAction.port"),
-    ("tcp-port", SERVICES, NAME, service(startupProbe={"tcpSocket": {"port": 65536}}), "TCPSocketAction.port"),
+    ("policy-absent", POLICY, {"updateMask": "bindings"}, "SetIamPolicyRequest.policy"),
+    ("binding-empty", POLICY, policy(bindings=[{"role": "roles/viewer"}]), "Policy.bindings"),
+    ("condition-version", POLICY, policy(bindings=[{**VIEWERS, "condition": CONDITION}], version=1), "Policy.version"),
+    ("firewall-protocol", FIREWALL, firewall(allowed=[{"ports": ["80"]}]), "Firewall.allowed"),
+    ("firewall-port", FIREWALL, firewall(allowed=[{"IPProtocol": "tcp", "ports": ["http"]}]), "Firewall.allowed"),
+    ("firewall-unknown-protocol", FIREWALL, firewall(allowed=[{"IPProtocol": "tcq"}]), "Firewall.allowed"),
+    ("firewall-priority", FIREWALL, firewall(priority=65536), "Firewall.priority"),
+    ("nat-name", ROUTER, nat(name="N"), "RouterNat.name"),
+    ("container-port", SERVICE, service(ports=[{"containerPort": 65536}]), "ContainerPort.containerPort"),
+    ("variable-length", SERVICE, service(env=[{"name": "x" * 32769, "value": "x"}]), "EnvVar.name"),
+    ("http-port", SERVICE, service(startupProbe={"httpGet": {**HTTP, "port": 65536}}), "HTTPGetAction.port"),
+    ("tcp-port", SERVICE, service(startupProbe={"tcpSocket": {"port": 65536}}), "TCPSocketAction.port"),
     (
         "interface-empty",
-        SERVICES,
-        NAME,
+        SERVICE,
         template(vpcAccess={"networkInterfaces": [{"tags": ["t"]}]}),
         "NetworkInterface.network",
     ),
-    ("node-selector", SERVICES, NAME, template(nodeSelector={}), "NodeSelector.accelerator"),
+    ("node-selector", SERVICE, template(nodeSelector={}), "NodeSelector.accelerator"),
     (
         "variable-secret",
-        SERVICES,
-        NAME,
+        SERVICE,
         service(env=[{"name": "T", "valueSource": {"secretKeyRef": {"version": "1"}}}]),
         "SecretKeySelector.secret",
     ),
-    ("payload-absent", f"{SECRETS}/stated:addVersion", {}, {}, "AddSecretVersionRequest.payload"),
-    ("dashboard-name", DASHBOARDS, {}, {"mosaicLayout": {"columns": 48}}, "Dashboard.displayName"),
-    ("dashboard-columns", DASHBOARDS, {}, dashboard(columns=49), "MosaicLayout.columns"),
-    ("dashboard-tile-outside", DASHBOARDS, {}, dashboard(xPos=25), "MosaicLayout.tiles"),
-    ("dashboard-tile-left", DASHBOARDS, {}, dashboard(xPos=-1), "MosaicLayout.tiles"),
-    ("dashboard-tile-width", DASHBOARDS, {}, dashboard(width=0), "Tile.width"),
-    ("dashboard-tile-height", DASHBOARDS, {}, dashboard(height=0), "Tile.height"),
-    ("dashboard-tile-above", DASHBOARDS, {}, dashboard(yPos=-1), "Tile.yPos"),
-    ("dashboard-chart", DASHBOARDS, {}, dashboard(chart={}), "XyChart.dataSets"),
-    (
-        "dashboard-query",
-        DASHBOARDS,
-        {},
-        dashboard(chart={"dataSets": [{"plotType": "LINE"}]}),
-        "DataSet.timeSeriesQuery",
-    ),
-    ("alert-content", POLICIES, {}, {**promql(), "documentation": {"content": "x" * 8193}}, "Documentation.content"),
-    (
-        "alert-content-bytes",
-        POLICIES,
-        {},
-        {**promql(), "documentation": {"content": "é" * 5121}},
-        "Documentation.content",
-    ),
-    ("alert-subject", POLICIES, {}, {**promql(), "documentation": {"subject": "x" * 10241}}, "Documentation.subject"),
-    (
-        "alert-mime-type",
-        POLICIES,
-        {},
-        {**promql(), "documentation": {"mimeType": "text/plain"}},
-        "Documentation.mimeType",
-    ),
-    ("alert-log-filter", POLICIES, {}, alert({"displayName": "c", "conditionMatchedLog": {}}), "LogMatch.filter"),
-    ("alert-query", POLICIES, {}, promql(query=""), "PrometheusQueryLanguageCondition.query"),
-    ("alert-rule", POLICIES, {}, promql(alertRule="queue-waiting"), "PrometheusQueryLanguageCondition.alertRule"),
-    ("alert-rule-length", POLICIES, {}, promql(alertRule="x" * 2049), "PrometheusQueryLanguageCondition.alertRule"),
-    ("alert-group-length", POLICIES, {}, promql(ruleGroup="x" * 2049), "PrometheusQueryLanguageCondition.ruleGroup"),
-    ("alert-label", POLICIES, {}, promql(labels={"se-verity": "page"}), "PrometheusQueryLanguageCondition.labels"),
+    ("payload-absent", VERSION, {}, "AddSecretVersionRequest.payload"),
+    ("dashboard-name", DASHBOARD, {"mosaicLayout": {"columns": 48}}, "Dashboard.displayName"),
+    ("dashboard-columns", DASHBOARD, dashboard(columns=49), "MosaicLayout.columns"),
+    ("dashboard-tile-outside", DASHBOARD, dashboard(xPos=25), "MosaicLayout.tiles"),
+    ("dashboard-tile-left", DASHBOARD, dashboard(xPos=-1), "MosaicLayout.tiles"),
+    ("dashboard-tile-width", DASHBOARD, dashboard(width=0), "Tile.width"),
+    ("dashboard-tile-height", DASHBOARD, dashboard(height=0), "Tile.height"),
+    ("dashboard-tile-above", DASHBOARD, dashboard(yPos=-1), "Tile.yPos"),
+    ("dashboard-chart", DASHBOARD, dashboard(chart={}), "XyChart.dataSets"),
+    ("dashboard-query", DASHBOARD, dashboard(chart={"dataSets": [{"plotType": "LINE"}]}), "DataSet.timeSeriesQuery"),
+    ("alert-content", ALERT, {**promql(), "documentation": {"content": "x" * 8193}}, "Documentation.content"),
+    ("alert-content-bytes", ALERT, {**promql(), "documentation": {"content": "é" * 5121}}, "Documentation.content"),
+    ("alert-subject", ALERT, {**promql(), "documentation": {"subject": "x" * 10241}}, "Documentation.subject"),
+    ("alert-mime-type", ALERT, {**promql(), "documentation": {"mimeType": "text/plain"}}, "Documentation.mimeType"),
+    ("alert-log-filter", ALERT, alert({"displayName": "c", "conditionMatchedLog": {}}), "LogMatch.filter"),
+    ("alert-query", ALERT, promql(query=""), "PrometheusQueryLanguageCondition.query"),
+    ("alert-rule", ALERT, promql(alertRule="queue-waiting"), "PrometheusQueryLanguageCondition.alertRule"),
+    ("alert-rule-length", ALERT, promql(alertRule="x" * 2049), "PrometheusQueryLanguageCondition.alertRule"),
+    ("alert-group-length", ALERT, promql(ruleGroup="x" * 2049), "PrometheusQueryLanguageCondition.ruleGroup"),
+    ("alert-label", ALERT, promql(labels={"se-verity": "page"}), "PrometheusQueryLanguageCondition.labels"),
 ]
-"""Id, path, query, body, and the place of the rule. Each body breaks one rule."""
+"""Id, where the body is sent, the body, and the place of the rule. Each body breaks one rule."""
 
 
 ELSEWHERE = [
-    ("repository-id", REPOSITORIES, {}, docker(), "Required parameter: repository_id"),
-    ("repository-label", REPOSITORIES, ID, docker(labels={"1x": "y"}), "Invalid label key '1x'"),
-    ("account-id", f"/iam/v1{P}/serviceAccounts", {}, {}, "Required parameter: accountId"),
-    ("account-id-short", f"/iam/v1{P}/serviceAccounts", {}, {"accountId": "short"}, "Invalid accountId 'short'"),
-    ("service-id-hyphen", SERVICES, {"serviceId": "x-"}, service(), "Invalid serviceId 'x-'"),
-    ("service-id-length", SERVICES, {"serviceId": "x" * 50}, service(), "Invalid serviceId 'xxx"),
-    ("service-template", SERVICES, NAME, {"ingress": "INGRESS_TRAFFIC_ALL"}, "service.template: it must be given"),
-    ("variable-name", SERVICES, NAME, service(env=[{"value": "x"}]), "env[0].name: '' is empty"),
-    ("mount-path", SERVICES, NAME, service(volumeMounts=[{"name": "v"}]), "no volume is named 'v'"),
-    ("volume-name", SERVICES, NAME, template(volumes=[{"emptyDir": {}}]), "volumes[0].name: ''"),
-    (
-        "mount-colon",
-        SERVICES,
-        NAME,
-        {
-            "template": {
-                **service(volumeMounts=[{"name": "v", "mountPath": "/a:b"}])["template"],
-                "volumes": [{"name": "v", "emptyDir": {}}],
-            }
-        },
-        "'/a:b' must be an absolute path without ':'",
-    ),
-    ("secret-id", SECRETS, {}, AUTOMATIC, "Required parameter: secretId"),
-    ("secret-label", SECRETS, SECRET, {**AUTOMATIC, "labels": {"X": "1"}}, "Invalid label key 'X'"),
-    (
-        "secret-labels",
-        SECRETS,
-        SECRET,
-        {**AUTOMATIC, "labels": {f"a{i}": "" for i in range(65)}},
-        "at most 64 are allowed",
-    ),
-    ("firewall-range", FIREWALLS, {}, firewall(sourceRanges=["x"]), "Must be a CIDR address range"),
+    ("repository-id", (REPOSITORIES, {}), docker(), "Required parameter: repository_id"),
+    ("repository-label", REPOSITORY, docker(labels={"1x": "y"}), "Invalid label key '1x'"),
+    ("account-id", ACCOUNT, {}, "Required parameter: accountId"),
+    ("account-id-short", ACCOUNT, {"accountId": "short"}, "Invalid accountId 'short'"),
+    ("service-id-hyphen", (SERVICES, {"serviceId": "x-"}), service(), "Invalid serviceId 'x-'"),
+    ("service-id-length", (SERVICES, {"serviceId": "x" * 50}), service(), "Invalid serviceId 'xxx"),
+    ("service-template", SERVICE, {"ingress": "INGRESS_TRAFFIC_ALL"}, "service.template: it must be given"),
+    ("variable-name", SERVICE, service(env=[{"value": "x"}]), "env[0].name: '' is empty"),
+    ("volume-name", SERVICE, template(volumes=[{"emptyDir": {}}]), "volumes[0].name: ''"),
+    ("secret-id", (SECRETS, {}), AUTOMATIC, "Required parameter: secretId"),
+    ("secret-label", SECRET, {**AUTOMATIC, "labels": {"X": "1"}}, "Invalid label key 'X'"),
+    ("secret-labels", SECRET, {**AUTOMATIC, "labels": {f"a{i}": "" for i in range(65)}}, "at most 64 are allowed"),
+    ("firewall-range", FIREWALL, firewall(sourceRanges=["x"]), "Must be a CIDR address range"),
     (
         "firewall-egress",
-        FIREWALLS,
-        {},
+        FIREWALL,
         firewall(direction="EGRESS", sourceTags=["t"]),
         "an EGRESS rule takes destinationRanges",
     ),
-    (
-        "firewall-tag",
-        FIREWALLS,
-        {},
-        firewall(targetTags=["A"]),
-        "'resource.targetTags[0]': 'A'. Must be a match of regex",
-    ),
-    ("alert-auto-close", POLICIES, {}, {**promql(), "alertStrategy": {"autoClose": "600s"}}, "at least 30 minutes"),
-    ("alert-condition", POLICIES, {}, alert({"displayName": "c"}), "conditions[0] must hold a condition"),
+    ("firewall-tag", FIREWALL, firewall(targetTags=["A"]), "'resource.targetTags[0]': 'A'. Must be a match of regex"),
+    ("alert-auto-close", ALERT, {**promql(), "alertStrategy": {"autoClose": "600s"}}, "at least 30 minutes"),
+    ("alert-condition", ALERT, alert({"displayName": "c"}), "conditions[0] must hold a condition"),
     (
         "channel-address",
-        CHANNELS,
-        {},
+        CHANNEL,
         {"type": "email", "labels": {"email_address": "example.com"}},
         "Email address is not valid",
     ),
-    ("repository-upstream", REPOSITORIES, ID, remote(description="d"), "upstream repository must be given"),
+    ("repository-upstream", REPOSITORY, remote(description="d"), "upstream repository must be given"),
     (
         "bucket-prevention",
-        BUCKETS,
-        IN_PROJECT,
+        BUCKET,
         bucket(iamConfiguration={"publicAccessPrevention": "on"}),
         "'on' is not inherited or enforced",
     ),
     (
         "bucket-soft-delete",
-        BUCKETS,
-        IN_PROJECT,
+        BUCKET,
         bucket(softDeletePolicy={"retentionDurationSeconds": "3600"}),
         "3600 is neither 0 nor from 604800",
     ),
     (
         "bucket-action",
-        BUCKETS,
-        IN_PROJECT,
+        BUCKET,
         bucket(lifecycle={"rule": [{"action": {"type": "Archive"}, "condition": {"age": 1}}]}),
         "'Archive' is not a supported lifecycle action",
     ),
     (
         "bucket-condition",
-        BUCKETS,
-        IN_PROJECT,
+        BUCKET,
         bucket(lifecycle={"rule": [{"action": {"type": "Delete"}}]}),
         "a lifecycle rule needs a condition",
     ),
-    ("nat-tier", ROUTERS, {}, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
-    (
-        "subnetwork-overlap",
-        SUBNETWORKS,
-        {},
-        {"name": "s", "network": DEFAULT, "ipCidrRange": "10.128.0.0/9"},
-        "conflicts with existing",
-    ),
-    (
-        "node-topology",
-        QUEUE,
-        REQUEST,
-        node(acceleratorType=None, acceleratorConfig={"type": "V6E"}),
-        "not found in zone",
-    ),
-    (
-        "node-networks",
-        QUEUE,
-        REQUEST,
-        node(networkConfig={"network": "default"}, networkConfigs=[{"network": "default"}]),
-        "mutually exclusive",
-    ),
-    ("node-network", QUEUE, REQUEST, node(networkConfig={"network": "none"}), "networks/none' was not found"),
-    ("node-subnetwork", QUEUE, REQUEST, node(networkConfig={"subnetwork": "none"}), "subnetworks/none' was not found"),
-    ("node-runtime", QUEUE, REQUEST, node(runtimeVersion=None), "Runtime version '' not found"),
-    ("node-absent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
-    ("node-id", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
+    ("nat-tier", ROUTER, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
+    ("node-absent", QUEUED, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
+    ("node-id", QUEUED, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
     (
         "nodes-and-id",
-        QUEUE,
-        REQUEST,
+        QUEUED,
         {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n", "multiNodeParams": {"nodeCount": 2}, "node": MACHINE}]}},
         "node_id and multi_node_params cannot both be given",
     ),
     (
         "nodes-count",
-        QUEUE,
-        REQUEST,
+        QUEUED,
         {"tpu": {"nodeSpec": [{"parent": ZONE, "multiNodeParams": {"nodeIdPrefix": "n"}, "node": MACHINE}]}},
         "node_count must be from 1",
     ),
-    (
-        "validity-interval",
-        QUEUE,
-        REQUEST,
-        {
-            **node(),
-            "provisioningModel": "FLEX_START",
-            "runDuration": {"maxRunDuration": "600s"},
-            "queueingPolicy": {
-                "validInterval": {"startTime": "2099-01-02T00:00:00Z", "endTime": "2099-01-01T00:00:00Z"}
-            },
-        },
-        "valid-until time must lie after",
-    ),
-    ("node-parent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
+    ("node-parent", QUEUED, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
 ]
-"""Id, path, query, body, and the error message: stated rules that `localcloud.services` enforces."""
+"""Id, where the body is sent, the body, and the error message: stated rules that `localcloud.services` enforces."""
 
 
 def of_place(place):
@@ -335,16 +244,18 @@ def of_place(place):
     ]
 
 
-@pytest.mark.parametrize(("path", "query", "body", "place"), [pytest.param(*case, id=name) for name, *case in CASES])
-def test_a_body_is_refused_with_googles_sentence(client, path, query, body, place):
+@pytest.mark.parametrize(("sent", "body", "place"), [pytest.param(*case, id=name) for name, *case in CASES])
+def test_a_body_is_refused_with_googles_sentence(client, sent, body, place):
+    path, query = sent
     status, message = client.error("POST", path, body, **query)
     assert status == 400
     assert message.startswith("Invalid value at ")
     assert [sentence for sentence in of_place(place) if sentence in message] != []
 
 
-@pytest.mark.parametrize(("path", "query", "body", "says"), [pytest.param(*case, id=name) for name, *case in ELSEWHERE])
-def test_the_services_refuse_what_else_is_stated(client, path, query, body, says):
+@pytest.mark.parametrize(("sent", "body", "says"), [pytest.param(*case, id=name) for name, *case in ELSEWHERE])
+def test_the_services_refuse_what_else_is_stated(client, sent, body, says):
+    path, query = sent
     status, message = client.error("POST", path, body, **query)
     assert status in {400, 404}
     assert says in message

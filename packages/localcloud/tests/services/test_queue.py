@@ -1,6 +1,8 @@
 """Queued resources: the order of states, flex-start's rules, capacity and quota, and laws that hold under any schedule."""
 
 import asyncio
+import functools
+import inspect
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,8 @@ ZONE = "projects/local-project/locations/us-east5-a"
 QUEUE = f"/tpu/v2alpha1/{ZONE}/queuedResources"
 NODES = f"/tpu/v2alpha1/{ZONE}/nodes"
 DAY_S = 86_400
+DEFAULT = {"network": "default"}
+BACKWARDS = {"startTime": "2099-01-02T00:00:00Z", "endTime": "2099-01-01T00:00:00Z"}
 
 
 def body_of(node="n", **more):
@@ -90,172 +94,159 @@ class Direct:
         return self.call("GET", f"{ZONE}/queuedResources/{name}")["state"]["failedData"]["error"]
 
 
-def directly(check, scenario=None):
-    """Run a check with a cloud of its own inside an event loop."""
+def with_cloud(scenario=None):
+    """Call a test with a cloud of its own inside an event loop."""
 
-    async def main():
-        with TemporaryDirectory() as folder:
-            direct = Direct(Path(folder), scenario or Scenario())
-            check(direct)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            await direct.cloud.close()
+    def decorate(test):
+        @functools.wraps(test)
+        def run(self, *arguments, **options):
+            async def main():
+                with TemporaryDirectory() as folder:
+                    direct = Direct(Path(folder), scenario or Scenario())
+                    done = test(self, direct, *arguments, **options)
+                    if inspect.isawaitable(done):
+                        await done
+                    for _ in range(5):
+                        await asyncio.sleep(0)
+                    await direct.cloud.close()
 
-    asyncio.run(main())
+            asyncio.run(main())
+
+        shown = inspect.signature(test)
+        run.__signature__ = shown.replace(parameters=[one for one in shown.parameters.values() if one.name != "cloud"])
+        return run
+
+    return decorate
 
 
-def zone(**facts):
-    return Scenario(
-        tpu=Tpu(zones={"us-east5-a": TpuZone(**{"accelerator_types": ("v6e-1", "v6e-4"), "flex_start": True, **facts})})
-    )
+def zone(without_quota="fails", **facts):
+    flex_start = TpuZone(**{"accelerator_types": ("v6e-1", "v6e-4"), "flex_start": True, **facts})
+    return Scenario(tpu=Tpu(zones={"us-east5-a": flex_start}, without_quota=without_quota))
 
 
 class TestOrder:
-    def test_the_states_follow_one_another(self):
-        def check(cloud):
-            cloud.create()
-            seen = [cloud.state()]
-            for seconds in (5, 20, 60, 60):
-                cloud.advance(seconds - 1)
-                seen.append(cloud.state())
-                cloud.advance(1)
-                seen.append(cloud.state())
-            steps = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
-            assert seen == [*(state for step in steps for state in (step, step)), "ACTIVE"]
-            node = cloud.call("GET", f"{ZONE}/nodes/n")
-            assert (node["state"], node["health"], node["labels"]) == ("READY", "HEALTHY", {"a": "b"})
-            assert node["networkEndpoints"][0]["ipAddress"].startswith("10.")
-
-        directly(check)
+    @with_cloud()
+    def test_the_states_follow_one_another(self, cloud):
+        cloud.create()
+        seen = [cloud.state()]
+        for seconds in (5, 20, 60, 60):
+            cloud.advance(seconds - 1)
+            seen.append(cloud.state())
+            cloud.advance(1)
+            seen.append(cloud.state())
+        steps = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+        assert seen == [*(state for step in steps for state in (step, step)), "ACTIVE"]
+        node = cloud.call("GET", f"{ZONE}/nodes/n")
+        assert (node["state"], node["health"], node["labels"]) == ("READY", "HEALTHY", {"a": "b"})
+        assert node["networkEndpoints"][0]["ipAddress"].startswith("10.")
 
     @pytest.mark.parametrize(
         ("version", "devices"),
         [("v2-alpha-tpuv6e", "open"), ("tpu-ubuntu2204-base", "absent"), ("v2-alpha-tpuv5-lite", "absent")],
     )
-    def test_a_machine_with_the_runtime_version_of_other_generations_has_no_chips(self, version, devices):
-        async def main():
-            with TemporaryDirectory() as folder:
-                cloud = Direct(Path(folder), Scenario())
-                body = body_of()
-                body["tpu"]["nodeSpec"][0]["node"]["runtimeVersion"] = version
-                cloud.call("POST", f"{ZONE}/queuedResources", body, queuedResourceId="q")
-                cloud.advance(600)
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                assert cloud.state() == "ACTIVE"
-                (machine,) = cloud.cloud.runtimes.machines.machines.values()
-                await cloud.cloud.close()
-                assert machine.devices == devices
+    @with_cloud()
+    async def test_a_machine_with_the_runtime_version_of_other_generations_has_no_chips(self, cloud, version, devices):
+        body = body_of()
+        body["tpu"]["nodeSpec"][0]["node"]["runtimeVersion"] = version
+        cloud.call("POST", f"{ZONE}/queuedResources", body, queuedResourceId="q")
+        cloud.advance(600)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert cloud.state() == "ACTIVE"
+        (machine,) = cloud.cloud.runtimes.machines.machines.values()
+        assert machine.devices == devices
 
-        asyncio.run(main())
-
-    def test_a_run_ends_at_its_duration_and_the_id_stays_taken(self):
-        def check(cloud):
+    @with_cloud()
+    def test_a_run_ends_at_its_duration_and_the_id_stays_taken(self, cloud):
+        cloud.create()
+        cloud.advance(200)
+        cloud.advance(14_398)
+        assert cloud.state() == "ACTIVE"
+        cloud.advance(3)
+        assert cloud.state() == "SUSPENDING"
+        cloud.advance(10)
+        shown = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
+        assert (shown["state"], shown["stateInitiator"]) == ("SUSPENDED", "SERVICE")
+        assert cloud.call("GET", f"{ZONE}/nodes") == {}
+        with pytest.raises(CloudError, match="already exists"):
             cloud.create()
-            cloud.advance(200)
-            cloud.advance(14_398)
-            assert cloud.state() == "ACTIVE"
-            cloud.advance(3)
-            assert cloud.state() == "SUSPENDING"
-            cloud.advance(10)
-            shown = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
-            assert (shown["state"], shown["stateInitiator"]) == ("SUSPENDED", "SERVICE")
-            assert cloud.call("GET", f"{ZONE}/nodes") == {}
-            with pytest.raises(CloudError, match="already exists"):
-                cloud.create()
-            cloud.call("DELETE", f"{ZONE}/queuedResources/q")
-            cloud.advance(10)
-            cloud.create()
+        cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+        cloud.advance(10)
+        cloud.create()
 
-        directly(check)
+    @with_cloud()
+    async def test_a_boot_that_fails_after_the_deletion_does_not_bring_the_node_back(self, cloud):
+        machines = idle_cloud.FailingMachines()
+        runtimes = replace(cloud.cloud.runtimes, machines=machines)
+        cloud.cloud.attach(lambda _: runtimes)
+        cloud.create()
+        cloud.advance(200)
+        await machines.begun.wait()
+        cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+        cloud.advance(10)
+        assert cloud.call("GET", f"{ZONE}/nodes") == {}
+        machines.fail.set()
+        assert await asyncio.to_thread(machines.stopped.wait, 60)
+        assert cloud.call("GET", f"{ZONE}/nodes") == {}
 
-    def test_a_boot_that_fails_after_the_deletion_does_not_bring_the_node_back(self):
-        async def main():
-            with TemporaryDirectory() as folder:
-                direct, machines = Direct(Path(folder), Scenario()), idle_cloud.FailingMachines()
-                runtimes = replace(direct.cloud.runtimes, machines=machines)
-                direct.cloud.attach(lambda _: runtimes)
-                direct.create()
-                direct.advance(200)
-                await machines.begun.wait()
-                direct.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
-                direct.advance(10)
-                assert direct.call("GET", f"{ZONE}/nodes") == {}
-                machines.fail.set()
-                assert await asyncio.to_thread(machines.stopped.wait, 60)
-                assert direct.call("GET", f"{ZONE}/nodes") == {}
-                await direct.cloud.close()
+    @with_cloud(zone(capacity={"v6e-4": 0}))
+    def test_without_capacity_it_waits_until_its_validity_ends(self, cloud):
+        cloud.create(queueingPolicy={"validUntilDuration": "7200s"})
+        cloud.advance(7199)
+        assert cloud.state() == "WAITING_FOR_RESOURCES"
+        cloud.advance(1)
+        state = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
+        assert state["state"] == "FAILED"
+        assert "could not be fulfilled by its valid-until time" in state["failedData"]["error"]["message"]
 
-        asyncio.run(main())
+    @with_cloud(zone(capacity={"v6e-4": 1}))
+    def test_capacity_that_comes_free_is_given(self, cloud):
+        cloud.create("q")
+        cloud.create("second", node="n2")
+        cloud.advance(1000)
+        cloud.advance(60)
+        assert (cloud.state("q"), cloud.state("second")) == ("ACTIVE", "WAITING_FOR_RESOURCES")
+        cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+        cloud.advance(10)
+        assert cloud.state("second") == "PROVISIONING"
+        cloud.advance(60)
+        assert cloud.state("second") == "ACTIVE"
 
-    def test_without_capacity_it_waits_until_its_validity_ends(self):
-        def check(cloud):
-            cloud.create(queueingPolicy={"validUntilDuration": "7200s"})
-            cloud.advance(7199)
-            assert cloud.state() == "WAITING_FOR_RESOURCES"
-            cloud.advance(1)
-            state = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
-            assert state["state"] == "FAILED"
-            assert "could not be fulfilled by its valid-until time" in state["failedData"]["error"]["message"]
+    @with_cloud(zone(preemptible_quota_chips=4))
+    def test_without_quota_it_fails_and_dead_ones_keep_eating_quota(self, cloud):
+        cloud.create("q")
+        cloud.advance(200)
+        cloud.call("DELETE", f"{ZONE}/nodes/n")
+        cloud.advance(20)
+        assert cloud.state("q") == "SUSPENDED"
+        cloud.create("second", node="n2")
+        cloud.advance(200)
+        error = cloud.call("GET", f"{ZONE}/queuedResources/second")["state"]["failedData"]["error"]
+        assert error["code"] == 8
+        assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI" in error["message"]
 
-        directly(check, zone(capacity={"v6e-4": 0}))
+    @with_cloud()
+    def test_a_network_that_has_gone_meanwhile_fails_it(self, cloud):
+        cloud.create()
+        cloud.advance(30)
+        cloud.cloud.store.delete("compute.networks", "projects/local-project/global/networks/default")
+        cloud.advance(100)
+        state = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
+        assert (state["state"], "networks/default' was not found" in state["failedData"]["error"]["message"]) == (
+            "FAILED",
+            True,
+        )
+        assert cloud.call("GET", f"{ZONE}/nodes") == {}
 
-    def test_capacity_that_comes_free_is_given(self):
-        def check(cloud):
-            cloud.create("q")
-            cloud.create("second", node="n2")
-            cloud.advance(1000)
-            cloud.advance(60)
-            assert (cloud.state("q"), cloud.state("second")) == ("ACTIVE", "WAITING_FOR_RESOURCES")
-            cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
-            cloud.advance(10)
-            assert cloud.state("second") == "PROVISIONING"
-            cloud.advance(60)
-            assert cloud.state("second") == "ACTIVE"
-
-        directly(check, zone(capacity={"v6e-4": 1}))
-
-    def test_without_quota_it_fails_and_dead_ones_keep_eating_quota(self):
-        def check(cloud):
-            cloud.create("q")
-            cloud.advance(200)
-            cloud.call("DELETE", f"{ZONE}/nodes/n")
-            cloud.advance(20)
-            assert cloud.state("q") == "SUSPENDED"
-            cloud.create("second", node="n2")
-            cloud.advance(200)
-            error = cloud.call("GET", f"{ZONE}/queuedResources/second")["state"]["failedData"]["error"]
-            assert error["code"] == 8
-            assert "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI" in error["message"]
-
-        directly(check, zone(preemptible_quota_chips=4))
-
-    def test_a_network_that_has_gone_meanwhile_fails_it(self):
-        def check(cloud):
-            cloud.create()
-            cloud.advance(30)
-            cloud.cloud.store.delete("compute.networks", "projects/local-project/global/networks/default")
-            cloud.advance(100)
-            state = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
-            assert (state["state"], "networks/default' was not found" in state["failedData"]["error"]["message"]) == (
-                "FAILED",
-                True,
-            )
-            assert cloud.call("GET", f"{ZONE}/nodes") == {}
-
-        directly(check)
-
-    def test_a_preempted_node_suspends_its_queued_resource(self):
-        def check(cloud):
-            cloud.create()
-            cloud.advance(200)
-            assert tpu.preempt(cloud.cloud, f"{ZONE}/nodes/n")
-            assert cloud.call("GET", f"{ZONE}/nodes/n")["state"] == "PREEMPTED"
-            cloud.advance(10)
-            shown = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
-            assert (shown["state"], shown["stateInitiator"]) == ("SUSPENDED", "SERVICE")
-
-        directly(check)
+    @with_cloud()
+    def test_a_preempted_node_suspends_its_queued_resource(self, cloud):
+        cloud.create()
+        cloud.advance(200)
+        assert tpu.preempt(cloud.cloud, f"{ZONE}/nodes/n")
+        assert cloud.call("GET", f"{ZONE}/nodes/n")["state"] == "PREEMPTED"
+        cloud.advance(10)
+        shown = cloud.call("GET", f"{ZONE}/queuedResources/q")["state"]
+        assert (shown["state"], shown["stateInitiator"]) == ("SUSPENDED", "SERVICE")
 
 
 MODELS = ("FLEX_START", "SPOT", "STANDARD")
@@ -264,150 +255,131 @@ MODELS = ("FLEX_START", "SPOT", "STANDARD")
 class TestQuotaOfEachForm:
     @pytest.mark.parametrize("dead", ["FLEX_START", "SPOT"])
     @pytest.mark.parametrize("wanted", MODELS)
-    def test_flex_start_and_spot_share_a_quota_that_a_preempted_request_keeps(self, dead, wanted):
-        def check(cloud):
-            cloud.request(dead, "dead")
-            cloud.advance(200)
-            assert tpu.preempt(cloud.cloud, f"{ZONE}/nodes/node-dead")
-            cloud.advance(20)
-            assert cloud.state("dead") == "SUSPENDED"
-            cloud.request(wanted)
-            cloud.advance(200)
-            if wanted == "STANDARD":
-                assert cloud.state() == "ACTIVE"
-                return
-            assert "'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded" in cloud.failure()["message"]
-            for name in ("dead", "q"):
-                cloud.call("DELETE", f"{ZONE}/queuedResources/{name}")
-            cloud.advance(20)
-            cloud.request(wanted)
-            cloud.advance(200)
+    @with_cloud(zone(preemptible_quota_chips=4, quota_chips=4))
+    def test_flex_start_and_spot_share_a_quota_that_a_preempted_request_keeps(self, cloud, dead, wanted):
+        cloud.request(dead, "dead")
+        cloud.advance(200)
+        assert tpu.preempt(cloud.cloud, f"{ZONE}/nodes/node-dead")
+        cloud.advance(20)
+        assert cloud.state("dead") == "SUSPENDED"
+        cloud.request(wanted)
+        cloud.advance(200)
+        if wanted == "STANDARD":
             assert cloud.state() == "ACTIVE"
+            return
+        assert "'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded" in cloud.failure()["message"]
+        for name in ("dead", "q"):
+            cloud.call("DELETE", f"{ZONE}/queuedResources/{name}")
+        cloud.advance(20)
+        cloud.request(wanted)
+        cloud.advance(200)
+        assert cloud.state() == "ACTIVE"
 
-        directly(check, zone(preemptible_quota_chips=4, quota_chips=4))
+    @with_cloud(zone(preemptible_quota_chips=4, quota_chips=0))
+    def test_standard_does_not_draw_on_the_preemptible_quota(self, cloud):
+        cloud.request("STANDARD")
+        cloud.request("SPOT", "spot")
+        cloud.advance(200)
+        assert "'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0" in cloud.failure()["message"]
+        assert cloud.state("spot") == "ACTIVE"
 
-    def test_standard_does_not_draw_on_the_preemptible_quota(self):
-        def check(cloud):
-            cloud.request("STANDARD")
-            cloud.request("SPOT", "spot")
-            cloud.advance(200)
-            assert "'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0" in cloud.failure()["message"]
-            assert cloud.state("spot") == "ACTIVE"
-
-        directly(check, zone(preemptible_quota_chips=4, quota_chips=0))
-
-    def test_without_quota_it_can_wait_without_a_reason_until_there_is_quota(self):
-        def check(cloud):
-            cloud.request("SPOT", "first")
-            cloud.advance(200)
-            cloud.request("SPOT")
-            cloud.request("SPOT", "third")
-            cloud.advance(2000)
-            assert (cloud.state("first"), cloud.state(), cloud.state("third")) == (
-                "ACTIVE",
-                *["WAITING_FOR_RESOURCES"] * 2,
-            )
-            assert cloud.call("GET", f"{ZONE}/queuedResources/q")["state"].get("failedData") is None
-            cloud.call("DELETE", f"{ZONE}/queuedResources/first", force="true")
-            cloud.advance(200)  # deleted
-            cloud.advance(200)
-            assert sorted([cloud.state(), cloud.state("third")]) == ["ACTIVE", "WAITING_FOR_RESOURCES"]
-
-        poor = zone(preemptible_quota_chips=4)
-        tpu_waits = poor.tpu.model_copy(update={"without_quota": "waits"})
-        directly(check, poor.model_copy(update={"tpu": tpu_waits}))
+    @with_cloud(zone(without_quota="waits", preemptible_quota_chips=4))
+    def test_without_quota_it_can_wait_without_a_reason_until_there_is_quota(self, cloud):
+        cloud.request("SPOT", "first")
+        cloud.advance(200)
+        cloud.request("SPOT")
+        cloud.request("SPOT", "third")
+        cloud.advance(2000)
+        assert (cloud.state("first"), cloud.state(), cloud.state("third")) == (
+            "ACTIVE",
+            *["WAITING_FOR_RESOURCES"] * 2,
+        )
+        assert cloud.call("GET", f"{ZONE}/queuedResources/q")["state"].get("failedData") is None
+        cloud.call("DELETE", f"{ZONE}/queuedResources/first", force="true")
+        cloud.advance(200)  # deleted
+        cloud.advance(200)
+        assert sorted([cloud.state(), cloud.state("third")]) == ["ACTIVE", "WAITING_FOR_RESOURCES"]
 
 
 class TestStock:
-    def test_each_form_has_its_own(self):
-        def check(cloud):
-            for model in MODELS:
-                cloud.request(model, model)
-            cloud.advance(300)
-            cloud.advance(300)
-            assert [cloud.state(model) for model in MODELS] == ["WAITING_FOR_RESOURCES", "ACTIVE", "ACTIVE"]
+    @with_cloud(zone(stock={"FLEX_START": Stock(chips=0), "SPOT": Stock(chips=4)}))
+    def test_each_form_has_its_own(self, cloud):
+        for model in MODELS:
+            cloud.request(model, model)
+        cloud.advance(300)
+        cloud.advance(300)
+        assert [cloud.state(model) for model in MODELS] == ["WAITING_FOR_RESOURCES", "ACTIVE", "ACTIVE"]
 
-        directly(check, zone(stock={"FLEX_START": Stock(chips=0), "SPOT": Stock(chips=4)}))
+    @with_cloud(zone(stock={"SPOT": Stock(chips=4)}))
+    def test_its_chips_are_given_once(self, cloud):
+        cloud.request("SPOT", "first")
+        cloud.advance(200)
+        cloud.request("SPOT", "second")
+        cloud.request("STANDARD", "standard")
+        cloud.advance(300)
+        cloud.advance(300)
+        assert (cloud.state("second"), cloud.state("standard")) == ("WAITING_FOR_RESOURCES", "ACTIVE")
+        cloud.call("DELETE", f"{ZONE}/queuedResources/first", force=True)
+        cloud.advance(20)
+        cloud.advance(60)
+        assert cloud.state("second") == "ACTIVE"
 
-    def test_its_chips_are_given_once(self):
-        def check(cloud):
-            cloud.request("SPOT", "first")
-            cloud.advance(200)
-            cloud.request("SPOT", "second")
-            cloud.request("STANDARD", "standard")
-            cloud.advance(300)
-            cloud.advance(300)
-            assert (cloud.state("second"), cloud.state("standard")) == ("WAITING_FOR_RESOURCES", "ACTIVE")
-            cloud.call("DELETE", f"{ZONE}/queuedResources/first", force=True)
-            cloud.advance(20)
-            cloud.advance(60)
-            assert cloud.state("second") == "ACTIVE"
-
-        directly(check, zone(stock={"SPOT": Stock(chips=4)}))
-
-    def test_it_can_come_later(self):
-        def check(cloud):
-            cloud.request("SPOT")
-            cloud.request("STANDARD", "late", queueingPolicy={"validUntilDuration": "899s"})
-            cloud.advance(899)
-            assert cloud.state() == "WAITING_FOR_RESOURCES"
-            cloud.advance(1)
-            assert (cloud.state(), cloud.state("late")) == ("PROVISIONING", "FAILED")
-
-        directly(check, zone(stock={"SPOT": Stock(after_s=900), "STANDARD": Stock(after_s=900)}))
+    @with_cloud(zone(stock={"SPOT": Stock(after_s=900), "STANDARD": Stock(after_s=900)}))
+    def test_it_can_come_later(self, cloud):
+        cloud.request("SPOT")
+        cloud.request("STANDARD", "late", queueingPolicy={"validUntilDuration": "899s"})
+        cloud.advance(899)
+        assert cloud.state() == "WAITING_FOR_RESOURCES"
+        cloud.advance(1)
+        assert (cloud.state(), cloud.state("late")) == ("PROVISIONING", "FAILED")
 
     @pytest.mark.parametrize("stock", [Stock(chips=0, dry="fails"), Stock(after_s=900, dry="fails")])
     @pytest.mark.parametrize("model", ["SPOT", "STANDARD"])
-    def test_a_dry_zone_can_fail_a_request_in_googles_words_instead_of_letting_it_wait(self, model, stock):
-        def check(cloud):
-            cloud.request(model)
-            cloud.advance(84)
-            assert cloud.state() == "WAITING_FOR_RESOURCES"
-            cloud.advance(1)
-            error = cloud.failure()
-            assert error["code"] == 8
-            assert error["message"].startswith('There is no more capacity in the zone "us-east5-a"; you can try in')
-
-        directly(check, zone(stock={model: stock}))
+    @with_cloud()
+    def test_a_dry_zone_can_fail_a_request_in_googles_words_instead_of_letting_it_wait(self, cloud, model, stock):
+        cloud.cloud.scenario = zone(stock={model: stock})
+        cloud.request(model)
+        cloud.advance(84)
+        assert cloud.state() == "WAITING_FOR_RESOURCES"
+        cloud.advance(1)
+        error = cloud.failure()
+        assert error["code"] == 8
+        assert error["message"].startswith('There is no more capacity in the zone "us-east5-a"; you can try in')
 
 
 class TestLateGrant:
     @pytest.mark.parametrize("model", MODELS)
-    def test_a_deletion_that_was_accepted_while_it_waited_can_lose_against_the_grant(self, model):
-        def check(cloud):
-            cloud.request(model)
-            cloud.advance(26)
-            deletion = cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)["name"]
-            cloud.advance(299)
-            assert cloud.state() == "WAITING_FOR_RESOURCES"
-            assert "done" not in cloud.call("GET", deletion)
-            with pytest.raises(CloudError, match="is being deleted already"):
-                cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
-            cloud.advance(1)
-            assert cloud.state() == "PROVISIONING"
-            refusal = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of"
-            error = cloud.call("GET", deletion)["error"]
-            assert (error["code"], error["message"].startswith(refusal)) == (9, True)
-            cloud.advance(60)
-            assert (cloud.state(), cloud.call("GET", f"{ZONE}/nodes/node-q")["state"]) == ("ACTIVE", "READY")
+    @with_cloud(zone(stock=dict.fromkeys(MODELS, Stock(chips=0, lost_deletions=1))))
+    def test_a_deletion_that_was_accepted_while_it_waited_can_lose_against_the_grant(self, cloud, model):
+        cloud.request(model)
+        cloud.advance(26)
+        deletion = cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)["name"]
+        cloud.advance(299)
+        assert cloud.state() == "WAITING_FOR_RESOURCES"
+        assert "done" not in cloud.call("GET", deletion)
+        with pytest.raises(CloudError, match="is being deleted already"):
             cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
-            cloud.advance(20)
-            assert cloud.call("GET", f"{ZONE}/queuedResources") == cloud.call("GET", f"{ZONE}/nodes") == {}
+        cloud.advance(1)
+        assert cloud.state() == "PROVISIONING"
+        refusal = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of"
+        error = cloud.call("GET", deletion)["error"]
+        assert (error["code"], error["message"].startswith(refusal)) == (9, True)
+        cloud.advance(60)
+        assert (cloud.state(), cloud.call("GET", f"{ZONE}/nodes/node-q")["state"]) == ("ACTIVE", "READY")
+        cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=True)
+        cloud.advance(20)
+        assert cloud.call("GET", f"{ZONE}/queuedResources") == cloud.call("GET", f"{ZONE}/nodes") == {}
 
-        directly(check, zone(stock={model: Stock(chips=0, lost_deletions=1)}))
-
-    def test_only_so_many_deletions_lose(self):
-        def check(cloud):
-            for name in ("first", "second"):
-                cloud.request("SPOT", name)
-                cloud.advance(26)
-                cloud.call("DELETE", f"{ZONE}/queuedResources/{name}", force=True)
-            cloud.advance(20)
-            with pytest.raises(CloudError) as caught:
-                cloud.state("second")
-            assert (cloud.state("first"), caught.value.code) == ("WAITING_FOR_RESOURCES", 404)
-
-        directly(check, zone(stock={"SPOT": Stock(chips=0, lost_deletions=1)}))
+    @with_cloud(zone(stock={"SPOT": Stock(chips=0, lost_deletions=1)}))
+    def test_only_so_many_deletions_lose(self, cloud):
+        for name in ("first", "second"):
+            cloud.request("SPOT", name)
+            cloud.advance(26)
+            cloud.call("DELETE", f"{ZONE}/queuedResources/{name}", force=True)
+        cloud.advance(20)
+        with pytest.raises(CloudError) as caught:
+            cloud.state("second")
+        assert (cloud.state("first"), caught.value.code) == ("WAITING_FOR_RESOURCES", 404)
 
 
 class TestDeleting:
@@ -421,35 +393,31 @@ class TestDeleting:
             (200, "ACTIVE", False),
         ],
     )
-    def test_only_resting_states_are_deleted_without_force(self, after_s, state, taken):
-        def check(cloud):
-            cloud.create()
-            cloud.advance(after_s)
-            assert cloud.state() == state
-            if not taken:
-                with pytest.raises(CloudError, match=f"DeleteQueuedResource is not supported when state is {state} "):
-                    cloud.call("DELETE", f"{ZONE}/queuedResources/q")
-            operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=not taken)
-            assert (cloud.state(), "done" in cloud.call("GET", operation["name"])) == ("DELETING", False)
-            cloud.advance(10)
-            assert cloud.call("GET", operation["name"])["done"]
-            with pytest.raises(CloudError) as caught:
-                cloud.state()
-            assert caught.value.code == 404
-            assert cloud.call("GET", f"{ZONE}/nodes") == {}
+    @with_cloud()
+    def test_only_resting_states_are_deleted_without_force(self, cloud, after_s, state, taken):
+        cloud.create()
+        cloud.advance(after_s)
+        assert cloud.state() == state
+        if not taken:
+            with pytest.raises(CloudError, match=f"DeleteQueuedResource is not supported when state is {state} "):
+                cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+        operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q", force=not taken)
+        assert (cloud.state(), "done" in cloud.call("GET", operation["name"])) == ("DELETING", False)
+        cloud.advance(10)
+        assert cloud.call("GET", operation["name"])["done"]
+        with pytest.raises(CloudError) as caught:
+            cloud.state()
+        assert caught.value.code == 404
+        assert cloud.call("GET", f"{ZONE}/nodes") == {}
 
-        directly(check)
-
-    def test_the_refusal_can_stand_in_the_operation(self):
-        def check(cloud):
-            cloud.create()
-            cloud.advance(86)
-            operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q")
-            message = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of [ACCEPTED SUSPENDED FAILED])"
-            assert cloud.call("GET", operation["name"])["error"] == {"code": 9, "message": message}
-            assert cloud.state() == "PROVISIONING"
-
-        directly(check, Scenario(tpu=Tpu(refuses_deletion_in="operation")))
+    @with_cloud(Scenario(tpu=Tpu(refuses_deletion_in="operation")))
+    def test_the_refusal_can_stand_in_the_operation(self, cloud):
+        cloud.create()
+        cloud.advance(86)
+        operation = cloud.call("DELETE", f"{ZONE}/queuedResources/q")
+        message = "DeleteQueuedResource is not supported when state is PROVISIONING (must be one of [ACCEPTED SUSPENDED FAILED])"
+        assert cloud.call("GET", operation["name"])["error"] == {"code": 9, "message": message}
+        assert cloud.state() == "PROVISIONING"
 
 
 class TestRefusals:
@@ -463,6 +431,7 @@ class TestRefusals:
             ({"spot": {}, "guaranteed": {}}, "Only one of spot, guaranteed, bestEffort may be given"),
             ({"tpu": {"nodeSpec": []}}, "must hold at least one node"),
             ({"queueingPolicy": {"validUntilDuration": "0s"}}, "valid-until time must lie after"),
+            ({"queueingPolicy": {"validInterval": BACKWARDS}}, "valid-until time must lie after"),
         ],
     )
     def test_a_request_that_cannot_work_is_refused(self, client, change, message):
@@ -478,6 +447,9 @@ class TestRefusals:
             ({"networkConfig": {"network": "nonet"}}, "networks/nonet' was not found"),
             ({"serviceAccount": {"email": "ghost@local-project.iam.gserviceaccount.com"}}, "service account ghost@"),
             ({"bootDiskConfig": {"diskSizeGb": "50"}}, "cannot be smaller than the image size (100 GB); given 50 GB"),
+            ({"acceleratorType": None, "acceleratorConfig": {"type": "V6E"}}, "not found in zone"),
+            ({"networkConfig": DEFAULT, "networkConfigs": [DEFAULT]}, "mutually exclusive"),
+            ({"networkConfig": {"subnetwork": "none"}}, "subnetworks/none' was not found"),
             ({"labels": {"Bad": "x"}}, "Invalid label key 'Bad'"),
             ({"metadata": {"startup-script": "x" * 262_145}}, "has 262145 bytes; at most 262144"),
         ],
@@ -627,27 +599,25 @@ class Watch:
 class TestLaws:
     @settings(deadline=None)
     @given(ACTIONS)
-    def test_states_change_along_the_documented_edges_and_a_node_has_its_queued_resource(self, actions):
-        def check(cloud):
-            watch = Watch(cloud)
-            for action, value in actions:
-                watch.act(action, value)
-                queued = dict(cloud.cloud.store.under(tpu.QUEUED))
-                nodes = dict(cloud.cloud.store.under(tpu.NODES))
-                for node in nodes.values():
-                    owner = queued[node["queuedResource"]]
-                    assert owner["_machine"]["state"] in {"PROVISIONING", "ACTIVE", "SUSPENDING", "DELETING"}
-                for name, document in queued.items():
-                    if document["_machine"]["state"] == "ACTIVE":
-                        node = nodes[f"{ZONE}/nodes/node-{name.rpartition('/')[2]}"]
-                        assert node["state"] == "READY"
-                assert len(nodes) <= 2
-            for states in watch.history.values():
-                assert states[0] == "CREATING"
-                for before, after in itertools.pairwise(states):
-                    assert after in NEXT[before], states
-
-        directly(check, zone(capacity={"v6e-4": 2}, preemptible_quota_chips=8))
+    @with_cloud(zone(capacity={"v6e-4": 2}, preemptible_quota_chips=8))
+    def test_states_change_along_the_documented_edges_and_a_node_has_its_queued_resource(self, cloud, actions):
+        watch = Watch(cloud)
+        for action, value in actions:
+            watch.act(action, value)
+            queued = dict(cloud.cloud.store.under(tpu.QUEUED))
+            nodes = dict(cloud.cloud.store.under(tpu.NODES))
+            for node in nodes.values():
+                owner = queued[node["queuedResource"]]
+                assert owner["_machine"]["state"] in {"PROVISIONING", "ACTIVE", "SUSPENDING", "DELETING"}
+            for name, document in queued.items():
+                if document["_machine"]["state"] == "ACTIVE":
+                    node = nodes[f"{ZONE}/nodes/node-{name.rpartition('/')[2]}"]
+                    assert node["state"] == "READY"
+            assert len(nodes) <= 2
+        for states in watch.history.values():
+            assert states[0] == "CREATING"
+            for before, after in itertools.pairwise(states):
+                assert after in NEXT[before], states
 
     @settings(max_examples=30, deadline=None)
     @given(ACTIONS)

@@ -135,6 +135,7 @@ def limits(cpu, memory, gpus="1"):
         (f"{CONTAINER}.resources.limits.memory", "64Mi", "'64Mi' is not an amount of memory of at least 128Mi"),
         (f"{CONTAINER}.resources.limits", {"cpu": "8", "memory": "32Gi"}, "exactly one container must have a limit of"),
         (f"{CONTAINER}.volumeMounts", [{"name": "v", "mountPath": "x"}], "'x' must be an absolute path without ':'"),
+        (f"{CONTAINER}.volumeMounts", [{"name": "v", "mountPath": "/a:b"}], "'/a:b' must be an absolute path without"),
         ("template.volumes", [*VOLUMES, *VOLUMES], "volumes[1].name: 'v' is empty or given twice"),
         ("template.executionEnvironment", "EXECUTION_ENVIRONMENT_GEN1", "GPUs need the second generation"),
         ("template.scaling.minInstanceCount", 2, "min_instance_count 2 is above max_instance_count 1"),
