@@ -47,6 +47,17 @@ def stage(*options):
     return run_command(stage_model.COMMAND, ["--stack", "mine", *options])
 
 
+@pytest.fixture
+def staged(capsys):
+    """Run `gemma stage_model` to an exit code, and return what it printed."""
+
+    def run(code, *options):
+        assert stage(*options) == code
+        return capsys.readouterr()
+
+    return run
+
+
 class HubFolder(FolderSource):
     """A folder that stands in for the hub at a commit."""
 
@@ -67,15 +78,13 @@ def test_staging_needs_a_folder(file, capsys, prefix):
     assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
 
 
-def test_a_folder_proves_no_commit_so_that_the_setting_goes(file, capsys):
+def test_a_folder_proves_no_commit_so_that_the_setting_goes(file, staged):
     assert "modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00" in file.read_text()
-    assert stage("--from", "checkpoint", "--json") == ExitCode.DONE
-    printed = capsys.readouterr()
+    printed = staged(ExitCode.DONE, "--from", "checkpoint", "--json")
     assert json.loads(printed.out)["setting"]["modelRevision"] is None
     assert "Pulumi.mine.yaml: removed modelRevision because the commit of this source is unknown" in printed.err
     assert "modelRevision" not in yaml.safe_load(file.read_text())["config"]
-    assert stage("--from", "checkpoint") == ExitCode.DONE
-    assert "modelRevision" not in capsys.readouterr().err
+    assert "modelRevision" not in staged(ExitCode.DONE, "--from", "checkpoint").err
 
 
 def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, monkeypatch, staging_world, capsys):
@@ -226,11 +235,10 @@ def test_a_stack_without_a_state_gets_one_because_up_refuses_before_its_weights_
 
 
 @pytest.mark.usefixtures("own")
-def test_another_region_moves_no_bucket(monkeypatch, capsys):
+def test_another_region_moves_no_bucket(monkeypatch, staged):
     """Staging once ran the engine on the bucket whatever it would do: it replaced that of a running service, with the weights in it."""
     ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    said = capsys.readouterr().err
+    said = staged(ExitCode.REFUSED, "--from", "checkpoint").err
     assert 'gemma-serving:cloudRun.region = "us-east4": stack mine is deployed in europe-west4' in said
     assert "would replace its bucket with the weights. Nothing was changed." in said
     assert ran == []
@@ -246,10 +254,9 @@ OTHER_STEPS = {
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("what", OTHER_STEPS)
-def test_only_creations_run(monkeypatch, capsys, what):
+def test_only_creations_run(monkeypatch, staged, what):
     ran = Engine(monkeypatch, preview={"steps": OTHER_STEPS[what]}).ran
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    said = capsys.readouterr().err
+    said = staged(ExitCode.REFUSED, "--from", "checkpoint").err
     assert "Review `gemma preview mine`" in said
     assert [each[0] for each in ran] == ["preview"]
 
@@ -284,29 +291,26 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
     assert [each[0] for each in ran.ran] == ["preview"]
 
 
-def test_an_own_model_that_the_hub_does_not_show_is_answered_with_its_folder(file, monkeypatch, capsys):
+def test_an_own_model_that_the_hub_does_not_show_is_answered_with_its_folder(file, monkeypatch, staged):
     def hidden(*_):
         raise ScriptError("The Hugging Face Hub rejected it with HTTP 404.")
 
     monkeypatch.setattr(staging.sources, "hub", hidden)
-    assert stage() == ExitCode.FAILED
-    assert capsys.readouterr().err.endswith("HTTP 404.\n")
+    assert staged(ExitCode.FAILED).err.endswith("HTTP 404.\n")
     lines = [line for line in file.read_text().splitlines() if "modelRevision" not in line]
     file.write_text("\n".join([*lines, "  gemma-serving:modelConfig: models/sql", ""]))
-    assert stage() == ExitCode.FAILED
-    assert capsys.readouterr().err.endswith(
+    assert staged(ExitCode.FAILED).err.endswith(
         "If the weights are in a folder, run `gemma stage_model mine --from FOLDER`.\n"
     )
 
 
 @pytest.mark.usefixtures("own")
-def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
+def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, staged):
     ran = Engine(monkeypatch).ran
     monkeypatch.setattr(
         "gemma_serving.cloud.enabled.read_enabled_apis", lambda *_: frozenset({"storage", "cloudresourcemanager"})
     )
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    said = capsys.readouterr().err
+    said = staged(ExitCode.REFUSED, "--from", "checkpoint").err
     assert "gcloud services enable iam.googleapis.com artifactregistry.googleapis.com" in said
     assert "storage.googleapis.com" not in said
     assert ran == []
@@ -347,7 +351,7 @@ def test_other_weights_leave_the_folder_of_the_first_alone(file, staging_world):
 
 
 def test_a_template_of_the_project_is_staged_beside_the_model_and_its_age_written(
-    file, staging_world, tmp_path, capsys
+    file, staging_world, tmp_path, staged, capsys
 ):
     options = "  gemma-serving:vllm:\n"
     file.write_text(file.read_text().replace(options, f"{options}    thinking: {{ template: ./chat/tools.jinja }}\n"))
@@ -357,8 +361,7 @@ def test_a_template_of_the_project_is_staged_beside_the_model_and_its_age_writte
     (tmp_path / "chat").mkdir()
     (tmp_path / "chat" / "other.jinja").write_text("{{ other }}")
     (tmp_path / "chat" / "tools.jinja").write_text(JULY)
-    assert stage("--from", "checkpoint", "--json") == ExitCode.DONE
-    printed = capsys.readouterr()
+    printed = staged(ExitCode.DONE, "--from", "checkpoint", "--json")
     assert "stage_model: chat_template.jinja has an unknown age: " in printed.err
     assert "stage_model: ./chat/tools.jinja has Google's fixes of April and 9 July 2026." in printed.err
     [part] = json.loads(printed.out)["parts"]
@@ -453,8 +456,8 @@ def google(monkeypatch):
     return answers
 
 
-def test_old_folders_are_listed_and_removed_unless_something_serves_them(
-    file, staging_world, monkeypatch, google, capsys
+def test_old_folders_are_listed_and_removed_unless_something_serves_them(  # noqa: PLR0917 - fixtures
+    file, staging_world, monkeypatch, google, capsys, staged
 ):
     assert stage("--from", "checkpoint") == ExitCode.DONE
     old = staging_world.folder
@@ -467,8 +470,7 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
 
     def folders(states):
         monkeypatch.setattr(housekeeping.states, "all_states", lambda: states)
-        assert stage("--list", "--json") == ExitCode.DONE
-        return {each["name"]: each for each in json.loads(capsys.readouterr().out)["folders"]}
+        return {each["name"]: each for each in json.loads(staged(ExitCode.DONE, "--list", "--json").out)["folders"]}
 
     found = folders(serving(bucket, new))
     assert found.keys() == {"m", old, new}  # no folder of others in a bucket of theirs
@@ -478,8 +480,7 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
         new: (["stack other"], ["Pulumi.mine.yaml"], True),
     }
     monkeypatch.setattr(housekeeping.states, "all_states", lambda: serving(bucket, new))
-    assert stage("--list") == ExitCode.DONE
-    shown = capsys.readouterr().out
+    shown = staged(ExitCode.DONE, "--list").out
     assert f"  {new}\n    3 files, 0.00 GiB; read by stack other, Pulumi.mine.yaml (settings)\n" in shown
     assert "Readers in other projects, backends and programs are unknown." in shown
     assert stage("--remove", new, "--yes") == ExitCode.REFUSED
@@ -489,8 +490,7 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     args = {"containers": [{"args": [f"/mnt/models/{old}"]}], "volumes": [{"gcs": {"bucket": bucket}}]}
     google[f"v2/{service}"] = {"traffic": [{"revision": "old-1", "percent": 100}], "latestReadyRevision": "x/new-2"}
     google[f"v2/{service}/revisions"] = {"revisions": [{"name": f"{service}/revisions/old-1", **args}]}
-    assert stage("--remove", old, "--yes") == ExitCode.REFUSED
-    assert f"gs://{bucket}/{old} is served by revision old-1." in capsys.readouterr().err
+    assert f"gs://{bucket}/{old} is served by revision old-1." in staged(ExitCode.REFUSED, "--remove", old, "--yes").err
     google[f"v2/{service}"] = {"traffic": [{"revision": "new-2", "percent": 100}], "latestReadyRevision": "x/new-2"}
     assert folders([])[old]["older_revisions"] == ["revision old-1"]
     # What cannot be read proves nothing.
@@ -498,8 +498,7 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     assert stage("--remove", old, "--yes") == ExitCode.REFUSED
     assert "the state of stack other could not be read. Nothing was deleted." in capsys.readouterr().err
     monkeypatch.setattr(housekeeping.states, "all_states", list)
-    assert stage("--remove", old) == ExitCode.REFUSED
-    assert "Pass --yes to confirm" in capsys.readouterr().err
+    assert "Pass --yes to confirm" in staged(ExitCode.REFUSED, "--remove", old).err
     assert contents(staging_world, old)
     assert stage("--remove", old, "--yes") == ExitCode.DONE
     assert (contents(staging_world, old), len(contents(staging_world, new))) == ({}, 3)
@@ -514,9 +513,8 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     ],
 )
 @pytest.mark.usefixtures("file")
-def test_options_that_contradict_each_other(capsys, options, said):
-    assert stage(*options) == ExitCode.REFUSED
-    assert said in capsys.readouterr().err
+def test_options_that_contradict_each_other(staged, options, said):
+    assert said in staged(ExitCode.REFUSED, *options).err
 
 
 def test_a_link_to_a_file_of_elsewhere_is_not_copied_into_the_bucket(file, tmp_path, staging_world, capsys):

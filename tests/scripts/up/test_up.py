@@ -180,7 +180,18 @@ def typed(*words):
     return run_command(command.COMMAND, ["--stack", STACK, *words])
 
 
-def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_before_it_asks(engine, capsys):
+@pytest.fixture
+def ended(capsys):
+    """Run `gemma up` to an exit code, and return what it printed."""
+
+    def run(code, *words):
+        assert typed(*words) == code
+        return capsys.readouterr()
+
+    return run
+
+
+def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_before_it_asks(engine, ended):
     engine.limits[24 * 3600, "my-project"] = "Limits: no guard is known."
     engine.preview = preview_of(
         RESTART,
@@ -192,8 +203,7 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
         warned=["warning: old \x1b[2J", "warning: FIT07: fp8 buys nothing", "HST02: A disk.\n  - set it"],
     )
     engine.typed = "no\n"
-    assert typed() == ExitCode.REFUSED
-    out, err = capsys.readouterr()
+    out, err = ended(ExitCode.REFUSED)
     assert out.splitlines() == [
         "Warning: old \\u001b[2J",
         "Warning: FIT07: fp8 buys nothing",
@@ -215,10 +225,9 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     assert engine.updates == []
 
 
-def test_after_a_bucket_that_was_created_again_the_next_command_stages_its_weights(engine, capsys):
+def test_after_a_bucket_that_was_created_again_the_next_command_stages_its_weights(engine, ended):
     engine.preview = NEW_BUCKET
-    assert typed("--refresh") == ExitCode.DONE
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    assert ended(ExitCode.DONE, "--refresh").out.splitlines()[-2:] == [
         "The bucket of the weights is new and empty.",
         f"Next: gemma stage_model {STACK}",
     ]
@@ -228,10 +237,9 @@ AGAIN = step("replace", CAPACITY_TYPE, machine(), machine(), reasons=("state",),
 ENDED = ServesNow(word="ended", why="Nothing serves since the planned end of the run at 2026-11-26 02:06 UTC.")
 
 
-def test_a_server_that_ended_comes_back_after_the_question_which_has_the_reason_and_the_price(engine, capsys):
+def test_a_server_that_ended_comes_back_after_the_question_which_has_the_reason_and_the_price(engine, ended):
     engine.serves, engine.preview = ENDED, preview_of(AGAIN)
-    assert typed() == ExitCode.DONE
-    assert capsys.readouterr().out.splitlines()[:6] == [
+    assert ended(ExitCode.DONE).out.splitlines()[:6] == [
         ENDED.why,
         f"{STACK}: requests TPU capacity.",
         "New capacity can take hours or never arrive.",
@@ -243,30 +251,27 @@ def test_a_server_that_ended_comes_back_after_the_question_which_has_the_reason_
     assert engine.updates == [(STACK, ("--refresh",))]
 
 
-def test_without_googles_answer_every_resource_is_compared_before_nothing_changes(engine, capsys):
+def test_without_googles_answer_every_resource_is_compared_before_nothing_changes(engine, ended):
     engine.serves = ServesNow(word="unknown", why="Cannot check whether the server exists: HTTP 503.")
     engine.preview = preview_of()
-    assert typed("--yes") == ExitCode.DONE
-    out, err = capsys.readouterr()
+    out, err = ended(ExitCode.DONE, "--yes")
     assert engine.previews == [("--refresh",)]
     assert "comparing every resource with Google" in err
     assert out.splitlines() == [engine.serves.why, f"{STACK}: no changes; 3 resources are as Google reports them."]
     assert engine.updates == [(STACK, ("--refresh",))], "state and outputs can differ alone, as after recover"
 
 
-def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, capsys):
+def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, ended):
     monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
     engine.preview = preview_of()
-    assert typed() == ExitCode.DONE
-    assert capsys.readouterr().out == f"{STACK}: no changes; 3 resources are up to date.\n"
+    assert ended(ExitCode.DONE).out == f"{STACK}: no changes; 3 resources are up to date.\n"
     assert engine.updates == [(STACK, ())]
 
 
-def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, capsys):
+def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, ended):
     named = {"type": "gcp:compute/network:Network", "inputs": {"description": owner("before").description}}
     engine.state = StackState(stack=STACK, status="read", resources=(named,))
-    assert typed("--yes") == ExitCode.REFUSED
-    assert capsys.readouterr().err == (
+    assert ended(ExitCode.REFUSED, "--yes").err == (
         f"up: Stack {STACK} was renamed: its resources have the name before. To rename it back, run "
         f"`pulumi stack rename before --stack {STACK}`. `up` would delete them and create others. Nothing was changed.\n"
     )
@@ -274,12 +279,11 @@ def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, capsys):
 
 
 def test_running_capacity_of_an_interrupted_up_in_a_zone_that_is_no_longer_listed_is_refused_before_the_question(
-    engine, capsys
+    engine, ended
 ):
     engine.state = StackState(stack=STACK, status="read", pending=(CAPACITY_ITEM,))
     engine.facts = replace(FACTS, place="us-east1-d")
-    assert typed("--yes") == ExitCode.REFUSED
-    said = capsys.readouterr().err
+    said = ended(ExitCode.REFUSED, "--yes").err
     assert said.startswith("up: The capacity in us-east1-d is ACTIVE. ")
     assert "Add us-east1-d to `tpu.zones`, or set `tpu.allowReplaceActive: true`" in said
     assert engine.previews == []
@@ -287,7 +291,7 @@ def test_running_capacity_of_an_interrupted_up_in_a_zone_that_is_no_longer_liste
     assert typed("--yes") == ExitCode.DONE
 
 
-def test_a_change_that_needs_another_tpu_vm_is_refused_with_the_settings_key(engine, monkeypatch, capsys):
+def test_a_change_that_needs_another_tpu_vm_is_refused_with_the_settings_key(engine, monkeypatch, ended):
     refusal = (
         "`maxRunDurationS` changes from 4h to 8h, which replaces projects/p/q while it is ACTIVE. Its capacity will be deleted, and new capacity "
         "may take hours. Revert the change until this capacity has ended, or set `allowReplaceActive` to true."
@@ -299,16 +303,14 @@ def test_a_change_that_needs_another_tpu_vm_is_refused_with_the_settings_key(eng
     monkeypatch.setattr(
         up.runner, "run", lambda *words, **_: subprocess.CompletedProcess(words, 255, json.dumps(failed), "")
     )
-    assert typed("--yes") == ExitCode.REFUSED
-    said = capsys.readouterr().err.splitlines()[-1]
+    said = ended(ExitCode.REFUSED, "--yes").err.splitlines()[-1]
     assert said.startswith("up: `tpu.maxRunDuration` changes from 4h to 8h, which replaces ")
     assert said.endswith("or set `tpu.allowReplaceActive` to true. Nothing was changed.")
 
 
-def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
+def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, ended):
     monkeypatch.setattr("sys.stdin", type("Pipe", (), {"isatty": lambda _: False})())
-    assert typed() == ExitCode.REFUSED
-    assert "Pass --yes to confirm." in capsys.readouterr().err
+    assert "Pass --yes to confirm." in ended(ExitCode.REFUSED).err
     assert typed("--yes") == ExitCode.DONE
     assert len(engine.updates) == 1
 
@@ -356,23 +358,21 @@ def test_staged_weights_those_of_the_hub_and_an_unchanged_server_are_no_reason(e
     assert bool(weights[1]) == (preview is CREATED)
 
 
-def test_invalid_settings_are_refused_before_the_preview(engine, capsys, tmp_path, monkeypatch):
+def test_invalid_settings_are_refused_before_the_preview(engine, ended, tmp_path, monkeypatch):
     monkeypatch.setattr(up.runner, "project_folder", lambda: tmp_path)
     (tmp_path / f"Pulumi.{STACK}.yaml").write_text("config:\n  gemma:maxAge: 24h\n")
-    assert typed() == ExitCode.REFUSED
-    said = capsys.readouterr()
+    said = ended(ExitCode.REFUSED)
     assert "gemma:maxAge is not a setting" in said.err
     assert "previewing" not in said.err
 
 
-def test_a_missing_engine_is_reported_before_a_missing_project(engine, capsys, monkeypatch):
+def test_a_missing_engine_is_reported_before_a_missing_project(engine, ended, monkeypatch):
     def absent():
         raise CommandRefusedError("The Pulumi CLI is not installed.")
 
     monkeypatch.setattr(up.runner, "pulumi", absent)
     monkeypatch.setattr(starting, "stack_settings", lambda _: pytest.fail("read before"))
-    assert typed() == ExitCode.REFUSED
-    assert "The Pulumi CLI is not installed." in capsys.readouterr().err
+    assert "The Pulumi CLI is not installed." in ended(ExitCode.REFUSED).err
 
 
 @pytest.fixture
@@ -386,15 +386,14 @@ def copied(tmp_path, monkeypatch):
 
 
 def test_a_stack_that_was_deployed_under_this_projects_name_is_not_created_again_in_a_fork(
-    engine, copied, monkeypatch, capsys
+    engine, copied, monkeypatch, ended
 ):
     (copied.parent / "Pulumi.yaml").write_text("name: fork\nruntime: python\n")
     engine.known = []
     monkeypatch.setattr(
         up.runner, "listed_stacks", lambda *of: frozenset([STACK] if of == ("--project", "gemma-serving") else [])
     )
-    assert typed("--yes") == ExitCode.REFUSED
-    assert "Set `name: gemma-serving` in Pulumi.yaml. Nothing was changed." in capsys.readouterr().err
+    assert "Set `name: gemma-serving` in Pulumi.yaml. Nothing was changed." in ended(ExitCode.REFUSED, "--yes").err
 
 
 def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
@@ -406,7 +405,7 @@ def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch):
     assert (len(engine.updates), engine.removed) == (1, [])
 
 
-def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_question(engine, monkeypatch, capsys):
+def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_question(engine, monkeypatch, ended):
     engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
     lora = {"adapters": {"sql": "org/sql"}}
     config = {
@@ -420,8 +419,7 @@ def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_questio
     ]
     monkeypatch.setattr(up.runner, "query", lambda words, **_: json.dumps(updates))
     engine.typed = "no\n"
-    assert typed() == ExitCode.REFUSED
-    assert capsys.readouterr().out.splitlines()[0] == (
+    assert ended(ExitCode.REFUSED).out.splitlines()[0] == (
         f"Warning: Pulumi.{STACK}.yaml lacks settings of the last `gemma up`: apiKey, vllm.lora.adapters.sql. If you did not remove "
         f"them, run `pulumi config refresh --stack {STACK} --force`, which writes the deployed settings."
     )
@@ -471,7 +469,7 @@ def test_a_state_with_resources_or_of_others_and_an_edit_meanwhile_stay(engine, 
     assert copied.read_text() == (text if kept == "known" else written)
 
 
-def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engine, monkeypatch, capsys):
+def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engine, monkeypatch, ended):
     engine.known, made = [], []
     monkeypatch.setattr(up.runner, "query", made.append)
     monkeypatch.setattr(up, "previewed", raising(AssertionError("previewed")))
@@ -480,8 +478,7 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
         missing("No weights are staged.", f"gemma stage_model {STACK}", check="weights"),
         unknown("no response within 8 s", check="quota and zones"),
     ]
-    assert typed() == ExitCode.REFUSED
-    out, err = capsys.readouterr()
+    out, err = ended(ExitCode.REFUSED)
     assert err.splitlines() == [
         (
             f"up: Project my-project is not ready for stack {STACK}. Nothing was changed. Run the commands below, then "
@@ -499,23 +496,21 @@ def test_what_blocks_is_one_list_with_its_commands_before_anything_is_made(engin
     assert (out, made, engine.updates, engine.removed) == ("", [], [], [])
 
 
-def test_a_login_that_google_rejects_is_one_sentence(engine, capsys):
+def test_a_login_that_google_rejects_is_one_sentence(engine, ended):
     engine.known = []
     engine.blocked = [missing("Google rejected your login (expired)", "gcloud auth login", check="credentials")]
-    assert typed() == ExitCode.REFUSED
-    out, err = capsys.readouterr()
+    out, err = ended(ExitCode.REFUSED)
     assert err == (
         "up: Google rejected your login (expired). Nothing was changed. Run `gcloud auth login`, then `gemma up tpu-v6e1`.\n"
     )
     assert (out, engine.updates) == ("", [])
 
 
-def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_project(engine, monkeypatch, capsys):
+def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_project(engine, monkeypatch, ended):
     machine = {**CAPACITY_ITEM, "inputs": {**CAPACITY_ITEM["inputs"], "project": "first-project"}}
     engine.state = StackState(stack=STACK, status="read", resources=(machine,))
     monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
-    assert typed() == ExitCode.REFUSED
-    out, err = capsys.readouterr()
+    out, err = ended(ExitCode.REFUSED)
     assert (
         'up: project "my-project": stack tpu-v6e1 is deployed in project first-project, and another place would' in err
     )
@@ -523,25 +518,23 @@ def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_projec
     assert (out, engine.updates) == ("", [])
 
 
-def test_an_unfinished_teardown_is_said_with_the_command_that_continues_it(engine, monkeypatch, tmp_path, capsys):
+def test_an_unfinished_teardown_is_said_with_the_command_that_continues_it(engine, monkeypatch, tmp_path, ended):
     monkeypatch.setattr(unfinished_teardown, "FOLDER", tmp_path)
     engine.state = StackState(stack=STACK, status="read", resources=(RESOURCE,))
     unfinished_teardown.remember(engine.state)
     engine.typed = "no\n"
-    assert typed() == ExitCode.REFUSED
-    said = capsys.readouterr().out.splitlines()[0]
+    said = ended(ExitCode.REFUSED).out.splitlines()[0]
     assert said == (
         f"Warning: A teardown did not finish: the state still has 1 resource. `gemma teardown {STACK}` continues it; `up` creates again what it deleted."
     )
 
 
-def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, capsys):
+def test_a_finding_that_blocks_is_refused_before_the_other_checks(engine, monkeypatch, ended):
     settings = starting.stack_settings(STACK)
     too_long = replace(settings, vllm=replace(settings.vllm, max_model_len=999_999))
     monkeypatch.setattr(starting, "stack_settings", lambda _stack: too_long)
     monkeypatch.setattr(blocking, "blocking_checks", raising(AssertionError("checked")))
-    assert typed() == ExitCode.REFUSED
-    assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in capsys.readouterr().err
+    assert "up: Stack tpu-v6e1 is blocked by LEN03. Nothing was changed.\nLEN03: " in ended(ExitCode.REFUSED).err
     assert engine.updates == []
 
 
@@ -558,10 +551,9 @@ def test_a_region_of_a_deployed_service_is_refused_before_the_checks_of_another_
 SERVICE_VLLM = {"urn": f"urn:pulumi:s::gemma-serving::{SERVICE_TYPE}::vllm", "type": SERVICE_TYPE}
 
 
-def test_an_unknown_answer_is_said_and_does_not_block(engine, capsys):
+def test_an_unknown_answer_is_said_and_does_not_block(engine, ended):
     engine.blocked = [unknown("no response within 8 s", check="APIs")]
-    assert typed() == ExitCode.DONE
-    assert "up: could not check APIs: no response within 8 s\n" in capsys.readouterr().err
+    assert "up: could not check APIs: no response within 8 s\n" in ended(ExitCode.DONE).err
     assert len(engine.updates) == 1
 
 
@@ -584,22 +576,20 @@ NO_SERVER = "nothing in Google Cloud: every list was read."
         (RESOURCE, FACTS, NO_SERVER),
     ],
 )  # fmt: skip
-def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, capsys, item, facts, text):
+def test_a_failed_update_says_before_its_error_what_exists_and_what_it_costs(engine, ended, item, facts, text):
     engine.result, engine.facts = (255, "error: no capacity.\n"), facts
     engine.state = StackState(stack=STACK, status="read", resources=(item,))
-    assert typed("--yes") == ExitCode.FAILED
-    *_, exists, error = capsys.readouterr().err.splitlines()
+    *_, exists, error = ended(ExitCode.FAILED, "--yes").err.splitlines()
     assert exists.startswith("up: Exists now: ")
     assert exists.endswith(f"{text} `gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it.")
     assert error.startswith(f"up: Stack {STACK} was not deployed completely: ")
 
 
-def test_a_server_that_failed_is_said_with_the_setting_to_change_instead_of_its_log(engine, capsys):
+def test_a_server_that_failed_is_said_with_the_setting_to_change_instead_of_its_log(engine, ended):
     end = "The previous configuration is serving: document a, not b. Fix or revert the change, then run `pulumi up`."
     engine.errors = [f"The server failed: Invalid rev id: abc (exit code 1)\nLast lines before it:\nINFO one\n{end}"]
     engine.result = (255, "error: 1 error occurred:\n\t* The server failed: Invalid rev id: abc (exit code 1)\n")
-    assert typed("--yes") == ExitCode.FAILED
-    _, _, cause, line, last, _, error = capsys.readouterr().err.splitlines()
+    _, _, cause, line, last, _, error = ended(ExitCode.FAILED, "--yes").err.splitlines()
     assert cause.startswith("up: The server failed. The Hugging Face hub has no commit")
     assert cause.endswith(
         f"modelRevision to a commit of google/gemma-4-E2B-it (`gemma doctor {STACK}` prints the newest)."
@@ -608,10 +598,9 @@ def test_a_server_that_failed_is_said_with_the_setting_to_change_instead_of_its_
     assert "completely: see the error above. " in error
 
 
-def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, capsys):
+def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine, ended, capsys):
     engine.result, engine.breaks = (255, "error: no capacity.\n"), True
-    assert typed("--yes") == ExitCode.FAILED
-    assert f"up: Exists now: {NO_SERVER} " in capsys.readouterr().err
+    assert f"up: Exists now: {NO_SERVER} " in ended(ExitCode.FAILED, "--yes").err
     engine.inventory = replace(engine.inventory, unknown=("Could not list the zones: HTTP 503.",))
     engine.updates.clear()
     assert typed("--yes") == ExitCode.FAILED
@@ -634,10 +623,9 @@ def test_after_a_failure_an_unreadable_state_is_unknown_and_never_nothing(engine
         ("failed to save snapshot: no space left on device", f"Run `gemma recover {STACK}` first, ", "on device. Then run"),
     ],
 )  # fmt: skip
-def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, reason, starts, ends):
+def test_a_failed_update_is_one_sentence_with_the_next_step(engine, ended, reason, starts, ends):
     engine.result = (255, f"error: {reason}\n")
-    assert typed("--yes") == ExitCode.FAILED
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = ended(ExitCode.FAILED, "--yes").err.splitlines()[-1]
     assert last.startswith(f"up: {starts}")
     assert f"Stack {STACK} was not deployed completely: " in last
     assert last.endswith(f"{ends} `gemma up {STACK}` again.")
@@ -680,10 +668,9 @@ class TestAnErrorWithLines:
         assert refused_capacity.remembered_refusal(STACK) == ()
 
     @pytest.mark.parametrize("is_terminal", [True, False])
-    def test_is_printed_whole_and_once(self, engine, monkeypatch, capsys, is_terminal):
+    def test_is_printed_whole_and_once(self, engine, monkeypatch, ended, is_terminal):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-        assert typed("--yes") == ExitCode.FAILED
-        err = capsys.readouterr().err
+        err = ended(ExitCode.FAILED, "--yes").err
         said = " ".join(err.split())
         for line in NOT_GRANTED:
             assert said.count(" ".join(line.split())) == 1, line
@@ -694,39 +681,35 @@ class TestAnErrorWithLines:
         else:
             assert "up: " + "\n".join(NOT_GRANTED) + "\n" in err
 
-    def test_has_no_token_and_no_escape(self, engine, capsys):
+    def test_has_no_token_and_no_escape(self, engine, ended):
         engine.errors = [f"Google says:\n  the token hf_canaryCanaryCANARY0123456789 \x1b[2J of {engine.errors[0]}"]
-        assert typed("--yes") == ExitCode.FAILED
-        err = capsys.readouterr().err
+        err = ended(ExitCode.FAILED, "--yes").err
         assert "canary" not in err
         assert "\x1b" not in err
         assert NOT_GRANTED[-1] in err
 
-    def test_of_several_resources_has_each(self, engine, capsys):
+    def test_of_several_resources_has_each(self, engine, ended):
         engine.errors = ["One did not start:\n  one", "Two did not start.", "update failed"]
-        assert typed("--yes") == ExitCode.FAILED
-        err = capsys.readouterr().err
+        err = ended(ExitCode.FAILED, "--yes").err
         assert "up: One did not start:\n  one\nTwo did not start.\n" in err
         assert "completely: see the errors above. " in err
 
-    def test_of_a_revision_replaces_cloud_runs_own(self, engine, capsys):
+    def test_of_a_revision_replaces_cloud_runs_own(self, engine, ended):
         explained = "Revision gemma-x-00002-abc did not start. The cause.\n  its line"
         link = "The container failed.\n\nLogs URL: https://console?revision_name%3D%22gemma-x-00002-abc%22"
         engine.errors = [explained, f"{link} \nFor more troubleshooting guidance, see https://guide", "update failed"]
-        assert typed("--yes") == ExitCode.FAILED
-        err = capsys.readouterr().err
+        err = ended(ExitCode.FAILED, "--yes").err
         assert f"up: {explained}\nup: Exists now" in err
         assert "completely: see the error above. " in err
 
 
-def test_a_reason_without_a_known_cause_keeps_its_log(engine, capsys):
+def test_a_reason_without_a_known_cause_keeps_its_log(engine, ended):
     generic = "RuntimeError: Engine core initialization failed. See root cause above."
     engine.errors = [
         f"The server failed: The disk of the TPU VM is broken.\nLast lines before it:\n{generic}\nThe end."
     ]
     engine.result = (255, "error: The server failed.\n")
-    assert typed("--yes") == ExitCode.FAILED
-    assert f"up: {engine.errors[0]}\nup: Exists now" in capsys.readouterr().err
+    assert f"up: {engine.errors[0]}\nup: Exists now" in ended(ExitCode.FAILED, "--yes").err
 
 
 def test_a_live_lock_is_refused_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
@@ -746,32 +729,29 @@ def test_a_live_lock_is_refused_and_a_stale_one_is_removed(engine, monkeypatch, 
         ("ACTIVE", 1.35, "Costs $1.35/h until you delete it."),
     ],
 )
-def test_an_interrupt_while_it_deploys_says_what_google_bills_and_how_to_go_on(engine, capsys, state, rate, costs):
+def test_an_interrupt_while_it_deploys_says_what_google_bills_and_how_to_go_on(engine, ended, state, rate, costs):
     engine.result, engine.facts = KeyboardInterrupt(), replace(FACTS, state=state, usd_per_hour=rate)
     engine.state = StackState(stack=STACK, status="read", pending=(CAPACITY_ITEM,))
-    assert typed("--yes") == ExitCode.INTERRUPTED
-    assert capsys.readouterr().err.endswith(
+    assert ended(ExitCode.INTERRUPTED, "--yes").err.endswith(
         f"up: interrupted. Run `gemma up {STACK}` again to continue. Exists now: capacity in us-east5-a, {state}. {costs} "
         f"`gemma status {STACK}` shows it, `gemma teardown {STACK}` deletes it.\n"
     )
 
 
-def test_a_second_interrupt_leaves_the_cost_unknown_and_never_says_that_nothing_changed(engine, monkeypatch, capsys):
+def test_a_second_interrupt_leaves_the_cost_unknown_and_never_says_that_nothing_changed(engine, monkeypatch, ended):
     engine.result = KeyboardInterrupt()
     monkeypatch.setattr(up, "exists_now", raising(KeyboardInterrupt()))
-    assert typed("--yes") == ExitCode.INTERRUPTED
-    said = capsys.readouterr().err
+    said = ended(ExitCode.INTERRUPTED, "--yes").err
     assert said.endswith(f"What exists and what it costs is unknown: `gemma status {STACK}` shows it.\n")
     assert "No resource was changed" not in said
 
 
-def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeypatch, capsys):
+def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeypatch, ended):
     def interrupted(_self):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(type(sys.stdin), "readline", interrupted)
-    assert typed() == ExitCode.INTERRUPTED
-    assert capsys.readouterr().err.endswith("up: interrupted. No resource was changed.\n")
+    assert ended(ExitCode.INTERRUPTED).err.endswith("up: interrupted. No resource was changed.\n")
     assert engine.updates == []
 
 
@@ -813,10 +793,9 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
     assert max(map(len, lines)) <= 80
 
 
-def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, capsys):
+def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, ended):
     engine.preview = preview_of(RESTART, said=["waiting", "fits\n"])
-    assert typed("--yes") == ExitCode.DONE
-    out, err = capsys.readouterr()
+    out, err = ended(ExitCode.DONE, "--yes")
     assert (out.count("waiting"), err.count("waiting")) == (1, 0)
 
 
@@ -905,12 +884,11 @@ def of_an_order(monkeypatch):
     monkeypatch.setattr(starting, "stack_settings", changed)
 
 
-def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of_an_order, monkeypatch, capsys):
+def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of_an_order, monkeypatch, ended):
     ends = {}
     monkeypatch.setattr(up, "limits_line", lambda _limits, _project, endless: ends.setdefault("line", str(endless)))
     engine.preview, engine.typed = preview_of(CREATE), "no\n"
-    assert typed() == ExitCode.REFUSED
-    out = capsys.readouterr().out.splitlines()
+    out = ended(ExitCode.REFUSED).out.splitlines()
     at = next(index for index, line in enumerate(out) if line.startswith("Cost: "))
     assert out[at].startswith("Cost: up to $2.70/h, at most $1,971.00 for a month of standard,")
     assert out[at + 1 : at + 4] == [
@@ -920,18 +898,16 @@ def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of
     ]
     assert ends == {"line": "('spot', 'standard')"}
     engine.preview = preview_of(LABELS)
-    assert typed() == ExitCode.REFUSED
-    assert "without flex-start" not in capsys.readouterr().out
+    assert "without flex-start" not in ended(ExitCode.REFUSED).out
 
 
 @pytest.mark.parametrize("reason", ["renewalName", "state"])
-def test_a_renewal_and_a_wait_that_continues_have_the_order_too(engine, of_an_order, capsys, reason):
+def test_a_renewal_and_a_wait_that_continues_have_the_order_too(engine, of_an_order, ended, reason):
     engine.preview, engine.typed = (
         preview_of(step("update", CAPACITY_TYPE, machine(), machine(), reasons=(reason,))),
         "no\n",
     )
-    assert typed() == ExitCode.REFUSED
-    assert "spot after 60 min without flex-start" in capsys.readouterr().out
+    assert "spot after 60 min without flex-start" in ended(ExitCode.REFUSED).out
 
 
 def test_capacity_in_an_order_that_stays_costs_what_it_costs_now(of_an_order, monkeypatch):
