@@ -1,9 +1,8 @@
-"""The accuracy page counts each row once, in the class of its device and of its source, and keeps the first results of sets of others."""
+"""The accuracy page counts each row once, in the class of its device and of its source."""
 
 import re
 import tomllib
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.planning.corpus.compared import compared_figures, judge_boot, started
 from tests.planning.corpus.measured import BOOTS, FILE, KINDS, WHOLE_STARTS, load
 from tests.planning.corpus.sweeps import all_comparisons
 
-PAGE = Path(__file__).parents[2] / "docs" / "authors" / "accuracy.md"
 MEASURED = load()
 FOUND = Predictions(
     figures=tuple(compared_figures(MEASURED.boots)),
@@ -30,21 +28,6 @@ SOURCES = {
 """As written in the files, without the project's reader."""
 CARDS = {"L4": "L4", "L4x2": "L4", "RTX PRO 6000": "RTX PRO 6000"}
 """Class of each card of the catalog that has its own."""
-FIRST_SEEN = {
-    "4, 50 rows": ["16 of 25", "9 of 11", "29 of 29", "12 of 18", "10 of 23", "2 of 12", "1 of 3"],
-    "5, 55 rows": ["23 of 28", "12 of 13", "43 of 47", "14 of 24", "35 of 51", "13 of 21", "0 of 2"],
-    "5: TPU": ["2 of 2", "1 of 1", "9 of 10", "0 of 3", "2 of 3", "0 of 3", "0 of 1"],
-    "5: L4": ["7 of 10", "8 of 9", "10 of 10", "8 of 8", "0 of 8", "8 of 8", "0 of 1"],
-    "5: RTX PRO 6000": ["5 of 7", "1 of 1", "15 of 18", "5 of 8", "19 of 26", "2 of 7", "no rows"],
-    "5: others": ["9 of 9", "2 of 2", "9 of 9", "1 of 5", "14 of 14", "3 of 3", "no rows"],
-    "6, 68 rows": ["14 of 18", "10 of 11", "54 of 57", "14 of 16", "42 of 60", "0 of 2", "4 of 8"],
-    "6: TPU": ["2 of 2", "no rows", "17 of 18", "no rows", "1 of 6", "no rows", "1 of 1"],
-    "6: L4": ["1 of 3", "1 of 2", "7 of 8", "3 of 3", "no rows", "no rows", "0 of 1"],
-    "6: RTX PRO 6000": ["3 of 3", "2 of 2", "3 of 3", "1 of 1", "2 of 2", "no rows", "0 of 1"],
-    "6: H100": ["3 of 3", "2 of 2", "11 of 12", "4 of 5", "29 of 38", "0 of 2", "2 of 3"],
-    "6: others": ["5 of 7", "5 of 5", "16 of 16", "6 of 7", "10 of 14", "no rows", "1 of 2"],
-}
-"""Results when a set was first asked: KV cache, weights, verdicts, decoding, throughput, TTFT, start. No change of the planner changes them."""
 
 
 def counted(cell: str) -> int:
@@ -130,9 +113,3 @@ def test_a_source_stays_unseen_until_it_says_what_was_set_from_it():
     later = later_sources()
     assert sum(bool(source.get("unseen")) for source in later.values()) > 30
     assert relabelled(later) == set()
-
-
-def test_the_first_results_of_sets_stand_on_the_page_as_they_were():
-    lines = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines()]
-    first = {cells[0]: cells[2:] for cells in lines if len(cells) == 9 and cells[1].startswith("first seen")}
-    assert first == FIRST_SEEN
