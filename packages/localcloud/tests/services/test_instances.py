@@ -161,12 +161,6 @@ class TestLife:
         google.refused(409, "already exists", lambda: google.insert(body=body))
         google.done(google.delete("twice"))
 
-    def test_a_stopped_instance_keeps_its_name(self, google):
-        google.done(google.make("stopped"))
-        google.done(google.stop("stopped"))
-        assert google.status("stopped") == "TERMINATED"
-        google.done(google.delete("stopped"))
-
     def test_a_stop_ends_when_the_instance_is_deleted_meanwhile(self):
         with opened() as google:
             google.done(google.make())
@@ -238,16 +232,6 @@ class TestCapacityAndQuota:
             google.until("gone")
             standard = {"onHostMaintenance": "TERMINATE"}
             google.refused(403, "TPUS_PER_TPU_FAMILY", lambda: google.make(wait_s=0, scheduling=standard))
-
-    def test_the_next_request_gets_what_another_gives_back(self):
-        one = TpuZone(accelerator_types=("v6e-4",), flex_start=True, capacity={"v6e-4": 1})
-        with opened(zone=one, speed=60) as google:
-            google.done(google.make("first"))
-            second = google.make("second")
-            assert google.status("second") == "PENDING"
-            google.done(google.delete("first"))
-            google.done(second)
-            assert google.status("second") == "RUNNING"
 
 
 def scheduling_of(model: str, **more: Any) -> dict[str, Any]:

@@ -310,20 +310,6 @@ class TestStock:
         cloud.advance(300)
         assert [cloud.state(model) for model in MODELS] == ["WAITING_FOR_RESOURCES", "ACTIVE", "ACTIVE"]
 
-    @with_cloud(zone(stock={"SPOT": Stock(chips=4)}))
-    def test_its_chips_are_given_once(self, cloud):
-        cloud.request("SPOT", "first")
-        cloud.advance(200)
-        cloud.request("SPOT", "second")
-        cloud.request("STANDARD", "standard")
-        cloud.advance(300)
-        cloud.advance(300)
-        assert (cloud.state("second"), cloud.state("standard")) == ("WAITING_FOR_RESOURCES", "ACTIVE")
-        cloud.call("DELETE", f"{ZONE}/queuedResources/first", force=True)
-        cloud.advance(20)
-        cloud.advance(60)
-        assert cloud.state("second") == "ACTIVE"
-
     @with_cloud(zone(stock={"SPOT": Stock(after_s=900), "STANDARD": Stock(after_s=900)}))
     def test_it_can_come_later(self, cloud):
         cloud.request("SPOT")
@@ -600,10 +586,14 @@ class TestLaws:
     @settings(deadline=None)
     @given(ACTIONS)
     @with_cloud(zone(capacity={"v6e-4": 2}, preemptible_quota_chips=8))
-    def test_states_change_along_the_documented_edges_and_a_node_has_its_queued_resource(self, cloud, actions):
+    async def test_states_change_along_the_documented_edges_and_a_forced_delete_and_time_leave_nothing(
+        self, cloud, actions
+    ):
+        """A node has its queued resource."""
         watch = Watch(cloud)
         for action, value in actions:
             watch.act(action, value)
+            await asyncio.sleep(0)
             queued = dict(cloud.cloud.store.under(tpu.QUEUED))
             nodes = dict(cloud.cloud.store.under(tpu.NODES))
             for node in nodes.values():
@@ -614,30 +604,14 @@ class TestLaws:
                     node = nodes[f"{ZONE}/nodes/node-{name.rpartition('/')[2]}"]
                     assert node["state"] == "READY"
             assert len(nodes) <= 2
+        for name in ("a", "b", "c"):
+            watch.act("force", name)
+        cloud.advance(DAY_S)
+        for _ in range(10):
+            await asyncio.sleep(0)
         for states in watch.history.values():
             assert states[0] == "CREATING"
             for before, after in itertools.pairwise(states):
                 assert after in NEXT[before], states
-
-    @settings(max_examples=30, deadline=None)
-    @given(ACTIONS)
-    def test_whatever_happened_a_forced_delete_and_time_leave_nothing(self, actions):
-        async def main():
-            with TemporaryDirectory() as folder:
-                cloud = Direct(Path(folder), zone(capacity={"v6e-4": 2}))
-                watch = Watch(cloud)
-                for action, value in actions:
-                    watch.act(action, value)
-                    await asyncio.sleep(0)
-                for name in ("a", "b", "c"):
-                    watch.act("force", name)
-                cloud.advance(DAY_S)
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                assert cloud.cloud.store.under(tpu.QUEUED) == []
-                assert cloud.cloud.store.under(tpu.NODES) == []
-                machines = cloud.cloud.runtimes.machines.machines
-                await cloud.cloud.close()
-                assert machines == {}
-
-        asyncio.run(main())
+        assert cloud.cloud.store.under(tpu.QUEUED) == cloud.cloud.store.under(tpu.NODES) == []
+        assert cloud.cloud.runtimes.machines.machines == {}

@@ -39,6 +39,10 @@ def chat(url: str, content: str = "Tell me something.", **more: Any) -> Answer:
     )
 
 
+def message(url: str, content: str, **more: Any) -> dict[str, Any]:
+    return chat(url, content, **more).json["choices"][0]["message"]
+
+
 def metric(url: str, name: str) -> float:
     text = ask(f"{url}/metrics").text
     found = re.search(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
@@ -104,7 +108,7 @@ def test_streamed_and_whole_answers_are_the_same_and_count_the_same(url: str):
 
 def test_answers_differ_by_seed_and_without_temperature_0_by_call(url: str):
     def content(**more: Any) -> str:
-        return chat(url, "Go on.", max_tokens=40, **more).json["choices"][0]["message"]["content"]
+        return message(url, "Go on.", max_tokens=40, **more)["content"]
 
     assert content(temperature=0) == content(temperature=0)
     assert content(seed=1) == content(seed=1) != content(seed=2)
@@ -126,15 +130,13 @@ def test_max_tokens_ignore_eos_and_min_tokens_bound_the_length(url: str):
 
 def test_reasoning_comes_apart_from_content_when_thinking_is_enabled(url: str):
     asked = {"chat_template_kwargs": {"enable_thinking": True}}
-    message = chat(url, "What is 2+2? Answer with the number only.", **asked).json["choices"][0]["message"]
-    assert message["content"] == "4"
-    assert "2+2" in message["reasoning"]
-    deltas = [
-        event["choices"][0]["delta"]
-        for event in chat(url, "What is 2+2? Answer with the number only.", stream=True, **asked).events()
-    ]
-    assert "".join(delta.get("reasoning", "") for delta in deltas) == message["reasoning"]
-    assert chat(url, "What is 2+2? Only the number.").json["choices"][0]["message"]["reasoning"] is None
+    question = "What is 2+2? Answer with the number only."
+    whole = message(url, question, **asked)
+    assert whole["content"] == "4"
+    assert "2+2" in whole["reasoning"]
+    deltas = [event["choices"][0]["delta"] for event in chat(url, question, stream=True, **asked).events()]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == whole["reasoning"]
+    assert message(url, "What is 2+2? Only the number.")["reasoning"] is None
 
 
 def test_a_tool_is_called_with_arguments_that_fit_and_its_result_is_answered_in_words(url: str):
@@ -150,7 +152,7 @@ def test_a_tool_is_called_with_arguments_that_fit_and_its_result_is_answered_in_
     messages = [{"role": "user", "content": question}, {"role": "tool", "content": "sunny", "tool_call_id": "x"}]
     after = ask(f"{url}/v1/chat/completions", {"messages": messages, "tools": [TOOL]}).json
     assert "tool_calls" not in after["choices"][0]["message"]
-    assert "tool_calls" not in chat(url, question, tools=[TOOL], tool_choice="none").json["choices"][0]["message"]
+    assert "tool_calls" not in message(url, question, tools=[TOOL], tool_choice="none")
 
 
 def test_structured_output_fits_what_was_asked_for(url: str):
@@ -160,16 +162,9 @@ def test_structured_output_fits_what_was_asked_for(url: str):
         "required": ["answer", "sure"],
     }
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    assert (
-        '"answer": "4"'
-        in chat(url, "What is 2+2? Only the number.", response_format=wanted).json["choices"][0]["message"]["content"]
-    )
-    assert (
-        chat(url, "Is water wet, no or yes?", structured_outputs={"choice": ["yes", "no"]}).json["choices"][0][
-            "message"
-        ]["content"]
-        == "yes"
-    )
+    assert '"answer": "4"' in message(url, "What is 2+2? Only the number.", response_format=wanted)["content"]
+    choice = {"choice": ["yes", "no"]}
+    assert message(url, "Is water wet, no or yes?", structured_outputs=choice)["content"] == "yes"
 
 
 def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
@@ -199,47 +194,36 @@ def test_a_prompt_over_the_limit_is_refused_and_a_response_gets_what_is_left(url
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "says"),
+    ("more", "says"),
     [
-        ({"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404, "The model `other` does not exist."),
-        ({"messages": []}, 400, "at least one message"),
-        ({}, 400, "'loc': 'body.messages', 'msg': 'Field required'"),
-        ({"messages": [{"content": "x"}]}, 400, "'msg': 'Field required'"),
-        ({"messages": [{"role": "user", "content": "x"}], "stop": ["a"] * 5}, 400, "'max_length': 4"),
-        ({"messages": [{"role": "user", "content": "x"}], "tools": []}, 400, "must not be an empty array"),
-        ({"messages": [{"role": "user", "content": "x"}], "tool_choice": "auto"}, 400, "`tools` must be set"),
-        ({"messages": [{"role": "user", "content": "x"}], "top_p": 2}, 400, "top_p must be in (0, 1], got 2"),
-        (
-            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "min_tokens": 5},
-            400,
-            "max_tokens=4, got 5",
-        ),
-        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n must be 1"),
-        ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, 400, "no logits"),
-        (
-            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 0},
-            400,
-            "max_tokens must be at least 1, got 0",
-        ),
-        ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, 400, "temperature"),
-        (
-            {"messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": True}},
-            400,
-            "only be defined when `stream=True`",
-        ),
-        ({"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}, 400, "`tools` must be set"),
-        (
-            {"messages": [{"role": "user", "content": "x"}], "structured_outputs": {"regex": "a"}},
-            400,
-            "does not support regex",
-        ),
-        ([1], 400, "valid dictionary"),
+        ({"messages": []}, "at least one message"),
+        ({"messages": [{"content": "x"}]}, "'msg': 'Field required'"),
+        ({"stop": ["a"] * 5}, "'max_length': 4"),
+        ({"tools": []}, "must not be an empty array"),
+        ({"tool_choice": "auto"}, "`tools` must be set"),
+        ({"tool_choice": "required"}, "`tools` must be set"),
+        ({"top_p": 2}, "top_p must be in (0, 1], got 2"),
+        ({"max_tokens": 4, "min_tokens": 5}, "max_tokens=4, got 5"),
+        ({"n": 2}, "n must be 1"),
+        ({"logprobs": True}, "no logits"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"stream_options": {"include_usage": True}}, "only be defined when `stream=True`"),
+        ({"structured_outputs": {"regex": "a"}}, "does not support regex"),
     ],
 )
-def test_a_wrong_request_is_refused_in_vllms_words(url: str, body: Any, status: int, says: str):
-    answer = ask(f"{url}/v1/chat/completions", body)
-    assert answer.status == status
+def test_a_wrong_request_is_refused_in_vllms_words(url: str, more: dict[str, Any], says: str):
+    answer = chat(url, **more)
+    assert answer.status == 400
     assert says in answer.json["error"]["message"]
+
+
+def test_a_request_for_another_model_or_without_messages_is_refused(url: str):
+    other = chat(url, model="other")
+    assert (other.status, "The model `other` does not exist." in other.text) == (404, True)
+    for body, says in (({}, "'loc': 'body.messages', 'msg': 'Field required'"), ([1], "valid dictionary")):
+        refused = ask(f"{url}/v1/chat/completions", body)
+        assert (refused.status, says in refused.text) == (400, True)
 
 
 def test_a_value_of_another_type_is_converted_or_refused_as_pydantic_does(url: str):
@@ -366,11 +350,5 @@ def test_the_api_key_guards_v1_and_nothing_else():
         assert requests_counted(url, "/v1/models", "2xx") == 1
         assert requests_counted(url, "/v1/models", "4xx") == 0
         assert ask(f"{url}/invocations", {"prompt": "x", "max_tokens": 1}).status == 200
-        assert (
-            ask(
-                f"{url}/v1/chat/completions",
-                {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]},
-                headers={"Authorization": "Bearer one"},
-            ).status
-            == 400
-        )
+        body = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
+        assert ask(f"{url}/v1/chat/completions", body, headers={"Authorization": "Bearer one"}).status == 400

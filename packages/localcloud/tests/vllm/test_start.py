@@ -179,15 +179,6 @@ def test_the_precision_is_that_of_the_configuration_whatever_the_folder_is_named
     assert [found.model.name for found in (on_mount, in_bucket, on_disk)] == [model] * 3
 
 
-def test_a_quantized_checkpoint_in_a_folder_of_another_name_serves(tmp_path: Path):
-    """In bf16, 12B does not fit on an L4."""
-    words = ["vllm", "serve", "/mnt/models/gemma-4-12b", "--max-model-len=8192"]
-    w4a16 = next(config for config, name in FORMS.items() if name == "12B-w4a16")
-    around = environment(tmp_path, {**PLAIN, "gemma-4-12b/config.json": w4a16})
-    assert plan(parse(words), around).capacity is not None
-    assert plan(parse(words), environment(tmp_path, PLAIN)).capacity is None
-
-
 def error_of(planned: Start) -> str:
     assert planned.capacity is None
     return str(planned.steps[-1].error)

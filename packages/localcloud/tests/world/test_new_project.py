@@ -63,10 +63,6 @@ def test_a_disabled_api_answers_with_errors_only_if_the_scenario_says_so(cloud):
     assert listed["reason"] == "accessNotConfigured"
 
 
-def test_iam_is_off_in_a_new_project(cloud):
-    assert cloud.error("GET", f"/iam/v1/{P}/serviceAccounts")[0] == 403
-
-
 def test_an_enabled_api_is_listed_at_once_and_answers_two_minutes_later(cloud):
     enable(cloud, "cloudresourcemanager")
     found = cloud.ok("GET", f"/serviceusage/v1/{P}/services/cloudresourcemanager.googleapis.com")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from localcloud.tests.conftest import grant
 from localcloud.world import conditions, roles
 from localcloud.world.policies import etag_of
 
@@ -12,15 +13,18 @@ P = "/projects/local-project"
 PROJECT = f"/cloudresourcemanager/v1{P}"
 
 
+def written(client, policy, **changes):
+    """Write the project's policy as read, with changes. Return the status, and the policy or the message."""
+    status, answer = client.call("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, **changes}})
+    return status, answer if status == 200 else answer["error"]["message"]
+
+
 def test_a_stale_etag_conflicts_and_changes_nothing(own_client):
     first = own_client.ok("POST", f"{PROJECT}:getIamPolicy", {})
     assert first["etag"] == "BwX="
     binding = {"role": "roles/viewer", "members": ["user:a@example.com"]}
-    second = own_client.ok(
-        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**first, "bindings": [*first["bindings"], binding]}}
-    )
-    assert second["etag"] == "BwY="
-    status, message = own_client.error("POST", f"{PROJECT}:setIamPolicy", {"policy": first})
+    assert written(own_client, first, bindings=[*first["bindings"], binding])[1]["etag"] == "BwY="
+    status, message = written(own_client, first)
     assert status == 409
     assert "The request's ETag 'BwX=' did not match the current policy's ETag 'BwY='" in message
     assert binding in own_client.ok("POST", f"{PROJECT}:getIamPolicy", {})["bindings"]
@@ -32,22 +36,15 @@ def test_etags_of_all_generations_differ_as_bytes():
 
 
 def test_a_service_account_that_does_not_exist_cannot_be_granted_anything(own_client):
-    policy = own_client.ok("POST", f"{PROJECT}:getIamPolicy", {})
-    policy["bindings"].append(
-        {"role": "roles/viewer", "members": ["serviceAccount:ghost@local-project.iam.gserviceaccount.com"]}
-    )
-    status, message = own_client.error("POST", f"{PROJECT}:setIamPolicy", {"policy": policy})
-    assert (status, message) == (400, "Service account ghost@local-project.iam.gserviceaccount.com does not exist.")
+    ghost = "ghost@local-project.iam.gserviceaccount.com"
+    binding = {"role": "roles/viewer", "members": [f"serviceAccount:{ghost}"]}
+    refused = written(own_client, read_policy(own_client), bindings=[binding])
+    assert refused == (400, f"Service account {ghost} does not exist.")
 
 
 @pytest.mark.parametrize(("role", "member"), [("viewer", "user:a@example.com"), ("roles/viewer", "a@example.com")])
 def test_malformed_bindings_are_refused(own_client, role, member):
-    assert (
-        own_client.error(
-            "POST", f"{PROJECT}:setIamPolicy", {"policy": {"bindings": [{"role": role, "members": [member]}]}}
-        )[0]
-        == 400
-    )
+    assert written(own_client, {"bindings": [{"role": role, "members": [member]}]})[0] == 400
 
 
 def test_a_service_account_reads_the_secret_that_it_was_granted_and_no_other(own_client):
@@ -55,10 +52,9 @@ def test_a_service_account_reads_the_secret_that_it_was_granted_and_no_other(own
     for name in ("mine", "other"):
         own_client.ok("POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId=name)
         own_client.ok("POST", f"/secretmanager/v1{P}/secrets/{name}:addVersion", {"payload": {"data": "eA=="}})
-    grant = {
-        "policy": {"bindings": [{"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}]}
-    }
-    own_client.ok("POST", f"/secretmanager/v1{P}/secrets/mine:setIamPolicy", grant)
+    accessor = {"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}
+    policy = {"policy": {"bindings": [accessor]}}
+    own_client.ok("POST", f"/secretmanager/v1{P}/secrets/mine:setIamPolicy", policy)
     reader = own_client.as_caller(email)
     assert reader.ok("GET", f"/secretmanager/v1{P}/secrets/mine/versions/latest:access")["payload"]["data"] == "eA=="
     assert reader.error("GET", f"/secretmanager/v1{P}/secrets/other/versions/latest:access")[0] == 403
@@ -132,25 +128,20 @@ def read_policy(client, version=3):
     ],
 )
 def test_conditions_that_google_refuses_are_refused(own_client, binding, says):
-    policy = read_policy(own_client)
-    status, message = own_client.error(
-        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 3, "bindings": [binding]}}
-    )
+    status, message = written(own_client, read_policy(own_client), version=3, bindings=[binding])
     assert (status, says in message) == (400, True), message
 
 
 def test_a_policy_with_conditions_needs_version_3_in_both_directions(own_client):
     policy = {**read_policy(own_client), "bindings": [conditional("roles/tpu.viewer")]}
-    status, message = own_client.error("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 1}})
+    status, message = written(own_client, policy, version=1)
     assert (status, "must specify version `3`" in message) == (400, True)
-    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 3}})
+    assert written(own_client, policy, version=3)[0] == 200
     status, message = own_client.error("POST", f"{PROJECT}:getIamPolicy", {})
     assert (status, "Requested policy version (0) cannot be less than" in message) == (400, True)
     kept = read_policy(own_client)
     assert kept["bindings"] == policy["bindings"]
-    status, message = own_client.error(
-        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "version": 1, "bindings": []}}
-    )
+    status, message = written(own_client, kept, version=1, bindings=[])
     assert (status, "Specified policy version (1) cannot be less than" in message) == (400, True)
 
 
@@ -182,22 +173,19 @@ def test_a_condition_with_an_attribute_that_the_service_lacks_is_false(expressio
 def test_the_grants_of_a_deleted_account_stay_marked_and_grant_nothing(own_client):
     account = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "shortlived"})
     member = f"serviceAccount:{account['email']}"
-    policy = read_policy(own_client)
     binding = {"role": "roles/logging.logWriter", "members": [member, "user:a@example.com"]}
-    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "bindings": [binding]}})
+    assert written(own_client, read_policy(own_client), bindings=[binding])[0] == 200
     own_client.ok("DELETE", f"/iam/v1{P}/serviceAccounts/{account['email']}")
     deleted = f"deleted:{member}?uid={account['uniqueId']}"
     kept = read_policy(own_client)
     assert kept["bindings"] == [{**binding, "members": [deleted, "user:a@example.com"]}]
     again = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "shortlived"})
     assert (again["email"], again["uniqueId"] != account["uniqueId"]) == (account["email"], True)
-    kept = own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": kept})
+    _, kept = written(own_client, kept)
     assert kept["bindings"] == [{**binding, "members": [deleted, "user:a@example.com"]}]
-    both = [{**binding, "members": [deleted, member]}]
-    status, message = own_client.error("POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "bindings": both}})
-    assert (status, message) == (400, f"Inconsistent representation of deleted member: '{deleted}' and '{member}'.")
-    only_new = [{**binding, "members": [member]}]
-    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**kept, "bindings": only_new}})
+    refused = written(own_client, kept, bindings=[{**binding, "members": [deleted, member]}])
+    assert refused == (400, f"Inconsistent representation of deleted member: '{deleted}' and '{member}'.")
+    assert written(own_client, kept, bindings=[{**binding, "members": [member]}])[0] == 200
 
 
 def test_a_condition_on_the_names_of_objects_opens_one_folder_of_a_bucket(own_client):
@@ -241,11 +229,8 @@ LOGGER = "roles/logging.logWriter"
     ],
 )
 def test_a_limit_on_roles_that_google_refuses_is_refused(own_client, expression, says):
-    policy = read_policy(own_client)
     binding = conditional("roles/resourcemanager.projectIamAdmin", expression=expression)
-    status, message = own_client.error(
-        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 3, "bindings": [binding]}}
-    )
+    status, message = written(own_client, read_policy(own_client), version=3, bindings=[binding])
     assert (status, says in message) == (400, True), message
 
 
@@ -253,40 +238,36 @@ class LimitedAdmin:
     """An account that may grant one role on the project."""
 
     def __init__(self, client):
-        self.operator = client
         self.email = client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "limited"})["email"]
-        admin = conditional("roles/resourcemanager.projectIamAdmin", expression=limited(LOGGER))
-        self.own = {**admin, "members": [f"serviceAccount:{self.email}"]}
-        viewer = {"role": "roles/viewer", "members": ["user:b@example.com"]}
-        found = read_policy(client)
-        bindings = [*found["bindings"], self.own, viewer]
-        client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
+        member = f"serviceAccount:{self.email}"
+        grant(client, PROJECT, "roles/resourcemanager.projectIamAdmin", limited(LOGGER), member)
+        self.own = read_policy(client)["bindings"][-1]
+        grant(client, PROJECT, "roles/viewer")
         self.client = client.as_caller(self.email)
 
     def sets(self, change):
         """Return the status of a request that changes the bindings."""
         found = read_policy(self.client)
-        body = {"policy": {**found, "version": 3, "bindings": change(found["bindings"])}}
-        return self.client.call("POST", f"{PROJECT}:setIamPolicy", body)[0]
+        return written(self.client, found, version=3, bindings=change(found["bindings"]))[0]
 
 
 def test_a_limited_administrator_grants_and_revokes_the_roles_of_the_list_only(own_client):
     admin = LimitedAdmin(own_client)
     me = f"serviceAccount:{admin.email}"
-    grant = {"role": LOGGER, "members": ["user:a@example.com"]}
+    logger = {"role": LOGGER, "members": ["user:a@example.com"]}
     owner = {"role": "roles/owner", "members": [me]}
     free = {"role": "roles/resourcemanager.projectIamAdmin", "members": [me]}
     refused = {
         "owner": lambda bindings: [*bindings, owner],
         "the same role without the condition": lambda bindings: [*bindings, free],
-        "both": lambda bindings: [*bindings, grant, owner],
+        "both": lambda bindings: [*bindings, logger, owner],
         "a role of somebody else": lambda bindings: [each for each in bindings if each["role"] != "roles/viewer"],
         "its own condition": lambda bindings: [
             {**each, "condition": None} if each == admin.own else each for each in bindings
         ],
     }
     assert {name: admin.sets(change) for name, change in refused.items()} == dict.fromkeys(refused, 403)
-    assert admin.sets(lambda bindings: [*bindings, grant]) == 200
+    assert admin.sets(lambda bindings: [*bindings, logger]) == 200
     assert admin.sets(lambda bindings: [each for each in bindings if each["role"] != LOGGER]) == 200
     assert read_policy(admin.client)["bindings"] == read_policy(own_client)["bindings"]
 
@@ -296,10 +277,7 @@ def test_a_service_that_tells_no_roles_refuses_a_limited_administrator(own_clien
     email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "limited"})["email"]
     own_client.ok("POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId="s")
     accessor = "roles/secretmanager.secretAccessor"
-    found = read_policy(own_client)
-    binding = conditional("roles/secretmanager.admin", expression=limited(accessor))
-    bindings = [*found["bindings"], {**binding, "members": [f"serviceAccount:{email}"]}]
-    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
+    grant(own_client, PROJECT, "roles/secretmanager.admin", limited(accessor), f"serviceAccount:{email}")
     caller = own_client.as_caller(email)
     assert caller.call("GET", f"/secretmanager/v1{P}/secrets/s")[0] == 200
     policy = {"policy": {"bindings": [{"role": accessor, "members": ["user:a@example.com"]}]}}
