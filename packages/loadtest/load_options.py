@@ -10,9 +10,8 @@ from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
 from loadtest.measure import DEFAULT_SHARE, Objective
 from loadtest.traffic.lengths import Lengths, parse_lengths
-from loadtest.traffic.media_files import ImageSize, parse_image_size
 from loadtest.traffic.points import PRESETS, Sweep
-from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
+from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
 
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
 RESERVED: Final = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens")
@@ -203,12 +202,6 @@ class TrafficOptions:
     prefix_tokens: Annotated[
         int | None, Option("Tokens at the start of each prompt that are the same in all prompts.", least=1)
     ] = None
-    images: Annotated[int, Option("Images in each request.", least=0, most=64)] = 0
-    image_size: Annotated[
-        ImageSize | None,
-        Option("Width and height of the images. Default: 896x896.", parse=parse_image_size, metavar="WxH"),
-    ] = None
-    audio_s: Annotated[float, Option("Seconds of audio in each request.", least=0, most=120, metavar="SECONDS")] = 0.0
     adapters: Annotated[
         tuple[str, ...],
         Option("Adapters that the requests name in turn, such as a,b.", parse=_names, metavar="NAMES"),
@@ -220,14 +213,9 @@ class TrafficOptions:
             raise SweepError("--prefix-share and --prefix-tokens cannot be combined.")
         if self.think_time and self.turns == 1:
             raise SweepError(f"--think-time {self.think_time:g} requires --turns N.")
-        if self.image_size is not None and not self.images:
-            raise SweepError("--image-size requires --images N.")
         return Traffic(
             prefix_share=self.prefix_share or None,
             prefix_tokens=self.prefix_tokens,
-            images=self.images,
-            image_size=self.image_size or DEFAULT_IMAGE,
-            audio_s=self.audio_s,
             adapters=self.adapters,
             turns=self.turns,
             think_time_s=self.think_time,

@@ -129,10 +129,9 @@ def _notes(
     if rate is not None and rate > CACHED_SHARE:
         why = ", as intended with shared prompts" if prepared.traffic.shares_prompts else ""
         notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache{why}, so they were not computed")
-    wanted = point.input_tokens + prepared.image_tokens + prepared.audio_tokens
-    wrong = 0 if prepared.varied else sum(length != wanted for length in figures["input_lens"])
+    wrong = 0 if prepared.varied else sum(length != point.input_tokens for length in figures["input_lens"])
     if wrong:
-        notes.append(f"{wrong} prompts are not {wanted} tokens long by the server's usage")
+        notes.append(f"{wrong} prompts are not {point.input_tokens} tokens long by the server's usage")
     counted = server["generation_tokens"]
     if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
         notes.append(
@@ -145,10 +144,6 @@ def _traffic_figures(results: Sequence[WorkerResult], prepared: PreparedTraffic)
     """Return the additional result fields of such a load: always `traffic`, and `sessions` if present."""
     traffic = prepared.traffic
     figures: dict[str, Any] = {"traffic": traffic.as_json()}
-    if prepared.image_tokens:
-        figures["image_tokens"] = prepared.image_tokens
-    if prepared.audio_tokens:
-        figures["audio_tokens"] = prepared.audio_tokens
     if traffic.turns > 1:
         figures["sessions"] = {
             "begun": sum(result.sessions for result in results),

@@ -219,7 +219,7 @@ async def _sweep(
         config = run_config(replace(settings, model=info.model), sweep)
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
-            prepared = await prepare_traffic(sweep, info, client, chat=settings.chat)
+            prepared = prepare_traffic(sweep, info, chat=settings.chat)
             points, planned_notes = plan_points(prepared.sweep, prepared.limit)
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:

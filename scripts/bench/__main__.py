@@ -4,7 +4,7 @@ r"""Measure a deployed server or any OpenAI-compatible one under load.
   gemma bench --url URL --model ID --concurrency 1,8,64 --out DIR
   gemma bench tpu-v6e1 --request-rate 1,2,4,8 \
       --slo ttft=1,tpot=0.05 --out DIR
-  gemma bench l4-qat --images 1 --adapters all
+  gemma bench l4-qat --adapters all
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,
 over a grid of prompt and output lengths. `--adapters all` names the stack's

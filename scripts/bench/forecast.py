@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from gemma_serving.planning.question.types import Band, WorkloadPlan
-from gemma_serving.planning.settings.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
+from gemma_serving.planning.settings.workload import Workload
 from loadtest.measure import Objective
 from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, ForecastBand
 from loadtest.traffic.points import Point
@@ -32,16 +32,14 @@ class PlanForecast:
     """Forecast from a stack's plan."""
 
     answers: Answers
-    image_tokens: int = DEFAULT_IMAGE_TOKENS
-    """Soft tokens per image that the server is set to."""
 
     def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> ForecastBand | None:
         """Return the highest load that meets the limits."""
-        return level_forecast(self.answers, shape_of(traffic, point, self.image_tokens), objective, whole=whole)
+        return level_forecast(self.answers, shape_of(traffic, point), objective, whole=whole)
 
     def figures(self, traffic: Traffic, point: Point) -> Mapping[str, ForecastBand]:
         """Return the output rate of a point and the mean times of its requests. Above saturation it has no times: the queue grows."""
-        shape = shape_of(traffic, point, self.image_tokens)
+        shape = shape_of(traffic, point)
         whole = point.concurrency is not None
         output = output_forecast(self.answers, shape, point.level, whole=whole)
         if output is None:
@@ -53,16 +51,13 @@ class PlanForecast:
         return found
 
 
-def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_TOKENS) -> Workload:
+def shape_of(traffic: Traffic, point: Point) -> Workload:
     """Return the planner's workload for a load, without its level. Distributions are replaced by their means."""
     shared = traffic.prefix_share or (traffic.prefix_tokens or 0) / point.input_tokens
     return Workload(
         input_tokens=point.input_tokens,
         output_tokens=point.output_tokens,
         prefix_share=min(shared, 1.0),
-        images=traffic.images,
-        image_tokens=image_tokens if image_tokens in IMAGE_TOKENS else DEFAULT_IMAGE_TOKENS,
-        audio_s=traffic.audio_s,
         adapters=len(traffic.adapters),
     )
 

@@ -85,8 +85,7 @@ def _usd_per_hour(stack: str, outputs: StackOutputs) -> float | None:
 def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
     if outputs.target == "gateway":
         return None
-    answers = deployed_plan(stack, outputs).answers
-    return PlanForecast(answers, outputs.features.image_tokens)
+    return PlanForecast(deployed_plan(stack, outputs).answers)
 
 
 def _with_adapters(options: BenchOptions) -> BenchOptions:

@@ -30,7 +30,7 @@ TIMER_STEP_S: Final = 0.001
 """epoll wakes in whole milliseconds, so a timer of an idle loop is up to 1 ms late. Arriving bytes are not, so this is not counted."""
 WATCH_PERIOD_S: Final = 0.25
 MOST_READY: Final = 2048
-"""Requests prepared before the start. A worker has 512 streams, and long prompts and images must not fill the memory."""
+"""Requests prepared before the start. A worker has 512 streams, and long prompts must not fill the memory."""
 CONNECT_LIMIT_S: Final = 30.0
 CONNECTS_AT_ONCE: Final = 128
 """New connections opened concurrently before the start. A server's backlog is often 128."""

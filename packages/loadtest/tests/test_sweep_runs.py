@@ -408,7 +408,7 @@ ENOUGH = ["--url", "http://127.0.0.1:9", "--out", "x"]
             "--prefix-share and --prefix-tokens cannot be combined",
         ),
         ([*ENOUGH, "--think-time", "2"], "--think-time 2 requires --turns N"),
-        ([*ENOUGH, "--image-size", "64x64"], "--image-size requires --images N"),
+        ([*ENOUGH, "--images", "1"], "--images is not an option. See --help"),
         ([*ENOUGH, "--adapters", "a,a"], "--adapters is 'a,a'; it must be different names, such as a,b."),
         ([*ENOUGH, "--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1'; it must be uniform:min=100,max=2000"),
     ],

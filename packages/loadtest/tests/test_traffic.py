@@ -1,16 +1,12 @@
-"""What loads consist of: lengths and images, without a server."""
+"""What loads consist of: lengths, without a server."""
 
-import base64
-import io
 import random
 import statistics
 
 import pytest
-from PIL import Image
 
 from loadtest.traffic.lengths import parse_lengths
-from loadtest.traffic.makers import SyntheticSource, image_parts
-from loadtest.traffic.media_files import ImageSize, parse_image_size
+from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
 from loadtest.traffic.spec import Traffic
 
@@ -40,20 +36,6 @@ def test_drawn_lengths_have_the_stated_mean_and_deviation(text, mean, std):
 def test_wrong_distributions_are_refused_with_the_forms(text):
     with pytest.raises(ValueError, match="uniform:min=100,max=2000"):
         parse_lengths(text)
-
-
-def test_images_are_whole_pngs_of_the_stated_size_and_all_different():
-    size = parse_image_size("100x77")
-    urls = {part["image_url"]["url"] for part in image_parts(20, size, "seed")}
-    assert len(urls) == 20
-    for url in urls:
-        image = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
-        image.load()
-        assert (image.format, image.size) == ("PNG", (100, 77))
-        assert len(image.convert("RGB").getcolors()) > 100
-    with pytest.raises(ValueError, match="896x896"):
-        parse_image_size("9x9")
-    assert ImageSize(width=100, height=77).text == "100x77"
 
 
 def test_lengths_of_a_distribution_are_clamped_to_max_model_len():

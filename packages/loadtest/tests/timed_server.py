@@ -368,12 +368,6 @@ class Connection(asyncio.BufferedProtocol):
         counters["requests"] += 1
         if options.keep_requests and body.get("stream"):
             self.state.received.append({"at_s": asyncio.get_running_loop().time(), "body": body})
-        for kind, cost in (("image_url", options.image_tokens), ("input_audio", options.audio_tokens)):
-            found = sum(part.get("type") == kind for part in parts_of(body))
-            if found and not cost:
-                self.refuse(400, f"{MODEL} is not a multimodal model")
-                return
-            prompt_tokens += cost * found
         if prompt_tokens + tokens > options.max_model_len:
             limit = f"maximum context length is {options.max_model_len} tokens"
             self.refuse(400, f"{limit}, asked for {prompt_tokens + tokens}")
@@ -452,20 +446,10 @@ class Connection(asyncio.BufferedProtocol):
         self.answer(200, {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 
 
-def parts_of(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts of all messages; a text is one part."""
-    contents = [message.get("content", "") for message in body.get("messages", ())]
-    return [
-        part
-        for content in contents
-        for part in (content if isinstance(content, list) else [{"type": "text", "text": str(content)}])
-    ]
-
-
 def prompt_words(body: dict[str, Any]) -> tuple[int, int]:
     """Words of the prompt and tokens of the template; a prompt of token ids counts its ids."""
     if "messages" in body:
-        return sum(len(part.get("text", "").split()) for part in parts_of(body)), TEMPLATE_TOKENS
+        return sum(len(str(message.get("content", "")).split()) for message in body["messages"]), TEMPLATE_TOKENS
     prompt = body.get("prompt", "")
     return (len(prompt) if isinstance(prompt, list) else len(prompt.split())), 1
 
@@ -489,9 +473,7 @@ def main() -> None:
     parser.add_argument("--no-tokenize", action="store_true")
     parser.add_argument("--refuse-ignore-eos", action="store_true")
     parser.add_argument("--keep-requests", action="store_true", help="list the streams' requests at GET /received")
-    parser.add_argument("--audio-tokens", type=int, default=0, help="tokens of a sound; 0 takes no sounds")
     parser.add_argument("--adapters", default="", help="names that are served besides the model, separated by commas")
-    parser.add_argument("--image-tokens", type=int, default=0, help="tokens of an image; 0 takes no images")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(options))

@@ -1,1 +1,1 @@
-"""Loads beyond fixed lengths: sessions, length distributions, shared prefixes and images."""
+"""Loads beyond fixed lengths: sessions, length distributions and shared prefixes."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from loadtest.client.media import media_part
-from loadtest.traffic.media_files import ImageSize, png, wav
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.spec import Traffic
 
@@ -15,8 +13,8 @@ from loadtest.traffic.spec import Traffic
 class PlannedRequest:
     """Parts of a request body that differ between requests."""
 
-    content: Any
-    """Content of the user's message: text, or parts with images."""
+    content: str
+    """Text of the user's message."""
     output_tokens: int | None
     """Tokens to generate, or None for the point's number."""
     messages: Sequence[Mapping[str, Any]] | None = None
@@ -45,7 +43,7 @@ class PromptSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource:
-    """Prompts of words: lengths of a distribution, a shared prefix, images."""
+    """Prompts of words: lengths of a distribution, a shared prefix."""
 
     recipe: Recipe
     calibration: Calibration
@@ -54,7 +52,7 @@ class SyntheticSource:
     input_tokens: int
     output_tokens: int
     most_tokens: int | None
-    """Maximum tokens of text and response together: max-model-len without the images."""
+    """Maximum tokens of prompt and response together: max-model-len."""
     traffic: Traffic
 
     def maker(self) -> Maker:
@@ -97,8 +95,7 @@ class _SyntheticMaker:
             rng = random.Random(f"{source.recipe.seed}/prefix")  # noqa: S311 - filler text and load patterns, no secret
             self._prefix = rng.choices(source.recipe.words, k=max(shared, BODY_WORDS))
         separate = self._words.words(index, count - shared) if count > shared else []
-        text = " ".join([*self._prefix[:shared], *separate])
-        return PlannedRequest(content=self._with_media(index, text), output_tokens=output)
+        return PlannedRequest(content=" ".join([*self._prefix[:shared], *separate]), output_tokens=output)
 
     def _shared(self, count: int) -> int:
         """Return the words of the shared prefix. A prompt keeps at least one unique word."""
@@ -106,18 +103,3 @@ class _SyntheticMaker:
         if traffic.prefix_tokens is not None:
             return min(round(traffic.prefix_tokens / source.calibration.tokens_per_word), count - 1)
         return min(round((traffic.prefix_share or 0.0) * count), count - 1)
-
-    def _with_media(self, index: int, text: str) -> object:
-        traffic, seed = self._source.traffic, f"{self._source.recipe.seed}/{index}"
-        parts = [*image_parts(traffic.images, traffic.image_size, seed), *audio_parts(traffic.audio_s, seed)]
-        return [*parts, {"type": "text", "text": text}] if parts else text
-
-
-def image_parts(count: int, size: ImageSize, seed: str) -> list[dict[str, object]]:
-    """Return the content parts of a request's images."""
-    return [media_part(png(size, f"{seed}/{number}"), "image") for number in range(count)]
-
-
-def audio_parts(seconds: float, seed: str) -> list[dict[str, object]]:
-    """Return the content part of a request's sound; none for 0 seconds."""
-    return [media_part(wav(seconds, seed), "audio")] if seconds else []

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadtest.traffic.lengths import Lengths
-from loadtest.traffic.media_files import ImageSize
-
-DEFAULT_IMAGE: Final = ImageSize(width=896, height=896)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +16,6 @@ class Traffic:
     """Share of each prompt's words that is the same in all prompts of a point."""
     prefix_tokens: int | None = None
     """Words at the start of each prompt that are the same in all prompts of a point."""
-    images: int = 0
-    """Images in each request."""
-    image_size: ImageSize = DEFAULT_IMAGE
-    audio_s: float = 0.0
-    """Seconds of sound in each request; 0 without."""
     adapters: tuple[str, ...] = ()
     """Names that the requests send as `model` in turn; empty to name the served model."""
     turns: int = 1
@@ -48,19 +40,11 @@ class Traffic:
             parts.append(f"shared prefix {self.prefix_share:.0%}")
         if self.prefix_tokens is not None:
             parts.append(f"shared prefix {self.prefix_tokens} tokens")
-        parts += self._media()
+        if self.adapters:
+            parts.append(f"adapters {', '.join(self.adapters)} in turn")
         if self.turns > 1:
             parts.append(f"sessions of {self.turns} turns, {self.think_time_s:g} s think time")
         return "; ".join(parts)
-
-    def _media(self) -> list[str]:
-        """Return the other parts of a request than text, and the models that the requests name."""
-        named = (
-            (f"{self.images} x image {self.image_size.text}", self.images),
-            (f"{self.audio_s:g} s of audio", self.audio_s),
-            (f"adapters {', '.join(self.adapters)} in turn", self.adapters),
-        )
-        return [text for text, is_given in named if is_given]
 
     @property
     def unsteady(self) -> bool:
@@ -74,11 +58,8 @@ class Traffic:
             "output_lengths": self.output_lengths.text if self.output_lengths else None,
             "prefix_share": self.prefix_share,
             "prefix_tokens": self.prefix_tokens,
-            "images": self.images,
-            "image_size": self.image_size.text if self.images else None,
             "turns": self.turns,
             "think_time_s": self.think_time_s,
-            "audio_s": self.audio_s,
             "adapters": list(self.adapters),
         }
 
