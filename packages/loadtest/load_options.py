@@ -8,7 +8,7 @@ from typing import Annotated, Final, cast
 
 from loadtest.command_line import JsonSwitch, Option, number
 from loadtest.errors import SweepError
-from loadtest.measure import DEFAULT_SHARE, Objective
+from loadtest.measure import Objective
 from loadtest.traffic.lengths import Lengths, parse_lengths
 from loadtest.traffic.points import PRESETS, Sweep
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
@@ -256,10 +256,6 @@ class ReportOptions:
             "Objectives for goodput in seconds, such as ttft=0.5,tpot=0.05,e2e=10.", parse=_objective, metavar="LIST"
         ),
     ] = None
-    slo_share: Annotated[
-        float,
-        Option("Share of the requests that must meet --slo.", least=0.5, most=0.9999, metavar="SHARE"),
-    ] = DEFAULT_SHARE
     allow_invalid: Annotated[bool, Option("Accept invalid points. They stay invalid in every report.")] = False
     as_json: JsonSwitch = False
 

@@ -31,8 +31,6 @@ MANY: Final = 400
 """Degrees of freedom from which Student's t is treated as the normal distribution."""
 REPEATS_WANTED: Final = 3
 """Repeats of a point that show the variation between runs."""
-DEFAULT_SHARE: Final = 0.99
-"""Share of the requests that must meet the limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +46,6 @@ class Objective:
         """Limits that are set, in seconds by name of the latency."""
         limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return {name: limit for name, limit in limits.items() if limit is not None}
-
-    @property
-    def text(self) -> str:
-        """Limits as text."""
-        return ", ".join(f"{name.upper()} <= {limit:g} s" for name, limit in self.limits.items())
-
-    def wanted(self, share: float) -> str:
-        """Return the limits and the share of the requests that must meet them, as text."""
-        return f"{self.text} for {100 * share:.4g}% of the requests"
 
     def kept_by(self, record: RequestRecord) -> bool:
         """Return whether a completed request is good. A single token has no time per output token and meets that limit."""
@@ -267,14 +256,9 @@ def load_name(point: Mapping[str, Any]) -> str:
     return f"{point['level']:,g} user{'' if point['level'] == 1 else 's'}"
 
 
-def requested_tokens(point: Mapping[str, Any]) -> int:
-    """Return the requested input tokens, which a server with a short max-model-len clamps."""
-    return int(point.get("requested_input_tokens") or point["input_tokens"])
-
-
 def shape_text(point: Mapping[str, Any]) -> str:
-    """Return the requested tokens of a point for a reader: `1,024 in, 128 out`."""
-    return f"{requested_tokens(point):,} in, {point['output_tokens']:,} out"
+    """Return the requested tokens of a point for a reader: `1,024 in, 128 out`. A server with a short max-model-len clamps them."""
+    return f"{point.get('requested_input_tokens') or point['input_tokens']:,} in, {point['output_tokens']:,} out"
 
 
 def point_text(point: Mapping[str, Any]) -> str:

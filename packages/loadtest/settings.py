@@ -5,15 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from loadtest.measure import DEFAULT_SHARE, Objective
+from loadtest.measure import Objective
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 
 WARM_UP_REQUESTS: Final = 16
-LEAST: Final = 0.01
-MOST_RATE: Final = 10_000.0
-MOST_USERS: Final = 4_096.0
-"""Loads that a forecast considers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +46,7 @@ class Roofline:
 
 
 class Forecast(Protocol):
-    """Prior knowledge about a server. `whole`: loads are users, not requests per second."""
-
-    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> ForecastBand | None:
-        """Return the highest load that meets the limits, for any level of the point; None without a forecast."""
-        ...
+    """Prior knowledge about a server."""
 
     def figures(self, traffic: Traffic, point: Point) -> Mapping[str, ForecastBand]:
         """Return the expected metrics of a point by their names in a result, such as `output_throughput`. Empty without a forecast."""
@@ -98,10 +90,8 @@ class SweepSettings:
     roofline: Roofline | None = None
     stack: str | None = None
     """Name of the deployment behind the address, whose address may change; None if the address identifies the server."""
-    slo_share: float = DEFAULT_SHARE
-    """Share of the requests that must meet `objective`."""
     forecast: Forecast | None = None
-    """Forecast of loads and output rates, or None without prior knowledge of the server."""
+    """Forecast of the metrics of each point, or None without prior knowledge of the server."""
     hosting: Hosting = Hosting()
     kv_cache_tokens: int | None = None
     """Tokens in the server's KV cache by the forecast, used if the server does not report them."""

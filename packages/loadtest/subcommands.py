@@ -13,15 +13,15 @@ from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.measure import points_text
+from loadtest.planned import plan_match
 from loadtest.progress import Reporter, say
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
 from loadtest.steady import LISTS
-from loadtest.store import read_results, read_run
+from loadtest.store import read_results
 from loadtest.sweep import SweepOutcome, run_sweep, seed_of
 from loadtest.traffic.points import Sweep
-from loadtest.verdict import SweepVerdict, sweep_verdict
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -107,7 +107,6 @@ def sweep_settings(
         url=url,
         model=model,
         stack=stack,
-        slo_share=results.slo_share,
         usd_per_hour=usd_per_hour,
         out=results.out,
         resume=results.resume,
@@ -156,14 +155,10 @@ def sweep_findings(outcome: SweepOutcome) -> list[str]:
     return [*first, *(f"{note.line}." for note in group_notes(outcome.invalid_points, outcome.stored))]
 
 
-def folder_verdict(folder: Path) -> SweepVerdict:
-    """Return the verdict on the sweep in a folder."""
-    return sweep_verdict(read_run(folder), read_results(folder))
-
-
 def _tell(settings: SweepSettings, outcome: SweepOutcome, program: CallingProgram, *, has_reports: bool) -> None:
-    """Print on stderr the verdict, the findings, how the sweep ended and how to continue it."""
-    lines = [f"verdict: {folder_verdict(settings.out).sentence}"] if has_reports else []
+    """Print on stderr the plan beside the measurement, the findings, how the sweep ended and how to continue it."""
+    match = plan_match(read_results(settings.out)) if has_reports else None
+    lines = [] if match is None else [match.text]
     lines += _problems(settings, outcome)
     command = ""
     if outcome.ending != "done":
@@ -203,9 +198,10 @@ def _continuation(settings: SweepSettings, program: CallingProgram) -> str:
 def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path]) -> dict[str, object]:
     """Return the `--json` output of a sweep."""
     results = read_results(settings.out) if outcome.stored else []
+    match = plan_match(results)
     return {
         "schema_version": 1,
-        "verdict": asdict(folder_verdict(settings.out)) if outcome.stored else None,
+        "plan": None if match is None else asdict(match),
         "ending": outcome.ending,
         "out": str(settings.out),
         "simulated": outcome.simulated,

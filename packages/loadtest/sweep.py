@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
@@ -32,7 +32,6 @@ from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
-from loadtest.traffic.spec import Traffic
 
 RECOVERY_LIMIT_S: Final = 30.0
 """Time that a server which stopped responding has to come back."""
@@ -119,7 +118,6 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "extra_body": dict(settings.extra_body),
         "roofline": asdict(settings.roofline) if settings.roofline else None,
         "traffic": sweep.traffic.as_json(),
-        "slo_share": settings.slo_share,
         "hosting": asdict(settings.hosting),
     }
 
@@ -229,8 +227,7 @@ async def _sweep(
             state.planned, state.results = len(points), store.done()
             _check_open_file_limit(points, settings)
             found = {"server": asdict(info), "notes": notes, "client_machine": client_machine()}
-            levels = _forecast_levels(settings, points, prepared.traffic)
-            store.write_run(config | found | {"forecast_levels": levels})
+            store.write_run(config | found)
             for note in notes:
                 reporter.line(note)
             todo = [point for point in points if point.key not in state.results]
@@ -249,23 +246,6 @@ async def _sweep(
                 recovery_limit_s=recovery_limit_s,
             )
             return await _all_points(run, store, todo, state)
-
-
-def _forecast_levels(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> list[dict[str, Any]]:
-    """Return the forecast's highest load within the limits for each shape; empty without a forecast or limits."""
-    forecast = settings.forecast
-    objective = settings.objective
-    if forecast is None or objective is None:
-        return []
-    shapes = {
-        (point.mode, point.requested_input_tokens or point.input_tokens, point.output_tokens): point for point in points
-    }
-    levels: list[dict[str, Any]] = []
-    for (mode, asked, output), point in shapes.items():
-        band = forecast.level(traffic, point, objective, whole=mode == "closed")
-        if band is not None:
-            levels.append({"mode": mode, "input_tokens": asked, "output_tokens": output, **band.rounded(4)})
-    return levels
 
 
 def _expected_figures(run: _SweepRun, point: Point) -> dict[str, dict[str, float]] | None:

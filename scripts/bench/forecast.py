@@ -1,30 +1,17 @@
-"""Planner's forecast of the highest load within the limits, and of the metrics of each point. Pure functions.
+"""Planner's forecast of the metrics of each point. Pure functions."""
 
-The planner computes mean times, but a search limits a share of the requests. So the forecast is the load at which the mean request meets
-the limits. A lower measured load is normal if times vary.
-"""
-
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import TypeAlias
 
 from gemma_serving.planning.question.types import Band, WorkloadPlan
 from gemma_serving.planning.settings.workload import Workload
-from loadtest.measure import Objective
-from loadtest.settings import LEAST, MOST_RATE, MOST_USERS, ForecastBand
+from loadtest.settings import ForecastBand
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.stack.deployed_plan`)."""
-
-WIDTH: Final = 1.005
-"""Precision of a rate forecast, as a factor."""
-
-_End: TypeAlias = Literal["low", "typical", "high"]
-_LATENCY_END: Final[dict[_End, _End]] = {"low": "high", "typical": "typical", "high": "low"}
-"""The low end of the load goes with the high end of the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +19,6 @@ class PlanForecast:
     """Forecast from a stack's plan."""
 
     answers: Answers
-
-    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> ForecastBand | None:
-        """Return the highest load that meets the limits."""
-        return level_forecast(self.answers, shape_of(traffic, point), objective, whole=whole)
 
     def figures(self, traffic: Traffic, point: Point) -> Mapping[str, ForecastBand]:
         """Return the output rate of a point and the mean times of its requests. Above saturation it has no times: the queue grows."""
@@ -67,29 +50,6 @@ def at_level(shape: Workload, level: float, *, whole: bool) -> Workload:
     return replace(shape, users=round(level)) if whole else replace(shape, rate_per_s=level)
 
 
-def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> ForecastBand | None:
-    """Return the highest load that meets the limits, with its band; 0.0 if none does, None without a plan.
-
-    The ends come from the planner's bands (`planning.speed.bands`) for the times and for the saturation rate.
-    """
-    full = answers(shape)
-    if full is None:
-        return None
-    most_per_s = _saturated_per_s(full)
-
-    def keeps(level: float, end: _End) -> bool:
-        if not whole and level > getattr(most_per_s, end):
-            return False
-        # Above the planned saturation, the plan has a growing queue. A server at the high end of the band does not.
-        plan = answers(at_level(shape, level if whole else min(level, full.most_requests_per_s), whole=whole))
-        return plan is not None and _meets(plan, objective, _LATENCY_END[end])
-
-    def highest(end: _End) -> float:
-        return _highest(lambda level: keeps(level, end), whole=whole)
-
-    return ForecastBand(low=highest("low"), typical=highest("typical"), high=highest("high"))
-
-
 def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: bool) -> ForecastBand | None:
     """Return the output tokens per second at a load, with the band; None without a plan.
 
@@ -114,21 +74,3 @@ def _saturated_per_s(full: WorkloadPlan) -> Band:
     """Return the requests per second at saturation, with the band of the output rate."""
     output = full.output_tok_per_s
     return output.times(full.most_requests_per_s / output.typical)
-
-
-def _meets(plan: WorkloadPlan, objective: Objective, end: _End) -> bool:
-    pairs = ((objective.ttft_s, plan.ttft_s), (objective.tpot_s, plan.tpot_s), (objective.e2e_s, plan.request_s))
-    return all(limit is None or getattr(band, end) <= limit for limit, band in pairs)
-
-
-def _highest(keeps: Callable[[float], bool], *, whole: bool) -> float:
-    """Return the highest load that `keeps` accepts; 0.0 if the lowest fails."""
-    low, high = (1.0, MOST_USERS) if whole else (LEAST, MOST_RATE)
-    if not keeps(low):
-        return 0.0
-    if keeps(high):
-        return high
-    while (high - low > 1) if whole else (high > low * WIDTH):
-        middle = float((low + high) // 2) if whole else math.sqrt(low * high)
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low

@@ -213,7 +213,7 @@ class Plot:
     """Name and field of each line. Without the first one, the chart is omitted."""
     terms: tuple[str, ...]
     limit: str = ""
-    """Key of its limit in `--slo`, or `slo_share`."""
+    """Key of its limit in `--slo`."""
     planned: str = ""
     """Field of the forecast."""
     x: str = ""
@@ -226,7 +226,7 @@ class Plot:
 PERCENTILES: Final = (("p50", "median_ttft_ms"), *((name, f"{name}_ttft_ms") for name in ("p95", "p99", "p99.9")))
 SPEED: Final = "output tokens per second"
 PLOTS: Final = (
-    Plot("kept", "Requests that meet the limits", "% of the requests", (("", "kept_share"),), ("kept",), limit="slo_share"),
+    Plot("kept", "Requests that meet the limits", "% of the requests", (("", "kept_share"),), ("kept",)),
     Plot("throughput", "Throughput", "tok/s", (("", "output_throughput"),), ("throughput",), planned="output_throughput", y_label=SPEED),
     Plot("ttft", "Time to first token", "ms", PERCENTILES, ("ttft", "percentile"), limit="ttft_s", planned="mean_ttft_ms"),
     Plot("latency-throughput", "Latency against throughput", "ms", (("", "median_e2el_ms"),), ("e2e", "throughput"),
@@ -296,7 +296,7 @@ def _chart(
     is_planned = any(line.kind == "planned" for line in series)
     repeats = any(mark.spread for line in series if line.kind == "measured" for mark in line.marks)
     places = [mark.x for line in series for mark in line.marks] if plot.x else [0, len(levels) - 1]
-    limits = _limits(plot, run, (min(places), max(places)))
+    limits = limit_lines(as_mapping(run.get("slo")), plot.limit, (min(places), max(places)))
     ((output, tokens), *others) = shapes
     used = {"limit": limits, "repeats": repeats, "forecast": is_planned}
     return LineChart(
@@ -367,24 +367,14 @@ def _planned(plot: Plot, group: Sequence[Result], levels: Sequence[float], name:
     return Series(name=name, marks=tuple(marks), kind="planned", is_dashed=True)
 
 
-def _limits(plot: Plot, run: Mapping[str, Any], ends: tuple[float, float]) -> list[Series]:
-    if plot.limit != "slo_share":
-        return limit_lines(as_mapping(run.get("slo")), plot.limit, ends)
-    share = _figures(run).get("slo_share")
-    return [] if share is None else [_limit(100 * share, f"--slo-share {100 * share:.4g}%", ends)]
-
-
 def limit_lines(slo: Mapping[str, Any], key: str, ends: tuple[float, float]) -> list[Series]:
     """Return the limit of `--slo` for `key`, in ms, as a line between two places of the x axis; empty without one."""
     if slo.get(key) is None:
         return []
     value = float(slo[key]) * 1000
-    return [_limit(value, f"limit {key.removesuffix('_s').upper()} {value:,.4g} ms", ends)]
-
-
-def _limit(value: float, text: str, ends: tuple[float, float]) -> Series:
+    text = f"limit {key.removesuffix('_s').upper()} {value:,.4g} ms"
     marks = tuple(ChartMark(x=x, y=value, label=text) for x in ends)
-    return Series(name=text, marks=marks, kind="limit", is_dashed=True)
+    return [Series(name=text, marks=marks, kind="limit", is_dashed=True)]
 
 
 def _latencies(key: str, group: Sequence[Result]) -> list[float]:

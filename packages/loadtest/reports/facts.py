@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.measure import failed_share, failed_text, has_too_many_failures
+from loadtest.planned import plan_match
 from loadtest.reports.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
 from loadtest.reports.table import Result
-from loadtest.verdict import SweepVerdict, sweep_verdict
 
 UNKNOWN: Final = "unknown"
 
@@ -27,7 +27,8 @@ class Facts:
     """Text around the table and the charts."""
 
     title: str
-    verdict: SweepVerdict
+    plan: str
+    """The plan beside the measurement; empty without a forecast."""
     subtitle: tuple[str, ...]
     header: tuple[str, ...]
     """Hardware, zone, price, image, release and client machine."""
@@ -47,8 +48,9 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
         subtitle.append(f"max-model-len {length:,}")
     subtitle += [str(results[-1]["point"].get("traffic") or "")] if results else []
     subtitle += [f"seed {run.get('seed')}", str(results[-1]["date"]) if results else ""]
+    match = plan_match(results)
     return Facts(
-        verdict=sweep_verdict(run, results),
+        plan="" if match is None else match.text,
         header=tuple(_header(run)),
         title=f"Benchmark of {run.get('model') or (results[0]['model_id'] if results else 'a server')}",
         subtitle=tuple(part for part in subtitle if part),

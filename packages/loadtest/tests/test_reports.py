@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from loadtest.loads import objective_of
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import NOTHING, columns_of
@@ -27,9 +26,6 @@ NO_CHROMIUM = (
     "no Chromium, so that the page is not opened in a browser; to enable this test install one (Debian: `apt-get install chromium`)"
     " or set CHROMIUM to the path of one"
 )
-
-
-LISTED = ("ttfts", "e2els", "output_lens")
 
 
 def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, output=32, repeat=0, wobble=0.05):
@@ -72,23 +68,9 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
     }  # fmt: skip
 
 
-def scored(run, results):
-    """The results with the share of good requests that a sweep with these limits stores."""
-    objective = objective_of(run)
-    limits = objective.limits if objective else {}
-
-    def share(one):
-        rows = [
-            {"ttft": t, "e2e": e, "tpot": (e - t) / (n - 1)} for t, e, n in zip(*(one[k] for k in LISTED), strict=True)
-        ]
-        return sum(all(row[k] <= v for k, v in limits.items()) for row in rows) / (one["completed"] + one["failed"])
-
-    return [{"good_share": share(one) if objective else None} | one for one in results]
-
-
 def folder(path, results, run=None):
     path.mkdir()
-    (path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in scored(run or {}, results)))
+    (path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
     (path / "run.json").write_text(
         json.dumps({"model": "org/<m>", "url": "http://h", "seed": 1, "usd_per_hour": 1.42, **(run or {})})
     )
