@@ -278,15 +278,10 @@ class CompareOptions:
     before: Annotated[Path, Option("Baseline: folder of a sweep.", positional=True)]
     after: Annotated[Path, Option("Candidate: folder of a sweep.", positional=True)]
     threshold: Annotated[float, Option("Share by which a metric may get worse.", least=0, most=1)] = 0.05
-    confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
     gate: Annotated[
         bool,
-        Option("Succeed only if every point is better or same. An inconclusive comparison fails too."),
+        Option("Succeed only if every point of BEFORE was compared and is better or same."),
     ] = False
-    out: Annotated[
-        Path | None,
-        Option("Also write the Markdown to this file.", metavar="FILE"),
-    ] = None
     as_json: JsonSwitch = False
 
 

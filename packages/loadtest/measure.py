@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from statistics import NormalDist
 from typing import Any, Final
 
 from loadtest.records import RequestRecord, WorkerResult
@@ -27,10 +25,6 @@ OUTSIDE: Final = 0.05
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
-MANY: Final = 400
-"""Degrees of freedom from which Student's t is treated as the normal distribution."""
-REPEATS_WANTED: Final = 3
-"""Repeats of a point that show the variation between runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +55,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def central_share(t: float, freedom: int) -> float:
-    """Return the probability that |T| is at most `t` for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    odd = freedom % 2 == 1
-    term = total = 0.0 if freedom == 1 else (cosine if odd else 1.0)
-    for number in range(3 if odd else 2, freedom - 1, 2):
-        term *= cosine * cosine * ((number - 1) / number)
-        total += term
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
-
-
-@cache
-def student_t(error: float, freedom: int) -> float:
-    """Return the bound that |T| exceeds with the probability `error`."""
-    if freedom > MANY:
-        return NormalDist().inv_cdf(1 - error / 2)
-    low, high = 0.0, 1.0
-    while 1 - central_share(high, freedom) > error:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - central_share(middle, freedom) > error else (low, middle)
-    return high
 
 
 def requests_for(share: float) -> int:

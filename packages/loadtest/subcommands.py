@@ -68,15 +68,11 @@ def compare(options: CompareOptions) -> int:
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 inconclusive.
     """
     from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
-    from loadtest.reports.markdown import comparison_markdown  # noqa: PLC0415 - the same
+    from loadtest.reports.pages import page  # noqa: PLC0415 - the same
 
-    comparison = compare_folders(
-        options.before, options.after, threshold=options.threshold, confidence=options.confidence
-    )
-    text = comparison_markdown(comparison)
-    if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
-    print_text(json.dumps(comparison_json(comparison)) if options.as_json else text)
+    comparison = compare_folders(options.before, options.after, threshold=options.threshold)
+    as_json = options.as_json
+    print_text(json.dumps(comparison_json(comparison)) if as_json else page("comparison.md.j2", comparison=comparison))
     if options.gate:
         return GATE_CODES[comparison.verdict]
     return FAILED if comparison.worse or comparison.compared_nothing else DONE

@@ -37,8 +37,7 @@ def _compare(options: CompareOptions) -> ExitCode:
 
       gemma bench compare results/before results/after --gate
 
-    A metric is "same" only if its whole interval is within the threshold. A point of
-    BEFORE that AFTER lacks is named.
+    Each metric is the mean of a point's repeats. A point of BEFORE that AFTER lacks is named.
     """
     from loadtest.subcommands import compare
 
