@@ -15,7 +15,6 @@ from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.measure import points_text
 from loadtest.planned import plan_match
 from loadtest.progress import Reporter, say
-from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
 from loadtest.steady import LISTS
@@ -140,7 +139,7 @@ def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
 
 
 def sweep_findings(outcome: SweepOutcome) -> list[str]:
-    """Return why a sweep has fewer valid points than requested, one sentence per reason with its first points; empty if it has all.
+    """Return why a sweep has fewer valid points than requested, one sentence per point and reason; empty if it has all.
 
     Points that were left out on purpose, above saturation or the KV cache, are not requested.
     """
@@ -148,7 +147,7 @@ def sweep_findings(outcome: SweepOutcome) -> list[str]:
         return []
     none = outcome.invalid == outcome.stored
     first = [f"None of {points_text(outcome.stored)} is valid."] if none else []
-    return [*first, *(f"{note.line}." for note in group_notes(outcome.invalid_points, outcome.stored))]
+    return [*first, *(f"{point}: {reason}." for point, reason in outcome.invalid_points)]
 
 
 def _tell(settings: SweepSettings, outcome: SweepOutcome, program: CallingProgram, *, has_reports: bool) -> None:

@@ -61,7 +61,7 @@ class SweepOutcome:
     invalid: int
     """Stored points with invalid metrics."""
     invalid_points: tuple[tuple[str, str], ...]
-    """Key and reason of each stored point with invalid metrics; a point with several reasons has a row for each."""
+    """Each stored point with invalid metrics, and its reason; a point with several reasons has a row for each."""
     failing: int
     """Stored points with more failures than `--max-failed` allows."""
     left_out: tuple[Mapping[str, str], ...]

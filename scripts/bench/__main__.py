@@ -12,8 +12,8 @@ adapters in turn. Each point is stored when it finishes,
 and --resume continues a sweep. Without --out, the results are in
 results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and validity.
 
-With a stack, a line has the planned output rate, the measured one and their ratio, at the load of the highest output rate.
-One sentence names each reason why a point is invalid.
+With a stack, a line has the planned output rate, the measured one and their ratio,
+at the valid load of the highest output rate. A sentence for each reason of each invalid point follows.
 """
 
 import sys

@@ -1,13 +1,13 @@
 """Text around the table and the charts of a report: problems first, then the metrics of the whole sweep."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from loadtest.client.json_values import as_list, as_mapping
-from loadtest.measure import failed_share, failed_text, has_too_many_failures
+from loadtest.measure import failed_share, failed_text, has_too_many_failures, point_text
 from loadtest.planned import plan_match
-from loadtest.reports.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
 from loadtest.reports.table import Result
 
 UNKNOWN: Final = "unknown"
@@ -18,7 +18,7 @@ class Notice:
     """A sentence above all metrics, with its reasons."""
 
     text: str
-    reasons: tuple[GroupedNote, ...] = ()
+    reasons: tuple[str, ...] = ()
     alarming: bool = False
 
 
@@ -33,10 +33,8 @@ class Facts:
     header: tuple[str, ...]
     """Hardware, zone, price, image, release and client machine."""
     notices: tuple[Notice, ...]
-    failures: tuple[GroupedNote, ...]
     notes: tuple[str, ...]
-    """Notes about the whole sweep."""
-    point_notes: tuple[GroupedNote, ...]
+    """Notes about the whole sweep, then one line for each point that has notes."""
 
 
 def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
@@ -55,10 +53,13 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
         title=f"Benchmark of {run.get('model') or (results[0]['model_id'] if results else 'a server')}",
         subtitle=tuple(part for part in subtitle if part),
         notices=tuple(_notices(run, results)),
-        failures=tuple(failed_notes(results)),
-        notes=tuple(dict.fromkeys(str(note) for note in as_list(run.get("notes")))),
-        point_notes=tuple(point_notes(results)),
+        notes=(*dict.fromkeys(str(note) for note in as_list(run.get("notes"))), *_by_point(results, "notes")),
     )
+
+
+def _by_point(results: Sequence[Result], field: str) -> Iterator[str]:
+    """Yield each point that has texts in a field of its result, with them."""
+    return (f"{point_text(result['point'])}: {'; '.join(result[field])}" for result in results if result[field])
 
 
 def _header(run: Mapping[str, Any]) -> list[str]:
@@ -95,10 +96,10 @@ def _client(machine: Mapping[str, object]) -> str:
 def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> Iterator[Notice]:
     """Yield the notices of the report: invalid points, failed requests, a simulated server, skipped points."""
     most = float(run.get("max_failed", 1.0))
-    invalid = invalid_points(results, most)
+    invalid = sum(not result["valid"] for result in results)
     if invalid:
-        which = "NO point is valid" if len(invalid) == len(results) else f"{len(invalid)} of {len(results)} points"
-        reasons = tuple(invalid_notes(results, most))
+        which = "NO point is valid" if invalid == len(results) else f"{invalid} of {len(results)} points"
+        reasons = tuple(_by_point(results, "invalid_reasons"))
         yield Notice(f"NOT VALID: {which}. Do not use their metrics.", reasons, alarming=True)
     failed = sum(result["failed"] for result in results)
     done = sum(result["completed"] for result in results)
@@ -106,10 +107,20 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> Iterator[Noti
         text = f"{failed_text(failed / (failed + done))} of the requests failed: {failed:,} of {failed + done:,}"
         alarming = any(has_too_many_failures(result, most) for result in results)
         worst = failed_text(max(map(failed_share, results)))
-        yield Notice(f"{text}, at most {worst} of a point.", alarming=alarming)
+        yield Notice(f"{text}, at most {worst} of a point.", tuple(_failures(results)), alarming=alarming)
     if as_mapping(run.get("server")).get("simulated") or any(result["simulated"] for result in results):
         yield Notice("Simulated server. Results do not reflect real hardware.")
     left_out = [as_mapping(row) for row in as_list(run.get("left_out"))]
     if left_out:
         names = "; ".join(f"{row.get('key')}: {row.get('reason')}" for row in left_out)
         yield Notice(f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}.")
+
+
+def _failures(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the failures of all points by kind, with a message of each."""
+    kinds = Counter[str]()
+    for result in results:
+        kinds.update(result["errors_by_kind"])
+    examples = {kind: text for result in results for kind, text in result["error_examples"].items() if text}
+    for kind, count in kinds.most_common():
+        yield f"{count:,} x {kind}{f', for example: {examples[kind]}' if kind in examples else ''}"

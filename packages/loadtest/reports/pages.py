@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from loadtest.reports.charts import ChartGroup
 from loadtest.reports.facts import Facts
-from loadtest.reports.notes import MOST_NAMES
 from loadtest.reports.table import Result, columns_of
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def _environment() -> "Environment":
         keep_trailing_newline=True,
     )
     cast("dict[str, object]", found.globals).update(
-        most_names=MOST_NAMES,
         style=(FOLDER / "report.css").read_text(encoding="utf-8"),
         terms=terms(),
     )

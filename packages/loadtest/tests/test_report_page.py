@@ -24,7 +24,6 @@ from loadtest.reports.charts import (
     chosen,
     distributions,
 )
-from loadtest.reports.notes import group_notes
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import COLUMNS
@@ -51,14 +50,6 @@ def planted(count=400):
         planted_record(index, index * 0.01, [first_s + 0.01 * step for step in range(10)])
         for index, first_s in enumerate(firsts_s)
     ]
-
-
-def test_a_reason_that_many_points_share_has_one_line_with_the_first_points():
-    pairs = [(f"{level} users", f"{level} prompts are not 16 tokens long") for level in range(1, 131)]
-    (note,) = group_notes(pairs, 144)
-    text = "1 to 130 prompts are not 16 tokens long"
-    assert note.line == f"{text} (130 points: 1 users; 2 users; 3 users; 4 users; 126 more)"
-    assert group_notes(pairs, 130)[0].line == f"{text} (all 130 points)"
 
 
 def drawn(chart):
@@ -258,12 +249,13 @@ def test_texts_and_lines_have_contrast_in_both_schemes(scheme):
 
 def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     """A point without any complete answer has a report too."""
-    dead = measured(
-        4, [planted_record(n, n * 0.1, [], error="connect") for n in range(5)], errors_by_kind={"connect": 5}
-    )
+    failed = [planted_record(n, n * 0.1, [], error="connect") for n in range(5)]
+    reasons = ["5 of 5 requests failed (100.0%), more than --max-failed 0.01"]
+    dead = measured(4, failed, errors_by_kind={"connect": 5}, valid=False, invalid_reasons=reasons)
     run = {"max_failed": 0.01}
     assert report_charts(run, [dead]) == []
     html = pages.sweep_report(facts.sweep_facts(run, [dead]), [dead], [], {})
     assert "NOT VALID: NO point is valid" in html
+    assert f"<li>4 users, 16 in, 32 out: {reasons[0]}</li>" in html
     assert "100.0% of the requests failed: 5 of 5" in html
     assert "5 x connect" in html

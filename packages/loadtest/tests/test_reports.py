@@ -208,19 +208,24 @@ def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(
 
 
 def test_failures_and_points_that_were_left_out_are_said_first(tmp_path):
-    results = [result(1, 16, failed=2), result(8, 16)]
+    reasons = ["2 of 66 requests failed (3.0%), more than --max-failed 0.01", "the client's loop was late"]
+    results = [
+        result(1, 16, failed=2, valid=False) | {"invalid_reasons": reasons},
+        result(8, 16) | {"notes": ["over-saturated"]},
+    ]
     left_out = [{"key": "closed-c64-i16-o32-n0", "reason": "the server is saturated at a lower load"}]
     path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
     write_reports(path)
-    notices = sweep_facts(read_run(path), read_results(path)).notices
+    facts = sweep_facts(read_run(path), read_results(path))
+    notices = facts.notices
     assert [notice.text for notice in notices] == [
         "NOT VALID: 1 of 2 points. Do not use their metrics.",
         "1.5% of the requests failed: 2 of 130, at most 3.0% of a point.",
         "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load.",
     ]
-    assert [reason.line for reason in notices[0].reasons] == [
-        "2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)"
-    ]
+    assert notices[0].reasons == (f"1 user, 16 in, 32 out: {'; '.join(reasons)}",)
+    assert notices[1].reasons == ("2 x http_503, for example: <script>alert(1)</script>",)
+    assert facts.notes == ("8 users, 16 in, 32 out: over-saturated",)
     html = (path / "report.html").read_text()
     assert all(html.index("</h1>") < html.index(notice.text) < html.index("<svg") for notice in notices)
 
