@@ -28,7 +28,7 @@ class RequestRecord:
     """Kind of failure, or None for a complete response with usage."""
     error_detail: str = ""
     asked_tokens: int = 0
-    """Output tokens that the server must generate, or 0 if the model may stop earlier."""
+    """Output tokens that the server must generate; 0 if unknown."""
     silent: int = 0
     """Events at the start of `times_s` without output."""
     closing_s: float = 0.0

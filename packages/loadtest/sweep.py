@@ -28,7 +28,6 @@ from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, insp
 from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
 from loadtest.steady import output_rates
 from loadtest.store import ResultStore, open_store, read_run
-from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
@@ -443,7 +442,7 @@ async def _warm_up(run: _SweepRun, point: Point, recipe: Recipe) -> bool:
         concurrency=count,
         turns=1,
     )
-    if isinstance(share.source, SyntheticSource):
+    if share.source is not None:
         traffic = share.source.traffic
         limit = share.source.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS
         source = replace(share.source, output_tokens=limit, traffic=replace(traffic, output_lengths=None))

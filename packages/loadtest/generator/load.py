@@ -21,7 +21,7 @@ from typing import Any, Final
 from loadtest.client.proxy import HttpProxy, open_tunnel
 from loadtest.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
 from loadtest.records import RequestRecord, WorkerResult
-from loadtest.traffic.makers import Maker, PlannedRequest, PromptSource
+from loadtest.traffic.makers import Maker, PlannedRequest, SyntheticSource
 from loadtest.traffic.points import ENOUGH_S
 from loadtest.traffic.prompts import PromptMaker, Recipe
 
@@ -71,7 +71,7 @@ class Share:
     duration_s: float | None
     request_timeout_s: float
     stall_timeout_s: float
-    source: PromptSource | None = None
+    source: SyntheticSource | None = None
     """Source of the requests, or None for prompts of one length from the recipe."""
     least_requests: int | None = None
     """Requests, or sessions, after which a closed loop ends once ENOUGH_S have passed; None to send all."""
@@ -111,7 +111,7 @@ class _ReadyRequest:
 
     data: bytes
     asked_tokens: int
-    """Output tokens that the server must generate, or 0 if the model may stop earlier."""
+    """Output tokens that the server must generate."""
 
 
 class _FixedMaker:

@@ -33,17 +33,9 @@ class Maker(Protocol):
         ...
 
 
-class PromptSource(Protocol):
-    """Description of a point's requests. Sent to the processes of the load generator."""
-
-    def maker(self) -> Maker:
-        """Return the request maker."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource:
-    """Prompts of words: lengths of a distribution, a shared prefix."""
+    """Prompts of words: lengths of a distribution, a shared prefix. Sent to the processes of the load generator."""
 
     recipe: Recipe
     calibration: Calibration

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from loadtest.errors import SweepError
 from loadtest.server import ServerInfo
-from loadtest.traffic.makers import PromptSource, SyntheticSource
+from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep
 from loadtest.traffic.prompts import Calibration, Recipe
 from loadtest.traffic.spec import Traffic
@@ -27,7 +27,7 @@ class PreparedTraffic:
         traffic = self.traffic
         return bool(traffic.input_lengths or traffic.turns > 1)
 
-    def source(self, point: Point, recipe: Recipe, calibration: Calibration) -> PromptSource | None:
+    def source(self, point: Point, recipe: Recipe, calibration: Calibration) -> SyntheticSource | None:
         """Return the source of a point's requests, or None for prompts of one length."""
         traffic = self.traffic
         if not (traffic.input_lengths or traffic.output_lengths or traffic.shares_prompts):
