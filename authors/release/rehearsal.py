@@ -172,7 +172,7 @@ _FOREIGN: Final = ("components", "scripts", "stacks")
 """Folders of a user with names that a checkout of the product has, too."""
 INSTALLED: Final = """set -e
 for name in $(gemma help | sed -n 's/^  \\([a-z_]*\\)  .*/\\1/p'); do gemma $name --help > /dev/null; done
-gemma new second --like l4-12b-qat
+gemma init second --like l4-12b-qat
 gemma plan second
 python assistant.py
 gemma stage_model second --list
@@ -193,7 +193,7 @@ gemma connect first -- true
 gemma chat first "Say hello."
 gemma smoke first
 gemma bench first --concurrency 1,2 --requests 8 --input-tokens 64 --output-tokens 16 --allow-invalid --out results
-gemma restart first --yes
+gemma up first --restart --yes
 gemma recover first --yes
 gemma preview plans --out plans.json
 echo hf_rehearsalrehearsalrehearsal | gemma save_token hfToken --stack first

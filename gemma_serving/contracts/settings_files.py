@@ -13,7 +13,7 @@ from gemma_serving.contracts.spelling import did_you_mean
 _OF_STACK: Final = re.compile(r"Pulumi\.\w[\w.-]*\.yaml", re.ASCII)
 """Files of stacks. Printed commands have their names, so a name that no stack can have, such as `$(id)`, is left out."""
 _EXAMPLES: Final = (ROOT / "examples" / "stacks", ROOT)
-"""Folders of the examples. `gemma plan` reads them, and `gemma new NAME --like EXAMPLE` copies one."""
+"""Folders of the examples. `gemma plan` reads them, and `gemma init NAME --like EXAMPLE` copies one."""
 
 MOST_BYTES: Final = 2**20
 """Maximum size of a settings file. A parser of YAML takes about a second for it."""
@@ -67,12 +67,12 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {shlex.quote(name)}` to restore it."
     if settings_file(stack, folder).is_file():
-        return f"{name} not found. {stack} is an example. Copy it with `gemma new NAME --like {word}`."
+        return f"{name} not found. {stack} is an example. Copy it with `gemma init NAME --like {word}`."
     if is_deployed:
         return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
-    return f"{name} not found.{listed} To create it, run `gemma new {word} --model ID`."
+    return f"{name} not found.{listed} To create it, run `gemma init {word} --model ID`."
 
 
 def committed_text(name: str, folder: Path) -> str | None:

@@ -78,7 +78,7 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
     """Return the stacks with settings. Raises CommandRefusedError without any, or one of `names`."""
     known = stacks_in(project_folder())
     if not known:
-        raise CommandRefusedError("No Pulumi.<stack>.yaml found. To create a stack, run `gemma new NAME --model ID`.")
+        raise CommandRefusedError("No Pulumi.<stack>.yaml found. To create a stack, run `gemma init NAME --model ID`.")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise CommandRefusedError(no_settings(unknown[0]))

@@ -12,13 +12,13 @@ from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
 _PLAN_ID: Final = Own("Omit it for a dry run, whose answer has a plan_id. Pass that one to run it.", PlanId)
 
 
-@command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES, change="restart")
+@command_tool("up", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES, change="restart")
 async def restart(call: CommandCall) -> Answer:
     """Restart the server on a TPU VM that hangs. Requests fail until it is ready again.
 
     Call it without plan_id, show the user the effect, then call it with that plan_id.
     """
-    return await _dry_run_or_change(call, "restart")
+    return await _dry_run_or_change(call, "restart", "--restart")
 
 
 @command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
@@ -30,27 +30,27 @@ async def recover(call: CommandCall) -> Answer:
     return await _dry_run_or_change(call, "recover")
 
 
-async def _dry_run_or_change(call: CommandCall, command: Change) -> Answer:
-    """Show a dry run, or run the plan that one showed. The command refuses it if a new dry run differs."""
+async def _dry_run_or_change(call: CommandCall, change: Change, *fixed: str) -> Answer:
+    """Show a dry run, or run the plan that one showed. The command, with these fixed words, refuses it if a new dry run differs."""
     agent = call.agent
     stack = call.given["stack"]
     plan_id = call.given["plan_id"]
     if plan_id is None:
-        found = await call.answer("--dry-run")
-        plan = _plan(call, command, found)
+        found = await call.answer(*fixed, "--dry-run")
+        plan = _plan(call, change, found)
         agent.shown[plan.plan_id] = plan
         return {**found, "plan_id": plan.plan_id, "changed": False}
-    agent.require(command)
+    agent.require(change)
     agent.runs.claim(stack)
-    agent.find_plan(plan_id, command, tuple(call.words))
+    agent.find_plan(plan_id, change, tuple(call.words))
     del agent.shown[plan_id]
-    answer = await call.answer("--yes", "--plan", plan_id)
+    answer = await call.answer(*fixed, "--yes", "--plan", plan_id)
     return {**answer, "plan_id": plan_id, "changed": True}
 
 
-def _plan(call: CommandCall, command: Change, found: Answer) -> ShownPlan:
+def _plan(call: CommandCall, change: Change, found: Answer) -> ShownPlan:
     """Return the plan of a dry run. Raises CommandRefusedError without one."""
     stack, document = call.given["stack"], as_mapping(found["document"])
     if not found["ok"] or not document.get("plan"):
-        raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found['said']['text']}")
-    return ShownPlan(plan_id=str(document["plan"]), tool=command, stack=stack, words=tuple(call.words))
+        raise CommandRefusedError(f"gemma {call.command} has no plan for stack {stack}: {found['said']['text']}")
+    return ShownPlan(plan_id=str(document["plan"]), tool=change, stack=stack, words=tuple(call.words))

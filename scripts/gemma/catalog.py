@@ -47,11 +47,11 @@ def _entries(words: str) -> Sequence[CommandEntry]:
 
 
 _ORDER: Final = {
-    "Plan": "init plan new capacity doctor",
+    "Plan": "init plan capacity doctor",
     "Deploy": "save_token stage_model up",
     "Use": "chat connect smoke bench",
     "Operate": "status logs alerts agent",
-    "Change": "preview restart",
+    "Change": "preview",
     "Recover and delete": "recover teardown",
 }
 """Commands by task. A folder of `scripts/` with a command that is not listed is under "Other"."""
@@ -72,8 +72,9 @@ _ANSWERS: Final = {
     "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
     "ls ps list show": "To list the stacks, run `gemma status`.",
     "price cost costs": "To show the cost of a stack, run `gemma plan STACK --costs`.",
-    "create": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    "create new": "To write the settings of a new stack, run `gemma init NAME --model 12B`.",
     "deploy launch start serve run apply update": "To deploy a stack, run `gemma up STACK`.",
+    "restart": "To restart the server of a stack, run `gemma up STACK --restart`.",
     "ssh open tunnel proxy": "To reach the server of a stack, run `gemma connect STACK`.",
     "ask talk": "To ask the model of a stack, run `gemma chat STACK`.",
     "test check": "To check the server of a stack, run `gemma smoke STACK`.",

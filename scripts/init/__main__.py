@@ -1,14 +1,16 @@
-r"""Write a project's folder: settings, program and requirements of one stack.
+r"""Write the settings file of a new stack; in an empty folder, its project too.
 
   gemma init chat
   gemma init chat --model 12B --accelerator L4
-  gemma init chat --like l4-12b-qat
+  gemma init chat --model google/gemma-4-E4B-it --workload in=1500,out=300,users=32
+  gemma init mine --model my-org/gemma-4-12b-sql --config models/sql
   gemma init chat --like l4-12b-qat --ci
   gemma init --upgrade
 
-Writes into this folder: Pulumi.yaml, a program of three lines, .gitignore, `Pulumi.NAME.yaml`, and the wheels of this version with a lock that
-names every package by its hash. The options are those of `gemma new`, which adds another stack later. Without --model and --like, it asks.
-Creates nothing in Google Cloud.
+Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
+`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. With --like, the file is a copy. Without --model and --like, it asks.
+In a folder without a project it also writes Pulumi.yaml, a program of three lines, .gitignore, and the wheels of this version with a lock that
+names every package by its hash. Creates nothing in Google Cloud.
 """
 
 import hashlib
@@ -16,17 +18,16 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.installation import DISTRIBUTIONS, ROOT, no_project, own_project, own_wheels
+from gemma_serving.contracts.installation import CHECKOUT, DISTRIBUTIONS, ROOT, no_project, own_project, own_wheels
 from gemma_serving.scripts.cli.command import Command, print_result, print_text, run_command
-from gemma_serving.scripts.cli.options import Option
 from gemma_serving.scripts.cli.prompts import answered
-from gemma_serving.scripts.new.api import NewOptions, write_settings
+from gemma_serving.scripts.init.init_options import InitOptions
 
 _GITHUB: Final = Path(__file__).with_name("github")
 """Files for `.github` that differ from the repository's: they install wheels."""
@@ -77,42 +78,37 @@ _INSTALL: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class InitOptions(NewOptions):
-    """Options of the command."""
-
-    name: Annotated[str, Option("Stack name, as for `gemma new`.", positional=True)] = "dev"
-    ci: Annotated[
-        bool, Option("Also write the workflows of GitHub: preview, deploy, drift, teardown and guard (docs/ci.md).")
-    ] = False
-    upgrade: Annotated[
-        bool, Option("Only write wheels/ again, with the wheels and the lock of the installed version.")
-    ] = False
-
-
 def _init(options: InitOptions) -> ExitCode:
     if options.upgrade:
         return _upgraded()
     here = Path.cwd()
-    made = (*_TEXTS, _WHEELS, *([".github"] if options.ci else ()))
-    if own_project() is None and (here / "Pulumi.yaml").exists():
+    has_file = (here / "Pulumi.yaml").exists()
+    if has_file and own_project() is None:
         raise CommandRefusedError(no_project())
+    if has_file or (CHECKOUT is not None and here.is_relative_to(CHECKOUT)):
+        if options.ci:
+            raise CommandRefusedError("Pulumi.yaml exists. --ci needs a new folder; to add a stack here, remove --ci.")
+        from gemma_serving.scripts.init.stack_file import write_settings
+
+        return write_settings(_complete(options))
+    return _new_project(options, here)
+
+
+def _new_project(options: InitOptions, here: Path) -> ExitCode:
+    """Write the project with its stack, or nothing. Raises CommandRefusedError for a file that exists."""
+    made = (*_TEXTS, _WHEELS, *([".github"] if options.ci else ()))
     for name in made:
         if (here / name).exists():
-            instead = (
-                "To add a stack, run `gemma new NAME --model ID`."
-                if name == "Pulumi.yaml"
-                else "Move it away, or use a new folder."
-            )
-            raise CommandRefusedError(f"{name} exists. {instead}")
+            raise CommandRefusedError(f"{name} exists. Move it away, or use a new folder.")
     packages = _packages()
-    if not options.model and not options.like:
-        options = _asked(options)
+    options = _complete(options)
     try:
         for name, text in _TEXTS.items():
             (here / name).write_text(text, encoding="utf-8")
         _write(packages)
         github = _workflows() if options.ci else ()
+        from gemma_serving.scripts.init.stack_file import write_settings  # it reads where the project is
+
         first = _INSTALL if (here / ".venv").is_dir() else (_NEW_ENVIRONMENT, *_INSTALL)
         code = write_settings(options, first=first, also=(*_TEXTS, ".gitignore", *packages, *github))
     except BaseException:
@@ -177,9 +173,11 @@ def _write(packages: Mapping[str, bytes]) -> None:
         Path(name).write_bytes(content)
 
 
-def _asked(options: InitOptions) -> InitOptions:
-    """Return the options with the user's answers. Raises CommandRefusedError without a terminal."""
-    without = "No model. Pass --model ID, or --like STACK to copy an example."
+def _complete(options: InitOptions) -> InitOptions:
+    """Return the options, with the user's answers if they name no model. Raises CommandRefusedError without a terminal."""
+    if options.model or options.like:
+        return options
+    without = "No model. Pass --model ID, or --like STACK to copy a settings file."
     model = answered("Model: E2B, E4B, 12B, 26B-A4B, 31B, or a Hugging Face id", "E2B", without_terminal=without)
     cheapest = "the cheapest"
     accelerator = options.accelerator or answered(
@@ -194,7 +192,7 @@ COMMAND: Final = Command(
     options=InitOptions,
     run=_init,
     changes=True,
-    exit_codes={ExitCode.REFUSED: "the folder has a project, no deployment meets the limits, or an option is invalid"},
+    exit_codes={ExitCode.REFUSED: "a file exists, no deployment meets the limits, or an option is invalid"},
 )
 
 

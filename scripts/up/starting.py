@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.contracts.stack_facts import MISSING, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
-from gemma_serving.engine.deployed_config import deployed_keys, keys_in
+from gemma_serving.engine.deployed_config import deployed_values, values_in
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning.planner import plan
@@ -129,8 +129,7 @@ def report_unknown(lines: Sequence[Diagnosis]) -> None:
 
 def dropped_settings(stack: str) -> Sequence[str]:
     """Return a warning if the settings file lacks keys of the last `up`, as a file from another machine may."""
-    document = read_yaml((runner.project_folder() / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8"))
-    lacking = sorted(deployed_keys(stack) - set(keys_in(as_mapping(as_mapping(document).get("config")))))
+    lacking = sorted(set(deployed_values(stack) or ()) - set(_values_of_file(stack)))
     if not lacking:
         return ()
     keys = ", ".join(key.removeprefix(f"{PRODUCT}:") for key in lacking)
@@ -139,6 +138,23 @@ def dropped_settings(stack: str) -> Sequence[str]:
         f"`{refresh_command(stack)}`, which writes the deployed settings."
     )
     return [text]
+
+
+def waiting_edits(stack: str) -> str:
+    """Return a sentence with the settings of the file that differ from the last `up`; an empty string without one."""
+    deployed, now = deployed_values(stack), _values_of_file(stack)
+    if deployed is None:
+        return f"Whether Pulumi.{stack}.yaml has edits is unknown: the backend has no settings of an `up`."
+    changed = sorted(key for key in {*deployed, *now} if deployed.get(key) != now.get(key))
+    if not changed:
+        return ""
+    keys = ", ".join(key.removeprefix(f"{PRODUCT}:") for key in changed)
+    return f"Edits of Pulumi.{stack}.yaml wait for `gemma up {stack}`: {keys}."
+
+
+def _values_of_file(stack: str) -> Mapping[str, str]:
+    document = read_yaml((runner.project_folder() / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8"))
+    return values_in(as_mapping(as_mapping(document).get("config")))
 
 
 def _restore(path: Path, text: str) -> None:

@@ -32,7 +32,6 @@ DRIVEN = {
     "recover": ("--stack", STACK, "--dry-run"),
     "smoke": ("--stack", STACK),
     "save_token": None,
-    "restart": None,
     "stage_model": None,
     "teardown": None,
 }
@@ -42,7 +41,6 @@ WITHOUT_CALLS = {
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
     "init": "writes settings",
-    "new": "writes settings",
     "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
     "preview": "runs pulumi and the planner",
     "up": "runs pulumi and the planner",
@@ -170,7 +168,7 @@ def test_every_call_of_a_tpu_stack_counts_for_the_project(workspace, deployed):
     """packages/gcp-tpu/gcp_tpu_provider/tests/test_transport.py asserts the header of the provider's own calls."""
     workspace.up(TPU)
     workspace.script("status", "--stack", TPU)
-    workspace.script("restart", "--stack", TPU, "--dry-run")
+    workspace.script("up", "--stack", TPU, "--restart", "--dry-run")
     workspace.teardown(TPU)
     assert_counted_for_the_project(workspace, least=250)
 

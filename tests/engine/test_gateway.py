@@ -186,7 +186,7 @@ def test_each_command_works_or_names_the_backends(workspace, started, subtests):
         tokens_per_hour = point["output_throughput"] * 3600
         assert point["usd_per_million_output_tokens"] == pytest.approx(usd_per_hour / tokens_per_hour * 1e6, rel=0.01)
     with subtests.test("restart"):
-        refused = workspace.script("restart", "--stack", GATEWAY, "--dry-run", expect=2)
+        refused = workspace.script("up", "--stack", GATEWAY, "--restart", "--dry-run", expect=2)
         assert "Pass --stack tpu-a or --stack tpu-b, one backend after another." in refused.err
     for name in ("logs", "doctor", "recover"):
         with subtests.test(name):

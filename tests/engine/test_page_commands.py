@@ -38,7 +38,7 @@ NOT_RUN = {
     "gemma connect tpu-v6e1 -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl": READERS_FILE,
     "gemma chat tpu-v6e1 --image photo.jpg 'Describe this picture.'": READERS_FILE,
     "gemma plan --config Llama-8B/config.json --accelerator 'RTX PRO 6000' --json": READERS_FILE,
-    "gemma new sql --model my-org/gemma-4-E4B-sql --config models/sql --accelerator L4": OWN_MODEL,
+    "gemma init sql --model my-org/gemma-4-E4B-sql --config models/sql --accelerator L4": OWN_MODEL,
     "gemma stage_model sql --from ./checkpoint": OWN_MODEL,
     "gemma up sql": OWN_MODEL,
     "gemma chat sql 'Say hello.'": OWN_MODEL,

@@ -14,7 +14,7 @@ def service(workspace):
 
 
 def restarted(workspace, stack):
-    return workspace.script("restart", "--stack", stack, "--yes", "--json").json
+    return workspace.script("up", "--stack", stack, "--restart", "--yes", "--json").json
 
 
 def assert_nothing_to_change(workspace, stack):
@@ -32,7 +32,7 @@ def test_a_service_is_restarted_by_the_request_of_the_page(workspace):
     workspace.pulumi("stack", "init", CLOUD_RUN)
     workspace.stage(CLOUD_RUN)
     workspace.up(CLOUD_RUN)
-    refused = workspace.script("restart", "--stack", CLOUD_RUN, "--yes", expect=2)
+    refused = workspace.script("up", "--stack", CLOUD_RUN, "--restart", "--yes", expect=2)
     assert "docs/cloud-run.md#restart-the-server" in refused.err
     first = service(workspace)
     body = {key: first[key] for key in ("template", "etag")}
@@ -53,4 +53,10 @@ def test_a_machine_restarts_its_server_and_keeps_its_capacity(workspace):
     assert drift(workspace, TPU) == []
     assert_nothing_to_change(workspace, TPU)
     assert restarted(workspace, TPU)["server"] == report["server"], "a second one works as the first"
+    restore = workspace.edit(TPU, ("maxModelLen: 16384", "maxModelLen: 8192"))
+    look = workspace.script("up", "--stack", TPU, "--restart", "--dry-run", "--json").json
+    assert look["sentences"][1] == f"Edits of Pulumi.{TPU}.yaml wait for `gemma up {TPU}`: vllm.maxModelLen."
+    restarted(workspace, TPU)
+    restore()
+    assert_nothing_to_change(workspace, TPU)
     workspace.script("teardown", "--stack", TPU, "--yes")

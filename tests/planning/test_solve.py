@@ -444,7 +444,7 @@ def test_a_warning_about_a_choice_ranks_last(monkeypatch):
 
 @pytest.mark.parametrize("size", ["E2B", "E4B", "12B", "26B-A4B", "31B"])
 def test_a_question_has_the_price_and_the_start_of_the_file_that_new_writes(size: str) -> None:
-    """`gemma plan --model M --accelerator A` plans what `gemma new --model M --accelerator A` writes.
+    """`gemma plan --model M --accelerator A` plans what `gemma init --model M --accelerator A` writes.
 
     Only two kinds differ: a checkpoint that needs an image of this project on a TPU, whose file also serves text only; and a file that loads
     from the hub, because the buffers of a mount need a larger instance.

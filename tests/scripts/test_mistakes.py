@@ -66,16 +66,18 @@ COMMAND_LINES = (
 )
 NEW = (
     typed(
-        "new Chat --model 12B", '"Chat"', "Use up to 30 lower-case letters, digits and hyphens, starting with a letter."
+        "init Chat --model 12B",
+        '"Chat"',
+        "Use up to 30 lower-case letters, digits and hyphens, starting with a letter.",
     ),
     typed(
-        "new tpu-v6e1 --model 12B",
+        "init tpu-v6e1 --model 12B",
         "Pulumi.tpu-v6e1.yaml already exists",
         "Choose another NAME or pass --force",
     ),
-    typed("new chat --model gemma-4-12b-instruct", '"gemma-4-12b-instruct"', "Did you mean google/gemma-4-12B-it or "),
-    typed("new chat --model 31B --budget 0.01", "$1.35/h exceeds --budget 0.01", "Change a limit and retry."),
-    typed("new chat --model E2B --workload in=100", "requires a load", "Add users=N or rate=N to --workload."),
+    typed("init chat --model gemma-4-12b-instruct", '"gemma-4-12b-instruct"', "Did you mean google/gemma-4-12B-it or "),
+    typed("init chat --model 31B --budget 0.01", "$1.35/h exceeds --budget 0.01", "Change a limit and retry."),
+    typed("init chat --model E2B --workload in=100", "requires a load", "Add users=N or rate=N to --workload."),
 )
 PLAN = (
     typed("plan --compare", "No deployment", "Pass STACK, or --model ID and --accelerator NAME."),
@@ -94,7 +96,7 @@ PLAN = (
         "Pulumi.tpu-v6e2.yaml not found",
         "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run",
     ),
-    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new xyzzy --model ID`."),
+    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma init xyzzy --model ID`."),
     typed(
         "plan --stack gone",
         "Pulumi.gone.yaml not found, but it is committed",
@@ -150,7 +152,7 @@ NO_DEPLOYMENT = {
 NOT_DEPLOYED = tuple(
     typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
     for line in (
-        "status", "logs", "alerts", "connect", "smoke", "bench --out /nowhere", "restart",
+        "status", "logs", "alerts", "connect", "smoke", "bench --out /nowhere", "up --restart",
     )
 )  # fmt: skip
 PLAN_X = "plan --stack x"
@@ -299,7 +301,7 @@ def test_a_stack_that_serves_nothing_is_no_success(engine, capsys, subtests, sta
 )
 def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, subtests, answer, says):
     engine["any"] = answer
-    for line in ("status", "connect", "connect chat", "smoke", "bench --out /nowhere", "restart"):
+    for line in ("status", "connect", "connect chat", "smoke", "bench --out /nowhere", "up --restart"):
         with subtests.test(line):
             assert run_line(f"{line} --stack tpu-v6e1") == 1
             out, message = capsys.readouterr()

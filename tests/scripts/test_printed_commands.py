@@ -161,7 +161,7 @@ PLANTED = (
     'f"Run `gemma logs {stack} --tail 5`."',
     '"Run `gemma plan STACK STACK`."',
     '"Change the settings and run `gemma up`."',
-    '"Run `gemma restart`, then `gemma save_token hftoken --stack NAME`."',
+    '"Run `gemma smoke`, then `gemma save_token hftoken --stack NAME`."',
     '"""Do it.\\n\\n  gemma teardown NAME --force\\n"""',
 )
 
@@ -212,5 +212,5 @@ def test_the_name_of_a_file_is_not_run_by_a_pasted_command(tmp_path):
         (tmp_path / f"Pulumi.{name}.yaml").touch()
     assert stacks_in(tmp_path) == ["a.b_C-1", "tpu-v6e1"]
     assert [path.name for path in shipped_files(tmp_path)] == ["Pulumi.a.b_C-1.yaml", "Pulumi.tpu-v6e1.yaml"]
-    assert "`gemma new '$(touch x)' --model ID`" in no_settings_file("$(touch x)", tmp_path)
+    assert "`gemma init '$(touch x)' --model ID`" in no_settings_file("$(touch x)", tmp_path)
     assert refresh_command("$(id)") == "pulumi config refresh --stack '$(id)' --force"

@@ -89,7 +89,7 @@ class Settings:
     model: ModelId
     """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
     model_revision: Annotated[Commit | None, OnChange("nothing")] = None
-    """Commit of the model on the Hugging Face hub, written by `gemma new` and `gemma stage_model`.
+    """Commit of the model on the Hugging Face hub, written by `gemma init` and `gemma stage_model`.
 
     With weights hub, the server loads this commit even after newer ones are pushed. With weights bucket, `gemma stage_model` copies it and
     `bucket.manifest` pins the server to the copy.

@@ -126,7 +126,9 @@ class SharedStart:
         """Remove image and weights, and return when each phase began, in seconds after the first byte, to a server that is ready."""
         since = datetime.now(UTC)
         self.remove(image=True, weights=True)
-        self.machines.project.gemma("restart", STACK, "--yes")  # the agent would wait before a third restart of its own
+        self.machines.project.gemma(
+            "up", STACK, "--restart", "--yes"
+        )  # the agent would wait before a third restart of its own
         return self.phases(since, READY)
 
     def compare(

@@ -66,7 +66,7 @@ class Product:
             return ApiReply(status=0, message=why, body=found.body)
         self.journal.spend(stack, float(row["usd"]))
         self.journal.set("stacks", stack, exists=True)
-        reply = self.run(("gemma", "new", stack, "--like", str(row["like"]), "--force"))
+        reply = self.run(("gemma", "init", stack, "--like", str(row["like"]), "--force"))
         if not reply.is_accepted:
             return reply
         path = settings_file(stack)

@@ -97,7 +97,7 @@ def small_files():
         ("scripts.plan --stack tpu-v6e1 >/dev/full", "output"),
         ("scripts.gemma >/dev/full", "output"),
         ("scripts.preview run --plans-only --stack tpu-v6e1 --out README.md", "README.md"),
-        ("scripts.new full-{pid} --model 12B", f"{ROOT / 'Pulumi.full-'}"),
+        ("scripts.init full-{pid} --model 12B", f"{ROOT / 'Pulumi.full-'}"),
         (
             "scripts.bench --url {url} --concurrency 1 --output-tokens 8 --requests 2 --out {tmp}",
             "output",
@@ -167,7 +167,6 @@ STOPPABLE = [
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
     ("recover", "--stack", "l4-qat"),
-    ("restart", "--stack", "l4-qat"),
     ("save_token", "hfToken", "--stack", "l4-qat"),
     ("smoke", "--stack", "l4-qat"),
     ("stage_model", "--stack", "l4-qat", "--from", "checkpoint"),
@@ -182,7 +181,6 @@ WITHOUT_ENGINE = [
     ("demo",),
     ("docs",),
     ("init", "mine", "--model", "E2B"),
-    ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
     ("release", "build", "--out", "out"),
 ]
@@ -224,7 +222,7 @@ def test_no_command_is_forgotten():
     )
 
 
-@pytest.mark.parametrize("words", [*STOPPABLE, ("init", "mine", "--model", "E2B"), ("new", "mine", "--model", "E2B")])
+@pytest.mark.parametrize("words", [*STOPPABLE, ("init", "mine", "--model", "E2B")])
 def test_no_command_runs_the_program_of_another_project_or_writes_into_its_folder(tmp_path, words, monkeypatch, capsys):
     (tmp_path / "pulumi").write_text("#!/bin/sh\ntouch started\n")
     (tmp_path / "pulumi").chmod(0o755)

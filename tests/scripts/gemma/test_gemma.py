@@ -45,7 +45,7 @@ def test_a_new_folder_is_a_command(tmp_path, monkeypatch):
     assert command_rows([entry]) == ["  hello  Say hello."]
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "new" and ENTRIES[name].whole().changes])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "init" and ENTRIES[name].whole().changes])
 def test_a_command_that_changes_something_never_gets_a_default_stack(arguments, name):
     try:
         assert "picked" not in arguments(name)
@@ -91,9 +91,9 @@ def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypat
         ("up Pulumi.tpu-v6e1.yaml", "the settings file of stack tpu-v6e1. Run `gemma up tpu-v6e1`."),
         ("chat ./Pulumi.tpu-v6e1.yaml", "the settings file of stack tpu-v6e1. Run `gemma chat tpu-v6e1`."),
         ("Pulumi.tpu-v6e1.yaml plan", "The command comes first: `gemma plan tpu-v6e1`."),
-        ("preview tpu-v6e2", "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run `gemma new tpu-v6e2 --model ID`."),
+        ("preview tpu-v6e2", "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run `gemma init tpu-v6e2 --model ID`."),
         ("preview plns", "plns is not a command. Did you mean plans? See --help."),
-        ("create", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
+        ("create", "To write the settings of a new stack, run `gemma init NAME --model 12B`."),
         ("serve", "To deploy a stack, run `gemma up STACK`."),
         ("help destroy", "To delete a stack, run `gemma teardown STACK`."),
         ("--stack x plan", "The command comes first: `gemma COMMAND STACK`."),
@@ -110,9 +110,7 @@ def test_a_word_of_another_tool_is_answered_and_not_executed(words, sentence, ca
 DELETES = {"teardown", *(word for word, sentence in SYNONYMS.items() if "delete" in sentence)}
 SPENDS = {
     "up",
-    "new",
     "stage_model",
-    "restart",
     "recover",
     "deploy",
     "launch",

@@ -128,7 +128,7 @@ def test_it_asks_for_model_and_accelerator(init, tmp_path, monkeypatch):
 
 
 def test_without_a_terminal_it_names_the_options(init, tmp_path):
-    assert init("chat") == (2, "", "init: No model. Pass --model ID, or --like STACK to copy an example.\n")
+    assert init("chat") == (2, "", "init: No model. Pass --model ID, or --like STACK to copy a settings file.\n")
     assert files_in(tmp_path) == set()
 
 
@@ -150,6 +150,16 @@ def test_a_file_of_the_user_is_never_replaced(init, tmp_path, name):
     assert (code, f"{name.partition('/')[0]} exists. " in err) == (2, True)
     assert files_in(tmp_path) == {name}
     assert (tmp_path / name).read_text() in {"mine", "name: gemma-serving"}
+
+
+def test_in_a_project_it_adds_the_settings_file_of_a_stack_and_nothing_else(init, tmp_path):
+    assert init("chat", "--like", "l4-qat")[0] == 0
+    before = {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)}
+    code, out, _ = init("second", "--like", "chat")
+    assert (code, named_in(out)) == (0, {"Pulumi.second.yaml"})
+    assert files_in(tmp_path) == {*before, "Pulumi.second.yaml"}
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert (tmp_path / "Pulumi.second.yaml").read_text().count("--stack second")
 
 
 def test_the_users_gitignore_is_completed(init, tmp_path):

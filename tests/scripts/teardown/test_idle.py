@@ -14,8 +14,8 @@ from gemma_serving.contracts.labels import StackLimits
 from gemma_serving.scripts.teardown import removal
 from tests.cloud.populated import PROJECT, owner
 from tests.contract_keys import keys
-from tests.scripts.restart.test_restart import instance
 from tests.scripts.teardown.test_limits import used
+from tests.scripts.up.test_up_restart import instance
 from tests.tools.ci_page import account_grants, custom_roles
 
 NOW = datetime(2026, 11, 22, 20, 0, tzinfo=UTC)

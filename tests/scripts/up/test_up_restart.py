@@ -13,11 +13,12 @@ from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
 from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.restart import machine
-from gemma_serving.scripts.restart.__main__ import COMMAND
 from gemma_serving.scripts.stack import facts, serves
+from gemma_serving.scripts.up import machine, restarting, starting
+from gemma_serving.scripts.up.__main__ import COMMAND
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.polling import until
@@ -70,15 +71,17 @@ class Command:
 
     def __init__(self, world, monkeypatch, capsys, clock):
         self.world, self.capsys, self.locks = world, capsys, ()
+        self.edits = ""
         monkeypatch.setattr(machine, "stack_locks", lambda _stack: self.locks)
         monkeypatch.setattr(serves, "read_deployment", lambda _stack: deployment_of(STACK, self.document))
+        monkeypatch.setattr(restarting, "waiting_edits", lambda _stack: self.edits)
         monkeypatch.setattr(machine, "TpuMachine", lambda **given: TpuMachine(**given, clock=clock.clock))
 
     def deploy(self, *resources):
         self.document = {"version": 3, "deployment": {"resources": list(resources)}}
 
     def run(self, *words):
-        code = run_command(COMMAND, ["--stack", STACK, *words])
+        code = run_command(COMMAND, ["--stack", STACK, "--restart", *words])
         said = self.capsys.readouterr()
         return code, (json.loads(said.out) if said.out.startswith("{") else said.out), said.err
 
@@ -202,7 +205,7 @@ class TestMachine:
         agent(command, clock, NODE, "starting", "failed", detail="line\nValueError: no such flag.")
         code, _, said = command.run("--yes", "--json")
         assert code == ExitCode.FAILED
-        assert "restart: ValueError: no such flag. Document aaaaaaaaaaaa is serving after " in said
+        assert "up: ValueError: no such flag. Document aaaaaaaaaaaa is serving after " in said
 
     def test_a_dry_run_changes_nothing_and_its_plan_runs(self, world, command, clock):
         node(world)
@@ -214,6 +217,15 @@ class TestMachine:
         assert (code, "is stale" in said) == (ExitCode.REFUSED, True)
         agent(command, clock, NODE, "ready")
         assert command.run("--yes", "--plan", look["plan"])[0] == ExitCode.DONE
+
+    def test_edits_of_the_file_are_named_and_wait(self, world, command, clock):
+        node(world)
+        tpu(command, **READY)
+        command.edits = "Edits of Pulumi.x.yaml wait for `gemma up x`: vllm.maxModelLen."
+        assert command.run("--dry-run", "--json")[1]["sentences"][1] == command.edits
+        agent(command, clock, NODE, "ready")
+        code, _, said = command.run("--yes", "--json")
+        assert (code, command.edits in said) == (ExitCode.DONE, True)
 
     def test_without_a_yes_nothing_happens(self, world, command):
         node(world)
@@ -290,3 +302,37 @@ class TestMachine:
         )
         code, _, said = command.run("--yes")
         assert (code, f"Cannot change the metadata of {NODE}" in said) == (ExitCode.FAILED, True), said
+
+
+DEPLOYED = {
+    "gemma-serving:apiKey": {"secret": True},
+    "gemma-serving:target": {"value": "tpu", "secret": False},
+    "gemma-serving:alerts": {"value": '{"dailyCost":true}', "objectValue": {"dailyCost": True}, "secret": False},
+    "gemma-serving:vllm": {"value": '{"maxModelLen":8192}', "objectValue": {"maxModelLen": 8192}, "secret": False},
+}
+FILE = """config:
+  gemma-serving:apiKey: { secure: v1:abc }
+  gemma-serving:target: tpu
+  gemma-serving:alerts: { dailyCost: true }
+  gemma-serving:vllm: { maxModelLen: 8192 }
+"""
+WAIT = "Edits of Pulumi.x.yaml wait for `gemma up x`: "
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("", ""), ""),
+        (("8192", "4096"), f"{WAIT}vllm.maxModelLen."),
+        (("dailyCost: true", "email: a@example.com"), f"{WAIT}alerts.dailyCost, alerts.email."),
+        (("  gemma-serving:apiKey: { secure: v1:abc }\n", ""), f"{WAIT}apiKey."),
+    ],
+)
+def test_what_waits_is_each_setting_that_differs_from_the_last_up(monkeypatch, tmp_path, edit, said):
+    update = {"kind": "update", "result": "succeeded", "config": DEPLOYED}
+    monkeypatch.setattr(runner, "query", lambda _words: json.dumps([update]))
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    (tmp_path / "Pulumi.x.yaml").write_text(FILE.replace(*edit))
+    assert starting.waiting_edits("x") == said
+    monkeypatch.setattr(runner, "query", lambda _words: "[]")
+    assert starting.waiting_edits("x").startswith("Whether Pulumi.x.yaml has edits is unknown")

@@ -1,116 +1,51 @@
-r"""Create the settings file for a new stack.
-
-  gemma new chat --model 12B
-  gemma new chat --model google/gemma-4-E4B-it \
-      --accelerator v6e-1 --workload in=1500,out=300,users=32
-  gemma new chat --model 26B-A4B --budget 2
-  gemma new mine --model my-org/gemma-4-12b-sql --config models/sql
-  gemma new mine --like tpu-v6e1-e4b
-
-Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
-`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. With --like, the file is a copy. Creates nothing in
-Google Cloud.
-"""
+"""A new stack: its settings file, its plan, and the next commands."""
 
 import json
-import sys
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
 
+from gemma_serving.cloud import hub
+from gemma_serving.cloud.model_files import read_model
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_progress, print_result, print_text, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option
-
-if TYPE_CHECKING:
-    from gemma_serving.planning.data.checkpoints import Checkpoint
-    from gemma_serving.planning.settings.stack import Settings
-    from gemma_serving.planning.solve.search import Solution, SolutionSet
-
-DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
-"""Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
-
-
-def _address(text: str) -> str:
-    from gemma_serving.planning.settings.observability import EMAIL
-
-    try:
-        EMAIL.check(text)
-    except ValueError:
-        raise ValueError("one address such as name@example.com") from None
-    return text
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewOptions:
-    """Options of the command."""
-
-    name: Annotated[
-        str, Option("Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.", positional=True)
-    ]
-    model: Annotated[
-        str, Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M")
-    ] = ""
-    like: Annotated[
-        str | None,
-        Option("Copy the settings file of this stack, or of an example in examples/stacks.", metavar="STACK"),
-    ] = None
-    config: Annotated[
-        Path | None,
-        Option(
-            "config.json of a fine-tune of Gemma 4, or its folder, inside the project. --model is its id.",
-            metavar="FILE",
-        ),
-    ] = None
-    accelerator: Annotated[
-        str | None,
-        Option("Accelerator, such as v6e-4 or L4. Default: the cheapest that meets the limits.", metavar="A"),
-    ] = None
-    budget: Annotated[
-        float | None, Option("Maximum price per slice or instance, in USD per hour.", metavar="USD", above=0)
-    ] = None
-    workload: Annotated[
-        str | None,
-        Option(
-            f"Workload of one slice or instance. docs/planning.md lists the keys. Default: {DEFAULT_WORKLOAD}.",
-            metavar="LIST",
-        ),
-    ] = None
-    region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
-    email: Annotated[
-        str | None, Option("E-mail address that alerts are sent to. Default: none.", metavar="ADDRESS", parse=_address)
-    ] = None
-    secrets_key: Annotated[
-        str | None,
-        Option(
-            "Cloud KMS key for the secrets: projects/P/locations/L/keyRings/R/cryptoKeys/K. Default: a passphrase.",
-            metavar="KEY",
-        ),
-    ] = None
-    force: Annotated[bool, Option("Overwrite an existing file, except secrets, salt and keys of other namespaces.")] = (
-        False
-    )
-    as_json: JsonSwitch = False
+from gemma_serving.contracts.installation import PACKAGE
+from gemma_serving.contracts.settings_files import no_settings_file, settings_file
+from gemma_serving.engine.secrets_provider import provider_with
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS, Checkpoint, checkpoint_of
+from gemma_serving.planning.data.images import image_words
+from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import find_accelerator
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.workload import parse_workload
+from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
+from gemma_serving.scripts.cli.command import print_progress, print_result, print_text
+from gemma_serving.scripts.init.init_options import DEFAULT_WORKLOAD, InitOptions
+from gemma_serving.scripts.plan.api import (
+    StackFile,
+    given_options,
+    new_file,
+    nothing_is_enough,
+    write_copy,
+    write_stack,
+)
+from gemma_serving.scripts.stack.settings import NO_PROJECT
+from gemma_serving.stacks.extra_checkpoints import staging_command
+from gemma_serving.stacks.loading import from_file
+from gemma_serving.stacks.planned import finding_text, headline, to_deployment
+from gemma_serving.stacks.wording import StackWording
 
 
-def write_settings(options: NewOptions, *, first: Sequence[str] = (), also: Sequence[str] = ()) -> ExitCode:
+def write_settings(options: InitOptions, *, first: Sequence[str] = (), also: Sequence[str] = ()) -> ExitCode:
     """Write the settings file, and print its plan and the next commands, which begin with `first`. Raises PlanningError, ScriptError.
 
     `also` are files that the caller writes.
     """
-    from gemma_serving.planning.data.checkpoints import checkpoint_of
-    from gemma_serving.planning.data.images import image_words
-    from gemma_serving.planning.planner import plan
-    from gemma_serving.scripts.plan.api import new_file
-    from gemma_serving.scripts.stack.settings import NO_PROJECT
-    from gemma_serving.stacks.loading import from_file
-    from gemma_serving.stacks.planned import finding_text, headline, to_deployment
-    from gemma_serving.stacks.wording import StackWording
-
-    if not options.model and not options.like:
-        raise CommandRefusedError("No model. Pass --model ID, or --like STACK to copy a settings file.")
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
     image: str | None = None
@@ -152,11 +87,8 @@ def write_settings(options: NewOptions, *, first: Sequence[str] = (), also: Sequ
     return ExitCode.DONE
 
 
-def _copy(options: NewOptions, like: str, path: Path) -> None:
+def _copy(options: InitOptions, like: str, path: Path) -> None:
     """Write a copy of another stack's settings file. Raises CommandRefusedError."""
-    from gemma_serving.contracts.settings_files import no_settings_file, settings_file
-    from gemma_serving.scripts.plan.api import given_options, write_copy
-
     others = [name for name in given_options(options) if name not in {"name", "like", "force", "as-json", "ci"}]
     if others:
         raise CommandRefusedError(f"--like copies a file as it is. Remove --{others[0]}, and change the copy.")
@@ -168,21 +100,14 @@ def _copy(options: NewOptions, like: str, path: Path) -> None:
 
 def _copy_image(context: str | None, root: Path) -> Sequence[str]:
     """Copy the build context of one of this project's images, which only a checkout has, and return its files."""
-    import shutil
-
-    from gemma_serving.contracts.installation import PACKAGE
-
     if not context or (root / context).exists() or not (PACKAGE / context).is_dir():
         return ()
     shutil.copytree(PACKAGE / context, root / context, ignore=shutil.ignore_patterns("__pycache__"))
     return [path.relative_to(root).as_posix() for path in sorted((root / context).rglob("*")) if path.is_file()]
 
 
-def _solved_file(options: NewOptions, provider: str, root: Path) -> str | None:
+def _solved_file(options: InitOptions, provider: str, root: Path) -> str | None:
     """Write the file of the best deployment, and return the image that it names. Raises PlanningError."""
-    from gemma_serving.planning.solve.search import ServiceLimits
-    from gemma_serving.scripts.plan.api import StackFile, write_stack
-
     found = _solved(options)
     model = options.model if options.config else found.served.checkpoint.id
     revision, is_hidden = _revision(model, options)
@@ -201,10 +126,8 @@ def _solved_file(options: NewOptions, provider: str, root: Path) -> str | None:
     return found.image
 
 
-def _provider(path: "Path", options: NewOptions) -> str:
+def _provider(path: Path, options: InitOptions) -> str:
     """Return the URL of the key. Raises CommandRefusedError for a file with another provider's secrets or salt."""
-    from gemma_serving.engine.secrets_provider import provider_with
-
     if not options.secrets_key:
         return ""
     url = provider_with(options.secrets_key)
@@ -216,14 +139,8 @@ def _provider(path: "Path", options: NewOptions) -> str:
     return url
 
 
-def _solved(options: NewOptions) -> "Solution":
+def _solved(options: InitOptions) -> Solution:
     """Return the cheapest deployment that meets the limits. Raises PlanningError with the closest one if none does."""
-    from gemma_serving.planning.errors import PlanningError
-    from gemma_serving.planning.settings.workload import parse_workload
-    from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
-    from gemma_serving.planning.solve.search import ServiceLimits, solve
-    from gemma_serving.scripts.plan.api import nothing_is_enough
-
     workload = parse_workload(options.workload or DEFAULT_WORKLOAD)
     checkpoints = _same_as(options.config, options.model) if options.config else checkpoints_of(options.model)
     places = rentable_accelerators(options.region, accelerator=options.accelerator)
@@ -236,17 +153,15 @@ def _solved(options: NewOptions) -> "Solution":
     )
 
 
-def _in_own_precision(answer: "SolutionSet") -> "Solution":
+def _in_own_precision(answer: SolutionSet) -> Solution:
     """Return the best solution that keeps the precision of the file, or the best one if each converts it."""
     return next((one for one in answer.solutions if one.served.quantization is None), answer.solutions[0])
 
 
-def _converted(options: NewOptions, settings: "Settings") -> str:
+def _converted(options: InitOptions, settings: Settings) -> str:
     """Return a sentence if vLLM converts the user's own file, with an accelerator that keeps its precision; else an empty string."""
     if not options.config or settings.quantization is None:
         return ""
-    from gemma_serving.planning.errors import PlanningError
-    from gemma_serving.planning.machine.hardware import find_accelerator
 
     here = settings.tpu.accelerator_type if settings.tpu else settings.cloud_run.gpu if settings.cloud_run else ""
     card = find_accelerator(here)
@@ -271,13 +186,8 @@ def _inside(config: Path, root: Path) -> str:
     return config.resolve().relative_to(root.resolve()).as_posix()
 
 
-def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
+def _same_as(config: Path, name: str) -> tuple[Checkpoint, ...]:
     """Return the Gemma 4 checkpoint with the dimensions and the precision of a config.json. Raises PlanningError if none has them."""
-    from gemma_serving.cloud.model_files import read_model
-    from gemma_serving.planning.data.checkpoints import CHECKPOINTS
-    from gemma_serving.planning.errors import PlanningError
-    from gemma_serving.planning.model.catalog import spec_of
-
     custom = read_model(config, name=name)
     sized = [
         one
@@ -297,32 +207,26 @@ def _same_as(config: Path, name: str) -> "tuple[Checkpoint, ...]":
     )
 
 
-def _revision(model: str, options: NewOptions) -> tuple[str | None, bool]:
+def _revision(model: str, options: InitOptions) -> tuple[str | None, bool]:
     """Return the commit of the model's main branch, and whether the hub does not show the user's own model.
 
     Report a hub that returned no commit, unless a local file describes a model that it does not show.
     """
-    from gemma_serving.cloud.hub import main_commit
-    from gemma_serving.contracts.answers import Present, Unknown
-
-    match main_commit(model):
+    match hub.main_commit(model):
         case Present(value=commit):
             return commit, False
         case Unknown(cause="denied") if options.config:
             return None, True
         case Unknown(why=why):
             print_progress(
-                "new",
+                "init",
                 f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor {options.name}` for the commit.",
             )
             return None, False
 
 
-def _next(name: str, settings: "Settings", provider: str, root: Path) -> Iterator[str]:
+def _next(name: str, settings: Settings, provider: str, root: Path) -> Iterator[str]:
     """Yield the next commands. If the hub returned the model's commit, no token is needed to read its page."""
-    from gemma_serving.scripts.stack.settings import NO_PROJECT
-    from gemma_serving.stacks.extra_checkpoints import staging_command
-
     if provider:
         yield f"pulumi stack init {name} --secrets-provider={provider}   # the key must exist: docs/ci.md"
     if settings.project == NO_PROJECT:
@@ -337,17 +241,3 @@ def _next(name: str, settings: "Settings", provider: str, root: Path) -> Iterato
         yield f"{command}   # or gs://BUCKET/FOLDER, with the weights" if command.endswith("FOLDER") else command
     yield f"gemma up {name}"
     yield f"gemma chat {name}"
-
-
-COMMAND: Final = Command(
-    name="new",
-    help=__doc__,
-    options=NewOptions,
-    run=write_settings,
-    changes=True,
-    exit_codes={ExitCode.REFUSED: "no deployment meets the limits, or an option is invalid"},
-)
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(COMMAND))

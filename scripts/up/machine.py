@@ -1,4 +1,4 @@
-"""Restart on a TPU VM: a new nonce in its metadata, which the agent follows."""
+"""Request of a restart: a new nonce in its metadata, which the agent follows."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,7 +106,7 @@ def restart(found: FoundMachine) -> str:
             why = reason_of(published.get(DETAIL_KEY, "")).rstrip(".") or "no reason reported"
             raise ScriptError(f"{why}. {serving} Run `gemma logs {stack}` for the server's log.")
         if phase != shown:
-            print_progress("restart", f"{duration(elapsed_s)}: {phase}")
+            print_progress("up", f"{duration(elapsed_s)}: {phase}")
         shown = phase
         clock.sleep(POLL_S)
     raise ScriptError(

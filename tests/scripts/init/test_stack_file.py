@@ -10,7 +10,7 @@ import yaml
 from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.new.__main__ import COMMAND
+from gemma_serving.scripts.init.__main__ import COMMAND
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.schema import file_schema
@@ -84,7 +84,7 @@ def test_an_existing_file_that_is_not_yaml_is_named_with_its_line(new, tmp_path)
     code, _, err = new("chat", "--model", "12B", "--force")
     assert code == 2
     assert err == (
-        'new: Pulumi.chat.yaml, line 3: mapping key "gcp:project" already defined at line 2. Remove one of the two.\n'
+        'init: Pulumi.chat.yaml, line 3: mapping key "gcp:project" already defined at line 2. Remove one of the two.\n'
     )
 
 
@@ -125,7 +125,7 @@ def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new,
     monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Unknown(why))
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0
-    assert err.startswith(f"new: {why}. ")
+    assert err.startswith(f"init: {why}. ")
     assert "modelRevision is not set. When the hub is reachable, run `gemma doctor chat` for the commit." in err
     assert settings_of(tmp_path).model_revision is None
     assert "SEC07: The model google/gemma-4-E4B-it has no commit" in out
@@ -261,7 +261,6 @@ def test_a_copy_over_a_file_keeps_its_salt_and_its_secrets(new, tmp_path):
     [
         (("--like", "nope"), "Pulumi.nope.yaml not found."),
         (("--like", "tpu-v6e4-12b", "--budget", "2"), "--like copies a file as it is. Remove --budget"),
-        ((), "No model. Pass --model ID, or --like STACK to copy a settings file."),
     ],
 )
 def test_what_cannot_be_copied_is_one_sentence_and_writes_nothing(new, tmp_path, words, said):

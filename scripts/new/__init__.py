@@ -1,1 +1,0 @@
-"""Create the settings file for a new stack."""

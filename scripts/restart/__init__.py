@@ -1,1 +1,0 @@
-"""`gemma restart`: restart a deployed server without changing its settings."""
