@@ -200,15 +200,13 @@ def show_plan(planned: PlannedQuestion) -> None:
 
 def plan_object(planned: PlannedQuestion) -> dict[str, object]:
     """Return a plan as one object in JSON types."""
-    from gemma_serving.planning.cost.loading_modes import loading_modes
     from gemma_serving.planning.solve.faster_start import faster_start
     from gemma_serving.planning.solve.plan_json import plan_json
 
     subject, wording = planned.subject, planned.wording
     found: dict[str, object] = plan_json(planned.plan, wording)
-    if ways := [one.to_json() for one in loading_modes(subject)]:
-        faster = faster_start(subject)
-        found |= {"loading_modes": ways, "faster_start": None if faster is None else faster.to_json(wording)}
+    faster = faster_start(subject)
+    found["faster_start"] = None if faster is None else faster.to_json(wording)
     if planned.options.explain:
         from gemma_serving.planning.solve.explain import explain
         from gemma_serving.planning.speed.start_limits import stage_limits

@@ -1,16 +1,14 @@
-"""Comparison of all weights modes on Cloud Run: start, host memory and cost."""
+"""The weights modes on Cloud Run, for a faster start: start, host memory and cost of each."""
 
 import dataclasses
 from math import ceil
-from typing import Any, Final, cast, get_args
+from typing import Final, cast, get_args
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from gemma_serving.planning.cost.costs import most_usd_per_hour
-from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.resolve import resolve
@@ -18,8 +16,8 @@ from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings
 from gemma_serving.planning.settings.deployment import WeightsMode
-from gemma_serving.planning.speed.startup import LOAD_RATES, startup_plan
-from gemma_serving.planning.units import HOUR_S, to_gib
+from gemma_serving.planning.speed.startup import startup_plan
+from gemma_serving.planning.units import to_gib
 
 MODES: Final[tuple[MountMode, ...]] = get_args(MountMode)
 """Modes for the stack's bucket that a Cloud Run service can use."""
@@ -32,37 +30,17 @@ class LoadingMode(Struct, frozen=True, kw_only=True):
     direct_vpc: bool
     is_chosen: bool
     """True if the deployment uses it."""
-    load_s: float
     start_s: float
     """With an empty compile cache."""
-    start_high_s: float
-    """The same at the high end of its band."""
-    cached_start_s: float
-    """With `cloudRun.compileCache: bucket`, from the second start on."""
     host_gib: float
     """Peak host memory of the start."""
     memory_gib: float | None
     """Smallest Cloud Run memory that is sufficient, at least the deployment's own; None if the maximum is too small."""
     vcpu: float | None
-    usd_per_hour: float | None
     extra_usd_per_hour: float | None
     """Cost difference to the deployment's own memory and vCPU."""
-    cold_start_usd: float | None
     nat_start_usd: float
     """Price of Cloud NAT for the weights of one start; 0 without it."""
-    rate_source: str
-    """Name of the constant with the rate and its source."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the mode in JSON types."""
-        values = {"chosen" if name == "is_chosen" else name: value for name, value in asdict(self).items()}
-        return {name: _rounded(name, value) for name, value in values.items()}
-
-
-def _rounded(name: str, value: object) -> object:
-    """Return seconds with one digit, GiB with two, and dollars with four."""
-    digits = {"s": 1, "gib": 2, "hour": 4, "usd": 4}.get(name.rpartition("_")[2])
-    return value if digits is None or value is None else round(cast("float", value), digits)
 
 
 def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
@@ -94,33 +72,23 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
         cloud_run=run,
     )
     after = resolve(changed)
-    cached = resolve(replace(changed, cloud_run=dataclasses.replace(run, compile_cache="bucket")))
-    startup, host_gib = startup_plan(after), memory_plan(after).load_peak_host_gib
+    host_gib = memory_plan(after).load_peak_host_gib
     host = _host_for(after, with_margin_gib(host_gib))
     hourly = None
     if host is not None:
         hourly = most_usd_per_hour(replace(after, host_memory_gib=host[0], vcpu=host[1]))
     memory_gib, vcpu = host or (None, None)
     nat_gib = to_gib(weights_of(resolved).checkpoint) if mode == "hub" and direct_vpc else 0.0
-    rate, limit = LOAD_RATES[mode], "CLOUD_RUN_NETWORK_BYTES_PER_S"
-    if not direct_vpc and constant(rate) > constant(limit):
-        rate = limit
     return LoadingMode(
         mode=mode,
         direct_vpc=direct_vpc,
         is_chosen=(mode, direct_vpc) == (resolved.weights_mode, resolved.service.direct_vpc),
-        load_s=startup.load_s,
-        start_s=startup.total_s,
-        start_high_s=startup.total_high_s,
-        cached_start_s=usual_start_s(startup_plan(cached)),
+        start_s=startup_plan(after).total_s,
         host_gib=host_gib,
         memory_gib=memory_gib,
         vcpu=vcpu,
-        usd_per_hour=hourly,
         extra_usd_per_hour=None if hourly is None or present is None else hourly - present,
-        cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
         nat_start_usd=nat_gib * resolved.prices.price("nat_usd_per_gib").usd,
-        rate_source=f"planning.data.overheads.{rate}",
     )
 
 

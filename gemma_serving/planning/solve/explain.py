@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from gemma_serving.planning.cost.loading_modes import loading_modes
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.memory.budget import captured_graphs, program_memory
@@ -20,14 +19,13 @@ _BILLION = 1e9
 
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, vulnerabilities of the image, and the weights modes of Cloud Run."""
+    """Return sections of lines: model, memory, KV cache, start-up, and vulnerabilities of the image."""
     return (
         ("Model", tuple(_model(subject))),
         ("Memory of one device", tuple(_memory(subject))),
         ("KV cache", tuple(_kv(subject))),
         ("Start-up", tuple(_startup(subject))),
         *((("Published vulnerabilities", tuple(_vulnerabilities(subject))),) if vulnerabilities(subject) else ()),
-        *((("Weights modes", tuple(_ways(subject))),) if loading_modes(subject) else ()),
     )
 
 
@@ -160,16 +158,3 @@ def _vulnerabilities(subject: Subject) -> Iterator[str]:
     for one in vulnerabilities(subject):
         yield f"{one.id}: a caller can {one.what}; fixed in vLLM {one.fixed}; {one.source}"
     yield ADVICE
-
-
-def _ways(subject: Subject) -> Iterator[str]:
-    """Yield the header, and a row for each weights mode on Cloud Run; the chosen one has a star."""
-    yield "                            load    start  2nd, with graphs   host memory   container       $/h"
-    for one in loading_modes(subject):
-        mode = f"{'*' if one.is_chosen else ' '} {one.mode:<13} {'Direct VPC' if one.direct_vpc else '':<10}"
-        container = "does not fit" if one.memory_gib is None else f"{one.memory_gib:g} GiB, {one.vcpu:g} vCPU"
-        price = "" if one.usd_per_hour is None else f"{one.usd_per_hour:.2f}"
-        yield (
-            f"{mode} {one.load_s:5.0f} s {one.start_s:6.0f} s {one.cached_start_s:11.0f} s "
-            f"{one.host_gib:13.1f} GiB   {container:<15} {price:>6}"
-        )
