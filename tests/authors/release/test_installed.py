@@ -50,4 +50,4 @@ def test_an_installation_starts_its_own_programs_and_enforces_a_limit_in_hours(f
 
 def test_the_rehearsal_uses_every_command():
     used = set(re.findall(r"(?:^|\| )gemma (\w+)", rehearsal.INSTALLED + rehearsal.LIFE, re.MULTILINE))
-    assert used == set(ENTRIES) - {"init", "agent"}  # these two are started before it, and by the assistant
+    assert used == set(ENTRIES) - {"agent"}  # the assistant starts it

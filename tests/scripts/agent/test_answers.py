@@ -85,7 +85,7 @@ LONG = {
     },
     "bench": {"points": [{"point": {"concurrency": n}, "notes": ["n" * 300], **POINT} for n in range(16)]},
     "recover": {"plan": "plan-00000000000000aa", "owned": [{"name": "n" * 200}] * 90},
-    "restart": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
+    "up": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
 }
 """Output of commands that ask Google or a server, and whose keys a tool reads; longer than usual."""
 ANY = {"rows": [{"n": n, "texts": ["t" * 200] * 5} for n in range(60)]}

@@ -112,7 +112,7 @@ def look(server, tool, **arguments):
 
 
 def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, commands):
-    commands.documents["restart"] = commands.documents["recover"] = LOOK
+    commands.documents["up"] = commands.documents["recover"] = LOOK
     server = build(bench_of("restart,recover,up"), audit)
     plan_id = look(server, "restart").structured_content["plan_id"]
     failures = []
