@@ -39,10 +39,15 @@ def declare_alerts(context: Context, foundation: Foundation) -> None:
             labels=settings.labels,
             values=alert_values(context),
             alerts=list(
-                alerts_of(target, collects=settings.collects_metrics, has_budget=alerts.daily_cost is not None)
+                alerts_of(
+                    target,
+                    collects=settings.collects_metrics,
+                    has_budget=alerts.daily_cost is not None,
+                    has_all=alerts.has_all,
+                )
             ),
             log_filter=_log_filter(context),
-            has_dashboard=settings.collects_metrics,
+            has_dashboard=settings.collects_metrics and alerts.has_all,
             email=alerts.email,
             webhook=alerts.webhook,
         ),

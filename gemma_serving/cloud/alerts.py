@@ -207,7 +207,7 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
 def _notes(policies: Sequence[Item]) -> Iterator[str]:
     has_server = any((row := row_of(_title(policy))) is not None and row.pattern for policy in policies)
     if has_server and not any(_needs_collector(policy) for policy in policies):
-        yield "Without metrics.enabled, only log lines and, on Cloud Run, server errors and the daily cost are watched."
+        yield "Without metrics.enabled, only log lines and, on Cloud Run, the platform's own metrics are watched."
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):
         yield "The alerts have no recipient. Set alerts.email or alerts.webhook."
     if is_simulated() and has_server:

@@ -87,6 +87,8 @@ class Alert:
     several: Sequence[MetricCondition] = ()
     pattern: str = ""
     """RE2 pattern of a log line, which needs no collector; empty for an alert on metrics."""
+    by_default: bool = True
+    """False if only a stack with `alerts.policies: all` has the alert."""
     needs_budget: bool = False
     """True if only a stack with `alerts.dailyCost` has the alert."""
 
@@ -126,11 +128,14 @@ def every_alert() -> Sequence[Alert]:
     return [Alert(**filled(row)) for row in rows]
 
 
-def alerts_of(target: "Target", *, collects: bool = False, has_budget: bool = False) -> Iterator[Alert]:
-    """Yield the alerts that can fire for a stack. `collects`: its collector is on."""
+def alerts_of(
+    target: "Target", *, collects: bool = False, has_budget: bool = False, has_all: bool = False
+) -> Iterator[Alert]:
+    """Yield the alerts of a stack that can fire. `collects`: its collector is on; without it, the log lines say that a server ended."""
     for alert in every_alert():
+        is_wanted = has_all or alert.by_default or (bool(alert.pattern) and not collects)
         has_metrics = collects or not alert.needs_collector
-        if target in alert.targets and has_metrics and (has_budget or not alert.needs_budget):
+        if target in alert.targets and is_wanted and has_metrics and (has_budget or not alert.needs_budget):
             yield alert
 
 

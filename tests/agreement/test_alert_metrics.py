@@ -64,17 +64,22 @@ def test_every_limit_of_the_first_token_is_a_bound_of_the_histogram(served, boun
 @pytest.mark.parametrize(
     ("target", "given", "titles"),
     [
-        ("tpu", {"has_budget": True}, {"Engine fatal"}),
-        ("cloud-run", {}, {"Server errors", "Daily cost", "Does not start or engine fatal"}),
+        ("tpu", {"collects": True}, {"Not ready", "Pressure", "Idle"}),
+        ("tpu", {"collects": True, "has_budget": True}, {"Not ready", "Pressure", "Idle", "Daily cost"}),
+        ("tpu", {"has_budget": True, "has_all": True}, {"Engine fatal"}),
+        ("tpu", {}, {"Engine fatal"}),
+        ("cloud-run", {}, {"Daily cost", "Does not start or engine fatal"}),
+        ("cloud-run", {"has_all": True}, {"Server errors", "Daily cost", "Does not start or engine fatal"}),
     ],
 )
-def test_without_a_collector_only_alerts_that_can_fire_are_declared(target, given, titles):
+def test_a_stack_has_the_main_alerts_or_all_and_only_those_that_can_fire(target, given, titles):
     assert {alert.title for alert in alerts_of(target, **given)} == titles
 
 
 def test_a_tpu_stack_without_a_budget_has_every_alert_but_that_of_the_daily_cost():
-    every = {alert.title for alert in alerts_of("tpu", collects=True, has_budget=True)}
-    assert every - {alert.title for alert in alerts_of("tpu", collects=True)} == {"Daily cost"}
+    every = {alert.title for alert in alerts_of("tpu", collects=True, has_budget=True, has_all=True)}
+    assert every == {alert.title for alert in every_alert() if "tpu" in alert.targets}
+    assert every - {alert.title for alert in alerts_of("tpu", collects=True, has_all=True)} == {"Daily cost"}
 
 
 @pytest.mark.parametrize(

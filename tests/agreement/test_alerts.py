@@ -33,13 +33,13 @@ STACKS = {
     "tpu": (
         "tpu-v6e1",
         {
-            "alerts": {**TO_BOTH, "idle": "30m", "dailyCost": 6.48},
+            "alerts": {**TO_BOTH, "policies": "all", "idle": "30m", "dailyCost": 6.48},
             "tpu": {"provisioning": ["flex-start", "spot", "standard"]},
         },
     ),
     "cloud-run": (
         "l4-12b-qat",
-        {"metrics": {"enabled": True}, "cloudRun": {"cpu": 6, "memory": "17Gi"}},
+        {"alerts": {"policies": "all"}, "metrics": {"enabled": True}, "cloudRun": {"cpu": 6, "memory": "17Gi"}},
     ),
 }
 """Stacks with every alert of their target. The price in an alert is the highest of the forms that may be requested."""

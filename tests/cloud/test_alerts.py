@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(world, monkeypatch):
 
 
 def test_every_alert_on_the_servers_metrics_is_known_to_need_the_collector(world):
-    every = list(alerts_of("tpu", collects=True, has_budget=True))
+    every = list(alerts_of("tpu", collects=True, has_budget=True, has_all=True))
     for alert in every:
         world.add(alert.title)
     world.set(**{HAS_DATA.replace("[1d]", "[10m]"): None})

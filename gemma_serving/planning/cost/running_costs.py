@@ -247,7 +247,10 @@ def observability_parts(subject: Subject, *, collects: bool | None = None) -> It
         from gemma_serving.contracts.alerts import alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
         target = "cloud-run" if resolved.platform == "cloud-run" else "tpu"
-        conditions = sum(len(alert.conditions) for alert in alerts_of(target, collects=collects))
+        conditions = sum(
+            len(alert.conditions)
+            for alert in alerts_of(target, collects=collects, has_all=resolved.deployment.alerts.has_all)
+        )
         price = book.price("alert_condition_usd_per_month")
         yield _part("alert conditions", conditions, "condition-month", "month", price)
     if collects:

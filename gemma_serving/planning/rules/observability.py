@@ -20,8 +20,8 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
     if not tells or resolved.collects or resolved.platform not in OBSERVABILITY_PLATFORMS:
         return None
     on_run = resolved.platform == "cloud-run"
-    present = "server errors, the daily cost and " if on_run else ""
-    missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
+    present = "the daily cost and " if on_run else ""
+    missing = "" if on_run else ", readiness and idle time"
     return RuleResult(
         f"metrics.enabled is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
         f"and the KV cache{missing} need metrics.",

@@ -8,6 +8,7 @@ from gemma_serving.planning.settings.annotations import Checked, Limit, Matching
 from gemma_serving.planning.settings.text import DurationS, PositiveNumber
 
 TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]
+AlertPolicies = Literal["main", "all"]
 EMAIL: Final = Matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")
 Email = Annotated[str, EMAIL]
 Webhook = Annotated[str, Matching(r"^https?://[^\s/]+(/\S*)?$", "a URL", "https://alerts.example.com/gemma")]
@@ -32,7 +33,7 @@ class AlertRecipients:
     """Alerts in Cloud Monitoring."""
 
     enabled: bool = True
-    """Create alert policies and, with metrics, a dashboard.
+    """Create alert policies.
 
     The account that runs `gemma up` needs `roles/monitoring.editor` and `roles/logging.configWriter`.
     """
@@ -57,10 +58,12 @@ class AlertRecipients:
 class AlertSettings(AlertRecipients):
     """Alerts in Cloud Monitoring."""
 
+    policies: AlertPolicies = "main"
+    """`main`: the server is not ready, is under pressure, or costs money and serves nobody. `all`: every alert, and a dashboard of the metrics."""
     ttft: TtftBound = "2500ms"
-    """Limit of the time to first token on a TPU. Only bounds of vLLM's histogram are possible."""
+    """Limit of the time to first token on a TPU, for `policies` all. Only bounds of vLLM's histogram are possible."""
     ttft_goal: Annotated[float, Limit(at_least=0.94, at_most=0.9999)] = 0.99
-    """Fraction of requests that should meet `ttft` in a month, from 0.94 to 0.9999.
+    """Fraction of requests that should meet `ttft` in a month, from 0.94 to 0.9999, for `policies` all.
 
     An alert fires if 14.4 times (1 - goal) of the requests miss `ttft`. With a goal below 0.94 it could never fire.
     """
@@ -72,6 +75,11 @@ class AlertSettings(AlertRecipients):
     The alert counts the time that instances run, not the bill. The default on Cloud Run is one day of the instances that always run, or eight
     hours of one if none does. On a TPU there is no such alert by default.
     """
+
+    @property
+    def has_all(self) -> bool:
+        """True if the stack has every alert and the dashboard."""
+        return self.policies == "all"
 
     @property
     def ttft_s(self) -> float:

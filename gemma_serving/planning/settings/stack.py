@@ -147,9 +147,9 @@ class Settings:
     `gemma teardown --all --over-limit` tears down stacks that cost more.
     """
     alerts: Annotated[AlertSettings, OnChange("update")] = field(default_factory=AlertSettings)
-    """Alert policies in Cloud Monitoring and a dashboard.
+    """Alert policies in Cloud Monitoring.
 
-    Without metrics, only alerts on log lines can fire and, on Cloud Run, alerts on server errors and the daily cost.
+    Without metrics, only alerts on log lines can fire and, on Cloud Run, those on metrics of the platform.
     """
     metrics: Annotated[MetricsSettings, OnChange("revision")] = field(default_factory=MetricsSettings)
     """OpenTelemetry collector next to the server, which writes metrics to Managed Service for Prometheus."""
