@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
+from gemma_serving.contracts.settings_files import settings_file, stacks_in
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
@@ -39,17 +39,14 @@ class PlannedStack:
 
 
 def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Print one row for each stack; without names, for all in the project's folder and its examples, except gateways.
+    """Print one row for each stack; without names, for all in the project's folder, except gateways.
 
     Return 2 if a named stack does not fit. Raises PlanningError for a named stack without a settings file.
     """
-    files = [settings_file(name, ROOT) for name in names] or [
-        file for file in shipped_files(ROOT) if not is_gateway_file(file)
-    ]
-    if not files:
+    found = names or [name for name in stacks_in(ROOT) if not is_gateway_file(settings_file(name, ROOT))]
+    if not found:
         raise PlanningError("No deployment to plan. Pass STACK, or --model ID and --accelerator NAME.")
-    found = [stack_of_file(file.name) for file in files]
-    rows = [_planned(name) for name in (found if names else sorted(found))]
+    rows = [_planned(name) for name in found]
     if as_json:
         print_text(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
     else:
