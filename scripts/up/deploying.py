@@ -82,7 +82,8 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         return ExitCode.DONE
     effect, limits = [change_counts(changes, unchanged)], ""
     if settings is not None and coming is not None:
-        limits = limits_line(settings.limits, settings.project, coming.endless_forms)
+        if facts.recorded is None or coming.endless_forms:  # a deployed stack was told at its first `up`
+            limits = limits_line(settings.limits, settings.project, coming.endless_forms)
         order = [f"  {line}" for line in coming.order]
         effect = [*coming.sentences, *effect, f"Cost: {coming.cost}", *order]
     print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))

@@ -46,7 +46,7 @@ RUN = "l4-qat"
 ROOT = Path(__file__).resolve().parents[3]
 FACTS = CloudFacts(state="ACTIVE", place="us-east5-a", usd_per_hour=1.35, running_usd_per_hour=1.35)
 OUTPUTS = from_json(StackOutputs, sample_outputs())
-COST = "Cost: $1.35/h, at most $5.40 for one run of 4 h, and up to $1.53 per month for alerts and metrics."
+COST = "Cost: $1.35/h, at most $5.40 for one run of 4 h, and up to $1.03 per month for alerts and metrics."
 
 
 def step(op, kind, before=None, after=None, *, reasons=("metadata",), forced=()):
@@ -223,6 +223,8 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     ]
     assert err.endswith(f"Deploy {STACK}? (yes/no) up: Cancelled. Nothing was changed.\n")
     assert engine.updates == []
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    assert "Limits: " not in ended(ExitCode.REFUSED).out, "a deployed stack was told"
 
 
 def test_after_a_bucket_that_was_created_again_the_next_command_stages_its_weights(engine, ended):
