@@ -36,10 +36,10 @@ def keys() -> Mapping[str, Mapping[str, str]]:
 
 
 def _outputs() -> Iterator[str]:
-    """Yield a list for the outputs of all targets, of TPU stacks and of gateways, printed ones first."""
+    """Yield a list for the outputs of all targets, and of TPU stacks, printed ones first."""
     found = dict(documented(StackOutputs))
     for details in (False, True):
-        for target in ("", "TPU", "Gateway"):
+        for target in ("", "TPU"):
             keys = [key for key in found if (key in DETAILS) == details and _target(found[key]) == target]
             if keys:
                 heading = f"{'Others' if details else 'Printed'}, {target or 'all targets'}"
@@ -47,7 +47,7 @@ def _outputs() -> Iterator[str]:
 
 
 def _target(text: str) -> str:
-    return text.split(":", maxsplit=1)[0].split(maxsplit=1)[0] if text.startswith(("TPU", "Gateway")) else ""
+    return "TPU" if text.startswith("TPU") else ""
 
 
 def _lines(path: str, kind: type[object]) -> str:

@@ -31,7 +31,6 @@ from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
-from gemma_serving.planning.rules.gateway import GATEWAY_RULES
 from gemma_serving.planning.rules.security.advisories import ADVISORIES
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
@@ -54,10 +53,6 @@ def tables() -> Mapping[str, str]:
     """Return every table by its marker in a page."""
     return {
         "rules": rules_table(),
-        "gateway-rules": table(
-            "id | severity | finding | source",
-            [(rule.id, rule.severities[0], rule.what, rule.source) for rule in GATEWAY_RULES.values()],
-        ),
         "gke-rules": table(
             "id | severity | finding | source",
             [(row["id"], row["severity"], row["what"], row["source"]) for row in GKE_RULES.values()],

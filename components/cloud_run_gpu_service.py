@@ -191,12 +191,12 @@ class CloudRunGpuService(pulumi.ComponentResource):
         )
         members = ("allUsers",) if run.public else run.invokers
         child = pulumi.ResourceOptions(parent=self)
-        allow_callers(name, service, members, project=args.project, location=run.region, opts=child)
+        _allow_callers(name, service, members, project=args.project, location=run.region, opts=child)
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
 
 
-def allow_callers(
+def _allow_callers(
     name: str,
     service: gcp.cloudrunv2.Service,
     members: Sequence[str],

@@ -27,12 +27,12 @@ class ObservabilityArgs:
     labels: Mapping[str, str]
     values: AlertValues
     alerts: Sequence[Alert]
-    log_filter: str = ""
+    log_filter: str
     """Filter of Cloud Logging for the lines of this server."""
-    has_dashboard: bool = False
+    has_dashboard: bool
     """True if a collector fills the dashboard."""
-    email: str | None = None
-    webhook: str | None = None
+    email: str | None
+    webhook: str | None
 
 
 class Observability(pulumi.ComponentResource):

@@ -9,7 +9,6 @@ import pulumi
 import pulumi_gcp as gcp
 
 from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
-from gemma_serving.contracts.labels import Ownership
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.annotations import Items
 
@@ -27,51 +26,13 @@ LAST_PRIORITY = 65534
 
 
 FIRST_BLOCK, BLOCKS = 65, 63
-"""Subnets are in 10.65.0.0 to 10.127.255.255: above the gateway's, below the ranges of automatic networks (10.128.0.0/9)."""
+"""Subnets are in 10.65.0.0 to 10.127.255.255: below the ranges of automatic networks (10.128.0.0/9)."""
 
 
 def subnet_range(region: str) -> str:
     """Return the range of a region's subnet, 256 addresses: constant per region, and different for any two Google regions."""
     number = int(hashlib.sha256(region.encode()).hexdigest(), 16) % (BLOCKS * 256)
     return f"10.{FIRST_BLOCK + number // 256}.{number % 256}.0/24"
-
-
-GATEWAY_RANGE = "10.64.0.0/24"
-"""Range of a gateway's own subnet. Cloud Run needs /26 or larger, and two addresses per instance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRulesArgs:
-    """Firewall rules of one stack's machines."""
-
-    project: str
-    name: str
-    network: pulumi.Input[str]
-    """projects/P/global/networks/N."""
-    ownership: Ownership
-    target_tag: str
-    server_port: int
-    """Port that `from_range` may connect to."""
-    from_range: str
-    """Range of the gateway's subnet. A rule for Cloud Run cannot name a tag as its source."""
-    egress_ports: Sequence[str] | None
-    """TCP ports that the TPU VMs may connect to, or None for all."""
-
-
-class MachineRules(pulumi.ComponentResource):
-    """SSH from Identity-Aware Proxy, requests from a gateway, and egress, for machines in a network of another stack."""
-
-    ready: list[pulumi.Resource]
-    """Resources that must exist before a machine boots."""
-
-    def __init__(self, name: str, args: MachineRulesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("gemma-serving:index:MachineRules", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
-        rules = _Rules(name=name, args=args, network=args.network, options=child)
-        self.ready = [rules.tunnel(), rules.server(args.server_port, args.from_range)]
-        if args.egress_ports is not None:
-            self.ready.append(rules.egress(args.egress_ports))
-        self.register_outputs({})
 
 
 @arguments
@@ -94,8 +55,6 @@ class PrivateNetworkArgs:
     egress_ports: Annotated[Sequence[text.PortText], Items("port", "egress_ports")] | None = None
     """TCP ports that TPU VMs may connect to. None: all. The metadata server, DNS and NTP are always reachable."""
     # Google Cloud, "VPC firewall rules": always allowed traffic.
-    gateway_region: text.Region | None = None
-    """Region of a gateway, which gets its own subnet there for a firewall rule. None: no gateway."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):
@@ -107,8 +66,6 @@ class PrivateNetwork(pulumi.ComponentResource):
     network: pulumi.Output[str]
     """projects/P/global/networks/N."""
     subnetwork_name: str
-    gateway_subnetwork: str
-    """Name of the gateway's own subnet, which exists with `gateway_region`."""
     ready: list[pulumi.Resource]
     """Resources that must exist before a machine boots."""
 
@@ -127,10 +84,8 @@ class PrivateNetwork(pulumi.ComponentResource):
             child,
         )
         self.network = network.id
-        self.subnetwork_name, self.gateway_subnetwork = args.name, f"{args.name}-gateway"
+        self.subnetwork_name = args.name
         self.ready = [self._subnet(name, args, network, region, child) for region in args.regions]
-        if args.gateway_region is not None:
-            self.ready.append(self._subnet(name, args, network, args.gateway_region, child, of_gateway=True))
         rules = _Rules(name=name, args=args, network=network.id, options=child)
         if args.allow_iap:
             self.ready.append(rules.tunnel())
@@ -147,20 +102,18 @@ class PrivateNetwork(pulumi.ComponentResource):
         network: "gcp.compute.Network",
         region: str,
         child: pulumi.ResourceOptions,
-        *,
-        of_gateway: bool = False,
     ) -> pulumi.Resource:
         properties = gcp.compute.SubnetworkArgs(
-            name=self.gateway_subnetwork if of_gateway else args.name,
+            name=args.name,
             project=args.project,
             region=region,
             network=network.id,
-            ip_cidr_range=GATEWAY_RANGE if of_gateway else subnet_range(region),
+            ip_cidr_range=subnet_range(region),
             # Without it a machine without an external address can pull neither the image nor the weights.
             private_ip_google_access=True,
             description=args.ownership.description,
         )
-        return gcp.compute.Subnetwork(f"{name}-{'gateway' if of_gateway else region}", properties, child)
+        return gcp.compute.Subnetwork(f"{name}-{region}", properties, child)
 
     @staticmethod
     def _nat(
@@ -190,16 +143,16 @@ class _Rules:
     """Firewall rules for the TPU VMs with a tag."""
 
     name: str
-    args: PrivateNetworkArgs | MachineRulesArgs
+    args: PrivateNetworkArgs
     network: pulumi.Input[str]
     options: pulumi.ResourceOptions
 
     def tunnel(self) -> pulumi.Resource:
         # SSH only, because the tunnel leads to the TPU VM's loopback address, on which the server listens.
-        return self._ingress("iap", SSH_PORT, IAP_RANGE)
-
-    def server(self, port: int, from_range: str) -> pulumi.Resource:
-        return self._ingress("server", str(port), from_range)
+        allowed = self._rule("iap", "INGRESS", 1000)
+        allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])]
+        allowed.source_ranges = [IAP_RANGE]
+        return gcp.compute.Firewall(f"{self.name}-iap", allowed, self.options)
 
     def egress(self, ports: Sequence[str]) -> pulumi.Resource:
         """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so the rule does not restrict destinations."""
@@ -212,12 +165,6 @@ class _Rules:
         # A running machine must stay connected to Google while the rules are created.
         after_allow = pulumi.ResourceOptions.merge(self.options, pulumi.ResourceOptions(depends_on=[allow]))
         return gcp.compute.Firewall(f"{self.name}-no-egress", denied, after_allow)
-
-    def _ingress(self, suffix: str, port: str, source: str) -> pulumi.Resource:
-        allowed = self._rule(suffix, "INGRESS", 1000)
-        allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[port])]
-        allowed.source_ranges = [source]
-        return gcp.compute.Firewall(f"{self.name}-{suffix}", allowed, self.options)
 
     def _rule(self, suffix: str, direction: str, priority: int) -> "gcp.compute.FirewallArgs":
         # In quotes, as every annotation of gcp.compute here: it loads the module, which is 4.8 MB, in stacks without a network too.

@@ -19,8 +19,6 @@ class RuntimeIdentityArgs:
     ownership: Ownership
     project_roles: Sequence[str] = ()
     """Roles on the whole project. Use them only if no single resource can be granted on, such as for writing logs."""
-    program: str = "vLLM server"
-    """Program that runs as the account, for its display name."""
 
 
 class RuntimeIdentity:
@@ -39,7 +37,7 @@ class RuntimeIdentity:
             gcp.serviceaccount.AccountArgs(
                 account_id=args.account_id,
                 project=args.project,
-                display_name=f"{args.program} of stack {args.ownership.stack}",
+                display_name=f"vLLM server of stack {args.ownership.stack}",
                 description=args.ownership.description,
                 # The record of the stack's runs is added to it (contracts.run_record). An update must not remove it, nor a refresh show it.
             ),

@@ -55,7 +55,7 @@ require_names(TpuSettings)
 class TpuQueuedResourceArgs:
     """The requested capacity, and its server.
 
-    Of `tpu`, a component has no use for `existing_network`, `gateway`, `egress`, `idle_after_s` and `tunnel_*`, from which a stack declares
+    Of `tpu`, a component has no use for `existing_network`, `egress`, `idle_after_s` and `tunnel_*`, from which a stack declares
     networks, labels and grants. `compile_cache: bucket` needs `compile_archive`.
     """
 

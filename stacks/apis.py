@@ -12,9 +12,6 @@ COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager
 LOG_APIS = ("logging",)
 """APIs that store logs. No stack requires them, because new projects have them."""
 
-GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compute", "monitoring")
-"""APIs that a gateway uses."""
-
 
 def apis_of(settings: "Settings") -> Sequence[str]:
     """Return the APIs that a stack uses, common APIs first."""

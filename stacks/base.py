@@ -81,8 +81,8 @@ class Foundation(ServerParts):
     """Grants of this run. They may take minutes to take effect."""
 
 
-def open_project(
-    project: str, region: str, before_change: Callable[[], None] = lambda: None
+def _open_project(
+    project: str, region: str, before_change: Callable[[], None]
 ) -> tuple[pulumi.ResourceOptions, NewGrants]:
     """Require a project that can be read. Return the options of every component, and the record of new grants.
 
@@ -101,7 +101,7 @@ def lay_foundation(context: Context, *, project_roles: Sequence[str], before_cha
     `project_roles`: roles of the server's account on the project. `before_change` is called once the project can be read, before any change.
     """
     settings, names = context.settings, context.names
-    options, new_grants = open_project(settings.project, context.home_region, before_change)
+    options, new_grants = _open_project(settings.project, context.home_region, before_change)
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(

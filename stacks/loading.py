@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.settings_files import (
     committed_text,
@@ -30,14 +30,7 @@ from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Setti
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks, stated_in_blocks
 
-if TYPE_CHECKING:
-    from gemma_serving.planning.settings.gateway_stack import GatewayStack
-
 T = TypeVar("T")
-Loaded = TypeVar("Loaded", Settings, "GatewayStack")
-
-GATEWAY: Final = "gateway"
-"""Target without its own server."""
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
 
@@ -89,25 +82,6 @@ def from_values(
 
     `origin` is the file name in messages. `secrets` are the keys of secrets set by value.
     """
-    if values.get("target") == GATEWAY:
-        raise SettingsError(
-            f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no model server. '
-            f"Use {_backends_of(values) or 'one of the stacks in its gateway.backends'} instead."
-        )
-    return validate_settings(Settings, values, project=project, origin=origin, secrets=secrets)
-
-
-def _backends_of(values: Mapping[str, object]) -> str:
-    """Return such as "--stack tpu-a or --stack tpu-b"; empty if the backends cannot be read."""
-    backends = as_sequence(as_mapping(values.get(GATEWAY)).get("backends"))
-    named = [as_mapping(one).get("stack") for one in backends]
-    return " or ".join(f"--stack {name}" for name in named if isinstance(name, str))
-
-
-def validate_settings(
-    kind: type[Loaded], values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
-) -> Loaded:
-    """Return the settings of a server or of a gateway. Raises SettingsError, with every error."""
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run `export GOOGLE_CLOUD_PROJECT=PROJECT_ID`, "
@@ -118,12 +92,10 @@ def validate_settings(
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
     # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file. Both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
-    if kind is not Settings:
-        return _read(kind, {**parsed, "project": project}, origin)
     in_blocks = stated_in_blocks(as_mapping(parsed.get("vllm")))
     image = DEFAULT_IMAGES.get(str(parsed.get("target")), next(iter(IMAGES)))
     derived = {"project": project, "secrets": list(secrets), "vllmInBlocks": in_blocks}
-    return _read(kind, {"image": image, **parsed, **derived}, origin)
+    return _read(Settings, {"image": image, **parsed, **derived}, origin)
 
 
 def vllm_options(blocks: Mapping[str, object], origin: str) -> VllmOptions:
@@ -152,20 +124,6 @@ def _read(kind: type[T], complete: Mapping[str, object], origin: str) -> T:
     except InvalidBlockError as error:
         sentences = [_sentence(problem, origin, values) for problem in error.problems]
         raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
-
-
-def is_gateway(config: Mapping[str, object]) -> bool:
-    """Return whether a configuration, full key to value, belongs to a gateway."""
-    return config.get(f"{PRODUCT}:target") == GATEWAY
-
-
-def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> "GatewayStack":
-    """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
-    from gemma_serving.planning.settings.gateway_stack import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
-
-    origin = f"Pulumi.{stack}.yaml"
-    _check_namespaces(config, origin)
-    return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
@@ -216,25 +174,9 @@ def _replaced(values: Mapping[str, object], place: Sequence[str], value: object)
     return {name: one for name, one in {**values, key: inner}.items() if one is not None or name != key}
 
 
-def gateway_from_file(path: Path, *, project: str | None = None) -> "GatewayStack":
-    """Return the settings of a gateway from its file. Raises SettingsError."""
-    from gemma_serving.planning.settings.gateway_stack import GatewayStack  # noqa: PLC0415 - 7 ms, and most stacks have a server
-
-    config = _config_of(path)
-    return validate_settings(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
-
-
 def _project_of(config: Mapping[str, object], fallback: str | None = None) -> str | None:
     named = config.get("gcp:project")
     return named if named and isinstance(named, str) else project_from_environment() or fallback
-
-
-def is_gateway_file(path: Path) -> bool:
-    """Return whether a settings file is a gateway's. False for one that cannot be read."""
-    try:
-        return is_gateway(_config_of(path))
-    except SettingsError:
-        return False
 
 
 def _config_of(path: Path) -> Mapping[str, object]:

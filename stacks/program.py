@@ -57,11 +57,6 @@ def run() -> None:
     except NamingError as error:
         name = allowed_name(stack) or "NAME"
         raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
-    if loading.is_gateway(get_config_env()):
-        from gemma_serving.stacks import gateway  # noqa: PLC0415 - other stacks do not need its modules
-
-        gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
-        return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     deployed = deployed_resources(stack)
     by_file, settings = settings, with_deployed_start(settings, deployed)

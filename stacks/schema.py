@@ -14,8 +14,6 @@ from gemma_serving.contracts.outputs import SmokeThresholds
 from gemma_serving.planning.settings import vllm_blocks as vllm
 from gemma_serving.planning.settings.annotations import Constraint, InFile, WordOrList
 from gemma_serving.planning.settings.fields import SettingField, own_fields, setting_key
-from gemma_serving.planning.settings.gateway import GatewaySettings
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.secrets import KINDS, set_command
 from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
@@ -37,7 +35,7 @@ def settings_schema() -> Schema:
     """Return the schema of all keys below `gemma-serving:`. Callers must not change it."""
     schema = _block(Settings)
     keys: Schema = schema["properties"]
-    schema["required"] = ["target"]  # a gateway has no model
+    schema["required"] = ["target", "model"]
     for key in NOT_IN_FILE:
         keys.pop(key)
     for kind in KINDS:
@@ -49,9 +47,8 @@ def settings_schema() -> Schema:
             "additionalProperties": False,
         }
     keys["image"].pop("default", None)
-    keys["gateway"] = _or_null(_reference(GatewaySettings)) | {"default": None}
     definitions: dict[str, Schema] = {}
-    for block in (Settings, GatewayStack, vllm.VllmBlocks):
+    for block in (Settings, vllm.VllmBlocks):
         definitions |= {kind.__name__: _block(kind) for kind in _blocks_in(block)}
     in_blocks = _block(vllm.VllmBlocks)
     options: Schema = definitions[VllmOptions.__name__]["properties"]
@@ -149,8 +146,7 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     thresholds = dict(documented(SmokeThresholds))
     for name in (field.name for field in fields(SmokeSettings)):
         yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
-    yield (Settings.__name__, "gateway"), dict(texts_below_fields(GatewayStack))["gateway"]
-    inner = (kind for block in (Settings, GatewayStack, vllm.VllmBlocks) for kind in _blocks_in(block))
+    inner = (kind for block in (Settings, vllm.VllmBlocks) for kind in _blocks_in(block))
     for kind in (Settings, vllm.VllmBlocks, *inner):
         keys = {field.path: field.file_key for field in own_fields(kind)}
         yield from (((kind.__name__, keys[path]), text) for path, text in texts_below_fields(kind) if path in keys)
@@ -188,7 +184,6 @@ def file_schema() -> Schema:
                 },
                 "patternProperties": {f"^({'|'.join(NAMESPACES[1:])}):.+$": {}},
                 "required": [f"{PRODUCT}:{key}" for key in known["required"]],
-                "anyOf": [{"required": [f"{PRODUCT}:{key}"]} for key in ("model", "gateway")],
                 "additionalProperties": False,
             },
             "encryptionsalt": text,

@@ -18,7 +18,7 @@ from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkp
 PORT: Final = 8000
 """Port of the server inside its container."""
 LOOPBACK: Final = "127.0.0.1"
-"""Address of a machine's server without a gateway, at the end of the tunnel."""
+"""Address of a machine's server, at the end of the tunnel."""
 _EVERY_ADDRESS: Final = "0.0.0.0"
 MEMORY_FOLDER: Final = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
@@ -133,8 +133,7 @@ def server_arguments(
     settings: Settings, options: VllmOptions, *, model_or_path: str, in_pod: bool = False
 ) -> tuple[str, ...]:
     """Return the words after `vllm serve`."""
-    # A gateway calls the TPU VM's address in the network, and the agent the loopback address.
-    is_local = settings.tpu is not None and settings.tpu.gateway is None and not in_pod
+    is_local = settings.tpu is not None and not in_pod
     return vllm_arguments(
         options,
         model_or_path=model_or_path,

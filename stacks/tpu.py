@@ -6,25 +6,17 @@ from dataclasses import dataclass, replace
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.private_network import (
-    HTTP_PORT,
-    HTTPS_PORT,
-    MachineRules,
-    MachineRulesArgs,
-    PrivateNetwork,
-    PrivateNetworkArgs,
-)
+from gemma_serving.components.private_network import HTTP_PORT, HTTPS_PORT, PrivateNetwork, PrivateNetworkArgs
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from gemma_serving.contracts.labels import ALWAYS
-from gemma_serving.contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
+from gemma_serving.contracts.outputs import StackOutputs, Tunnel
 from gemma_serving.contracts.serving_document import BucketWeights
 from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.contracts.tunnel_role import ADMIN, tunnel_role
 from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess, TpuSettings
 from gemma_serving.stacks.base import Context, Foundation, ServerParts, lay_foundation
-from gemma_serving.stacks.deployed.other_stacks import network_of_gateway
 from gemma_serving.stacks.hooks.changed_server import show_changes
 from gemma_serving.stacks.hooks.next_steps import next_steps
 from gemma_serving.stacks.hooks.old_secrets import destroy_old_versions
@@ -69,15 +61,10 @@ class MachineNetwork:
 def deploy(context: Context, tpu: TpuSettings) -> StackOutputs:
     """Declare the capacity, the network and the server, and return their outputs."""
     settings = context.settings
-    shared = None
-    if tpu.gateway is not None:
-        shared = network_of_gateway(
-            tpu.gateway, project=settings.project, regions=tpu.regions, downloads=_downloads(context, tpu)
-        )
     foundation = lay_foundation(context, project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context))
     show_changes(context)
     destroy_old_versions(context)
-    network = _network(context, tpu, foundation, shared)
+    network = _network(context, tpu, foundation)
     _tunnel_grants(context, tpu, foundation)
     declare_alerts(context, foundation)
     queued = TpuQueuedResource(
@@ -106,7 +93,6 @@ def deploy(context: Context, tpu: TpuSettings) -> StackOutputs:
         phase=known_after_up(queued.phase),
         container=known_after_up(queued.container),
         deadline=known_after_up(queued.deadline),
-        address=None if tpu.gateway is None else known_after_up(queued.address),
     )
 
 
@@ -132,11 +118,7 @@ def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
 
 
-def _network(
-    context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork | None
-) -> MachineNetwork:
-    if shared is not None:
-        return _gateway_network(context, tpu, foundation, shared)
+def _network(context: Context, tpu: TpuSettings, foundation: Foundation) -> MachineNetwork:
     given = tpu.existing_network
     if given is not None:
         return MachineNetwork(network=given.network, subnetwork=given.subnetwork, ready=())
@@ -155,27 +137,6 @@ def _network(
         foundation.options,
     )
     return MachineNetwork(network=created.network, subnetwork=created.subnetwork_name, ready=created.ready)
-
-
-def _gateway_network(
-    context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork
-) -> MachineNetwork:
-    """Declare the rules of this stack's TPU VM in the gateway's network."""
-    rules = MachineRules(
-        "network",
-        MachineRulesArgs(
-            project=context.settings.project,
-            name=f"{context.names.base}-gateway",  # other names than in a separate network, which exist until the TPU VM has moved
-            network=shared.network,
-            ownership=context.ownership,
-            target_tag=context.names.base,
-            server_port=PORT,
-            from_range=shared.gateway_range,
-            egress_ports=_egress_ports(context, tpu),
-        ),
-        foundation.options,
-    )
-    return MachineNetwork(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
 
 
 def _downloads(context: Context, tpu: TpuSettings) -> bool:

@@ -18,7 +18,6 @@ from gemma_serving.contracts import labels, outputs, serving_document
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.rules.findings import RULES
-from gemma_serving.planning.rules.gateway import GATEWAY_RULES
 from gemma_serving.planning.settings.vllm_args import OPTIONS
 from tests.contract_keys import keys
 
@@ -128,7 +127,7 @@ def places_of(words: set[str]) -> Found:
 
 def unknown_findings() -> Found:
     """Ids of findings in strings that no rule has. A reference names the id, so that a cause or a list of findings is data."""
-    known = {*RULES, *GATEWAY_RULES, *GKE_RULES}
+    known = {*RULES, *GKE_RULES}
     groups = "|".join(sorted({identifier[:3] for identifier in known}))
     found: Found = defaultdict(list)
     for text, place in strings():

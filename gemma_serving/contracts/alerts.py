@@ -25,22 +25,22 @@ TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertValues:
-    """Values of one stack that replace placeholders. The alert of a gateway has the first two."""
+    """Values of one stack that replace placeholders."""
 
     stack: str
     name: str
     """Name of the service, or of the queued resource: the label `namespace` of the server's series."""
-    ttft_s: float = 0
+    ttft_s: float
     """Bound of the time to first token; one of TTFT_BUCKETS_S."""
-    ttft_goal: float = 0
+    ttft_goal: float
     """Fraction of requests whose first token should come within the bound."""
-    idle_s: int = 0
+    idle_s: int
     """Seconds without a request until the idle alert."""
-    ready_s: int = 0
+    ready_s: int
     """Seconds for which a machine may be not ready: `tpu.readyTimeout`."""
-    usd_per_hour: float = 0
+    usd_per_hour: float
     """Price of an instance or slice; with an order of forms, of the most expensive one that may be requested."""
-    daily_usd: float = 0
+    daily_usd: float
 
     def replace_in(self, template: str) -> str:
         """Return a text with these values. Exporters write whole bounds with or without a decimal place."""

@@ -8,7 +8,7 @@ from gemma_serving.contracts.features import ServedFeatures
 from gemma_serving.contracts.fields import Doc, camel_case, detail_fields
 from gemma_serving.contracts.verdicts import Verdict
 
-Target = Literal["tpu", "cloud-run", "gateway"]
+Target = Literal["tpu", "cloud-run"]
 Auth = Literal["id-token", "tunnel", "none"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
@@ -117,31 +117,10 @@ class PlanSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayNetwork:
-    """Network of a gateway, for the stacks behind it."""
-
-    network: Annotated[str, Doc("`projects/P/global/networks/N`.")]
-    subnetwork: Annotated[str, Doc("Name of the subnetwork for TPU VMs in each region.")]
-    regions: Annotated[tuple[str, ...], Doc("Regions with such a subnetwork.")]
-    gateway_range: Annotated[str, Doc("Range of the gateway's own subnetwork, from which it calls the servers.")]
-    internet_egress: Annotated[bool, Doc("Whether the network has Cloud NAT.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayBackend:
-    """A stack behind the gateway, as the last `up` of the gateway found it."""
-
-    stack: Annotated[str, Doc("Name of the stack.")]
-    address: Annotated[str, Doc("Address of its TPU VM; empty: it gets no requests.")]
-    state: Annotated[str, Doc("State of its capacity; empty if it is not deployed.")]
-    deadline: Annotated[str, Doc("Time at which Google deletes its TPU VM (RFC 3339, UTC); empty without a run limit.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StackOutputs:
     """All outputs of a deployed stack."""
 
-    target: Annotated[Target, Doc("`tpu`, `cloud-run` or `gateway`.")]
+    target: Annotated[Target, Doc("`tpu` or `cloud-run`.")]
     model: Annotated[str, Doc("Hugging Face id of the checkpoint.")]
     served_model: Annotated[str, Doc("Name to send as `model`.", is_detail=True)]
     endpoint: Annotated[str, Doc("URL. For a tunnel: its local end, `http://127.0.0.1:8000`.")]
@@ -187,24 +166,12 @@ class StackOutputs:
             "TPU: time at which Google deletes the TPU VM (RFC 3339, UTC); null without a run limit, and on Cloud Run."
         ),
     ] = None
-    address: Annotated[
-        str | None, Doc("TPU behind a gateway: address of the TPU VM in the gateway's network; null otherwise.")
-    ] = None
-    backends: Annotated[
-        tuple[GatewayBackend, ...] | None, Doc("Gateway: stacks behind it; null for other targets.")
-    ] = None
-    gateway_network: Annotated[GatewayNetwork | None, Doc("Gateway: its network; null for other targets.")] = None
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """Stacks of the servers to which a gateway sends requests; empty for other targets."""
-        return tuple(one.stack for one in self.backends or () if one.address)
 
     @property
     def engines(self) -> int:
-        """Engines of all servers: the copies of a server with data parallelism, times the servers of a gateway."""
+        """Engines: the copies of the server with data parallelism."""
         copies = self.vllm.get("dataParallelSize")
-        return (copies if isinstance(copies, int) else 1) * (len(self.servers) or 1)
+        return copies if isinstance(copies, int) else 1
 
 
 DETAILS: Final = frozenset(camel_case(name) for name in detail_fields(StackOutputs))

@@ -8,8 +8,6 @@ CAPACITY_COMPONENT: Final = "gemma-serving:index:TpuQueuedResource"
 """Component around a request for capacity. It is in the state before the request, and after one that failed."""
 SERVICE_COMPONENT: Final = "gemma-serving:index:CloudRunGpuService"
 """Component around a service. It is in the state before the service, and after a creation that failed."""
-GATEWAY_COMPONENT: Final = "gemma-serving:index:GatewayService"
-"""The same around the service of a gateway."""
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 """Types of what serves: a request for capacity, or a service."""

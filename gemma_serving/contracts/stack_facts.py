@@ -160,9 +160,6 @@ class StackFacts:
     """Number of resources in the state."""
     pending: Sequence[str] = ()
     """Names of the resources whose creation an interrupted run began."""
-    is_gateway: bool = False
-    backends: Sequence[Mapping[str, object]] = ()
-    """Stacks behind a gateway with their addresses, as its last `up` found them."""
     has_server_component: bool = False
     """True from the moment at which `up` begins with the server until a `destroy` has deleted it."""
     is_without_capacity: bool = False

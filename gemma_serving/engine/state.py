@@ -139,11 +139,6 @@ class StackState:
         return stack.outputs if stack is not None else {}
 
     @property
-    def is_gateway(self) -> bool:
-        """True for a gateway, with or without a service."""
-        return self.printed.get("target") == "gateway"
-
-    @property
     def outputs(self) -> StackOutputs | None:
         """Outputs of the stack, or None if it is not deployed, or by another version of the project."""
         try:
@@ -238,12 +233,7 @@ def _inputs(item: Item) -> Item:
 
 def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
-    printed = _outputs(resources, STACK_TYPE)
-    raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
-    if "next" in printed and not printed.get("endpoint"):
-        raise CommandRefusedError(
-            f"Gateway {stack} has no service, because no backend had an address at its last complete `gemma up`. Run {printed['next']}."
-        )
+    raw = {**_outputs(resources, STACK_TYPE), **_outputs(resources, DETAILS_TYPE)}
     try:
         return from_json(StackOutputs, raw)
     except ContractError as error:

@@ -1,11 +1,10 @@
 """Server measured by a sweep."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from loadtest.client.metrics import METRICS_PATHS
 from loadtest.client.openai import Headers
 from loadtest.client.urls import server_root
 from loadtest.errors import SweepError
@@ -23,8 +22,6 @@ class Endpoint:
     """Returns the headers of the next request. It may block, and is never called in the event loop."""
     not_reached: Callable[[Exception], str] = field(default=lambda _error: "", repr=False)
     """Returns a sentence if an error is a connection problem rather than a server problem, otherwise an empty string."""
-    metrics_paths: Sequence[str] = METRICS_PATHS
-    """Paths of its metrics, which are added up: one per server behind a gateway."""
 
 
 def given_endpoint(url: str) -> Endpoint:

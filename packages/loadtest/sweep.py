@@ -200,7 +200,7 @@ async def _sweep(
     except ValueError as error:
         raise SweepError(str(error)) from None
     async with (
-        OpenAIClient(endpoint.base_url, endpoint.headers, endpoint.metrics_paths) as client,
+        OpenAIClient(endpoint.base_url, endpoint.headers) as client,
         WorkerPool() as pool,
     ):
         try:

@@ -149,7 +149,7 @@ async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClien
     opening = open_stack_access(outputs)
     access: ServerAccess = await anyio.to_thread.run_sync(opening.__enter__)
     try:
-        async with OpenAIClient(access.base_url, access.headers, access.metrics_paths) as client:
+        async with OpenAIClient(access.base_url, access.headers) as client:
             yield outputs, client
     finally:
         with anyio.CancelScope(shield=True):

@@ -76,15 +76,13 @@ def _with_folder(options: BenchOptions) -> BenchOptions:
 
 
 def _usd_per_hour(stack: str, outputs: StackOutputs) -> float | None:
-    """Return the price of what serves a stack: a slice, one instance, or a gateway with its servers; None if it is unknown."""
+    """Return the price of what serves a stack: a slice or one instance; None if it is unknown."""
     if outputs.target != "tpu":
         return outputs.plan.cost.usd_per_hour
     return next((costs.running for costs in recorded_costs(read(stack))), None)
 
 
-def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
-    if outputs.target == "gateway":
-        return None
+def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast:
     return PlanForecast(deployed_plan(stack, outputs).answers)
 
 
@@ -121,7 +119,6 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
             f"--point-timeout is {settings.point_timeout_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
         )
     given_usd_per_hour = settings.usd_per_hour
-    is_gateway = outputs.target == "gateway"
     with open_stack_access(outputs) as access:
         yield (
             endpoint_of(access),
@@ -135,8 +132,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 hosting=Hosting(
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
                 ),
-                kv_cache_tokens=None if is_gateway else outputs.plan.memory.kv_tokens * outputs.engines,
+                kv_cache_tokens=outputs.plan.memory.kv_tokens * outputs.engines,
                 forecast=_forecast(settings.stack, outputs),
-                roofline=None if is_gateway else roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
+                roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )

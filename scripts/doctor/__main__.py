@@ -36,23 +36,21 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     from gemma_serving.engine.state import StackState, read
     from gemma_serving.scripts.doctor.checkup import run_checks
     from gemma_serving.scripts.doctor.rendering import report, width_of
-    from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+    from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.deployed.home_region import home_region
     from gemma_serving.stacks.loading import project_from_environment
 
     stack, project = options.stack, options.project
-    gateway = gateway_settings(stack, project=project) if stack is not None else None
-    settings = stack_settings(stack, project=project) if stack is not None and gateway is None else None
-    found = settings or gateway
+    settings = stack_settings(stack, project=project) if stack is not None else None
     state = read(stack) if stack else StackState(stack="", status="missing")
     if settings is not None and project is None:
         home_region(settings, state.stack, state.by_urn)
-    project = project or (found.project if found else project_from_environment())
+    project = project or (settings.project if settings else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
         settings = replace(settings, project=project)
-    lines = run_checks(project, state, settings, gateway)
+    lines = run_checks(project, state, settings)
     ready = all(line.state == "passed" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:
         checks = [_line_json(line) for line in lines]

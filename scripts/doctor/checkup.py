@@ -20,7 +20,6 @@ from gemma_serving.cloud.google_session import NO_CONNECTION, NoConnectionError,
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.engine.state import StackState
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.transfer import overwrite_line
 from gemma_serving.scripts.doctor import capacity, limits, machine, model, passphrase, project, secrets_key, tunnel_role
@@ -37,7 +36,6 @@ def run_checks(
     project_id: str,
     state: StackState,
     settings: Settings | None,
-    gateway: GatewayStack | None = None,
     *,
     choose: Callable[[Checkup], Sequence[DoctorCheck]] | None = None,
     limit_s: float = LIMIT_S,
@@ -58,7 +56,6 @@ def run_checks(
         member=caller.member,
         state=state,
         settings=settings,
-        gateway=gateway,
     )
     usable = DoctorCheck(name="quota project", run=partial(_quota_project, checkup))
     found = _online(concurrently([*chosen(checkup), usable], limit_s))

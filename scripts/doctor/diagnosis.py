@@ -9,7 +9,6 @@ from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.engine.state import StackState
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.check_result import CheckResult, State
 
@@ -64,8 +63,6 @@ class Checkup(GoogleCaller):
     state: StackState
     """State of the stack, read once. Without a name: check only the requirements of every stack."""
     settings: Settings | None = None
-    gateway: GatewayStack | None = None
-    """Settings of a gateway, which has no `settings`."""
 
     @property
     def stack(self) -> str:

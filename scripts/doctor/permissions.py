@@ -10,7 +10,6 @@ from typing import Final
 
 from gemma_serving.cloud.kinds import KINDS, LOCATIONS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.secrets import KINDS as SECRETS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
@@ -91,14 +90,7 @@ NETWORKS = _role(
     "compute.subnetworks create get delete use",
     f"compute.routers {_OWN}",
 )
-_IN_GATEWAY = _role("compute.networkAdmin", "compute.networks get updatePolicy", "compute.subnetworks use")
-"""Machines and firewall rules in the network of a gateway."""
 _FIREWALLS = _role("compute.securityAdmin", "compute.firewalls create get delete")
-
-
-def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
-    """Return the permissions for a gateway's service, network and alert. Each backend needs its own stack's permissions."""
-    return (*COMMON, _SERVICES, NETWORKS, _LOGS, *([_ALERTS] if settings.alerts.enabled else []))
 
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
@@ -129,7 +121,7 @@ def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:
         yield _ACCOUNT_ACCESS
     yield from (_NODES if tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL)
     if not tpu.existing_network:
-        yield from (_IN_GATEWAY if tpu.gateway else NETWORKS, _FIREWALLS)
+        yield from (NETWORKS, _FIREWALLS)
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:

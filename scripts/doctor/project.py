@@ -11,14 +11,8 @@ from gemma_serving.cloud.kinds import NETWORK, by_name
 from gemma_serving.cloud.quotas import VIEWER
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from gemma_serving.scripts.doctor.permissions import (
-    CREATIONS,
-    NETWORKS,
-    RolePermissions,
-    permissions_of,
-    permissions_of_gateway,
-)
-from gemma_serving.stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
+from gemma_serving.scripts.doctor.permissions import CREATIONS, NETWORKS, RolePermissions, permissions_of
+from gemma_serving.stacks.apis import COMMON_APIS, LOG_APIS, apis_of
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be enabled first, because the provider calls them before the stack can enable others."""
@@ -41,12 +35,11 @@ _OWN_KEYS: Final[Mapping[str, str]] = {
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks of a project. Each sends one request."""
     yield checkup.calling("APIs", SERVICE_USAGE, VIEWER, partial(_apis, checkup))
-    gateway = checkup.gateway
-    permissions = permissions_of_gateway(gateway) if gateway else permissions_of(checkup.settings)
+    permissions = permissions_of(checkup.settings)
     for needed in permissions:
         name = f"permissions of {needed.role.removeprefix('roles/')}"
         yield checkup.calling(name, _MANAGER, needed.role, partial(_permissions, checkup, needed))
-    if gateway is None and NETWORKS in permissions:
+    if NETWORKS in permissions:
         yield checkup.calling("quota of networks", "compute", "roles/compute.viewer", partial(_networks, checkup))
     yield checkup.calling("keys of service accounts", _MANAGER, _POLICY_VIEWER, partial(_keys, checkup))
     for constraint in _constraints(checkup):
@@ -70,8 +63,7 @@ def _networks(checkup: Checkup) -> Iterator[Diagnosis]:
 
 
 def _apis(checkup: Checkup) -> Iterator[Diagnosis]:
-    own = GATEWAY_APIS if checkup.gateway else COMMON_APIS
-    needed = (*apis_of(checkup.settings), *LOG_APIS) if checkup.settings else own
+    needed = (*apis_of(checkup.settings), *LOG_APIS) if checkup.settings else COMMON_APIS
     apis = tuple(dict.fromkeys((*FIRST_APIS, *needed)))
     enabled = read_enabled_apis(checkup.google, checkup.project, apis)
     for api in apis:
@@ -113,8 +105,7 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
             why = "tpu.ssh is metadata-key, but SSH keys in metadata are forbidden"
             fix = f"pulumi config set --stack {checkup.stack} --path gemma-serving:tpu.ssh os-login"
             yield "compute.requireOsLogin", partial(_refuses, why), fix
-    placed = settings or checkup.gateway
-    for region in placed.regions if placed else ():
+    for region in settings.regions if settings else ():
         name, value = "gcp.resourceLocations", f"in:{region}-locations"
         fix = f"{_POLICIES} allow {name} {value} --project={checkup.project}"
         yield f"{name} for {region}", partial(_refuses_location, region), fix
@@ -139,7 +130,7 @@ def _own_resources(checkup: Checkup) -> Iterator[str]:
     """Yield the services of the stack's own resources for which an organization can require customer-managed keys. A stack sets no such key."""
     settings = checkup.settings
     yield "artifactregistry"
-    if checkup.gateway or (settings and settings.cloud_run):
+    if settings and settings.cloud_run:
         yield "run"
     if settings and settings.uses_bucket and not settings.bucket.existing:
         yield "storage"

@@ -74,10 +74,7 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     state = read(stack.name)
     facts = facts_of(state, locks=stack_locks(stack.name))
     serves = serves_now(facts)
-    is_deleted = is_being_deleted(facts, serves)
-    if facts.is_gateway and not is_deleted:
-        return "a gateway"
-    if serves.word == "ended" and not is_deleted:
+    if serves.word == "ended" and not is_being_deleted(facts, serves):
         return f"{serves.why} Run `gemma up {stack.name}`."
     if serves.word in {"deployed", "waiting"} and facts.deployed is not None:
         costs = recorded_costs(state, "waiting" if serves.word == "waiting" else "running")

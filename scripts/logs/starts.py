@@ -49,7 +49,7 @@ def first_start(facts: StackFacts) -> MeasuredStart | None:
     None if it is not over, if the log does not have it, or if a TPU VM serves another document since.
     """
     outputs, cloud, server = facts.deployed, facts.cloud, facts.recorded
-    if outputs is None or server is None or facts.is_gateway:
+    if outputs is None or server is None:
         return None
     plan = outputs.plan.startup
     # Weights that are fetched while the image is pulled are in the total once.

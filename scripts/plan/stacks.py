@@ -15,7 +15,7 @@ from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.question import ROOT
 from gemma_serving.scripts.stack.settings import NO_PROJECT
-from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
+from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment, today
 from gemma_serving.stacks.wording import StackWording
 
@@ -39,11 +39,11 @@ class PlannedStack:
 
 
 def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Print one row for each stack; without names, for all in the project's folder, except gateways.
+    """Print one row for each stack; without names, for all in the project's folder.
 
     Return 2 if a named stack does not fit. Raises PlanningError for a named stack without a settings file.
     """
-    found = names or [name for name in stacks_in(ROOT) if not is_gateway_file(settings_file(name, ROOT))]
+    found = names or stacks_in(ROOT)
     if not found:
         raise PlanningError("No deployment to plan. Pass STACK, or --model ID and --accelerator NAME.")
     rows = [_planned(name) for name in found]

@@ -7,7 +7,6 @@ from typing import Final, Literal
 from gemma_serving.contracts.server_change import IMAGE, MODEL, ChangedValue, ServerChange, changed_values
 from gemma_serving.planning.settings.annotations import EffectName
 from gemma_serving.planning.settings.fields import block_fields
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.preview.plans import RESTART, START, StackDescription
 
@@ -92,7 +91,7 @@ def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
 @cache
 def stated_effects() -> Mapping[str, EffectName | None]:
     """Return the effect of each setting by key (`planning.settings.annotations.OnChange`)."""
-    return {field.key: field.effect for field in (*block_fields(GatewayStack), *block_fields(Settings))}
+    return {field.key: field.effect for field in block_fields(Settings)}
 
 
 def zones_of(described: StackDescription) -> Sequence[str]:

@@ -17,13 +17,11 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import SettingField, block_fields
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import format_duration
-from gemma_serving.stacks.gateway_plan import gateway_text, plan_gateway
-from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
+from gemma_serving.stacks.loading import SettingsError, from_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, inline_yaml, stated
 
@@ -102,20 +100,12 @@ def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
     """Return one stack's plan, or the error message."""
     path = folder / f"Pulumi.{stack}.yaml"
     try:
-        return (_gateway if is_gateway_file(path) else _server)(path, stack, date)
+        return _described(path, stack, date)
     except (SettingsError, PlanningError) as error:
         return StackDescription(stack=stack, error=masked(str(error)))
 
 
-def _gateway(path: Path, stack: str, date: str) -> StackDescription:
-    """Return a gateway's settings and findings. It has no separate plan."""
-    settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
-    found = plan_gateway(settings, stack, None, path.parent, today=date).findings
-    findings = tuple(_finding(one, gateway_text(one)) for one in found)
-    return StackDescription(stack=stack, settings=flat_settings(settings), findings=findings)
-
-
-def _server(path: Path, stack: str, date: str) -> StackDescription:
+def _described(path: Path, stack: str, date: str) -> StackDescription:
     settings = from_file(path, project=UNKNOWN_PROJECT)
     shown = {**flat_settings(settings), **_encrypted(path)}
     try:
@@ -171,7 +161,7 @@ def duration(seconds: float) -> str:
     return format_duration(round(seconds)) if seconds < 120 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - two minutes
 
 
-def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
+def flat_settings(settings: Settings) -> dict[str, str]:
     """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
     for field in block_fields(type(settings)):

@@ -18,7 +18,6 @@ from gemma_serving.scripts.preview.without_secrets import without_secrets
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.frozen import frozen_here
 from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, differs, moved_traffic
-from gemma_serving.stacks.loading import is_gateway_file
 
 
 class StackPreview(BaseModel):
@@ -54,16 +53,15 @@ def _preview(stack: str, *, hide: bool) -> StackPreview:
     """Return the preview of one stack, or the engine's error."""
     print_progress("preview", f"{stack} ...")
     found = StackPreview(stack=stack, simulated=is_simulated(), without_secrets=hide)
-    hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
     try:
         with contextlib.ExitStack() as held:
-            if hides:
+            if hide:
                 held.enter_context(frozen_here(stack))
             differences: Sequence[str] = ()
             moved = ""
-            if not hides:  # a refresh would read the values of secrets
+            if not hide:  # a refresh would read the values of secrets
                 differences, moved = _compared(stack)
-            is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack))
+            is_known = held.enter_context((without_secrets if hide else selected_or_new)(stack))
             refresh = ["--refresh"] if differences else []
             changes, unchanged, _ = changes_of(preview(stack, *refresh), environment_secrets())
             engine = {"changes": changes, "unchanged": unchanged, "new_stack": not is_known}

@@ -80,8 +80,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         facts, outputs = serving_facts(server.stack)
         start = first_start(facts)
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
-        # The plan is for one server.
-        planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
+        planned = deployed_plan(server.stack, outputs).smoke
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     else:
         way = open_url_access(server.url or "")

@@ -81,7 +81,7 @@ def run_smoke(
     """
     if target.planned is not None:
         checks = (*checks, PLAN_CHECK)
-    client = OpenAIClient(access.base_url, access.headers, access.metrics_paths)
+    client = OpenAIClient(access.base_url, access.headers)
     context = CheckContext(client=client, access=access, target=target, report_progress=report_progress)
     results: list[FinishedCheck] = []
     start_s = time.monotonic()

@@ -1,11 +1,10 @@
 """The server to check with its thresholds, and the state of one run of the checks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from gemma_serving.contracts.features import ServedFeatures
-from gemma_serving.contracts.gateway import GATEWAY_START_S
 from gemma_serving.contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from gemma_serving.planning.speed.residuals import SmokeFigures
 from gemma_serving.scripts.cli.check_result import Values
@@ -38,7 +37,7 @@ class SmokeTarget:
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Expected options, by `cache_config_info` label."""
     replicas: int = 1
-    """Expected engines: `vllm.dataParallelSize` times the servers of a gateway."""
+    """Expected engines: `vllm.dataParallelSize`."""
     features: ServedFeatures | None = None
     """Features from the stack's settings; None without a stack."""
     stack: str | None = None
@@ -53,17 +52,13 @@ def stack_target(
     stack: str, outputs: StackOutputs, planned: SmokeFigures | None = None, failure: Failure | None = None
 ) -> SmokeTarget:
     """Return the target for a stack's outputs and plan."""
-    thresholds = outputs.smoke
-    if outputs.target == "gateway":  # it does not start its servers
-        budget_s = min(thresholds.startup_budget_s, GATEWAY_START_S)
-        thresholds = replace(thresholds, startup_budget_s=budget_s)
     options = {label: str(outputs.vllm[key]) for key, label in _CACHE_CONFIG_LABELS.items() if key in outputs.vllm}
     given = outputs.vllm.get("extraArgs")
     extra = cast("Sequence[object]", given) if isinstance(given, list | tuple) else ()
     return SmokeTarget(
         stack=stack,
         model=outputs.served_model,
-        thresholds=thresholds,
+        thresholds=outputs.smoke,
         memory=outputs.plan.memory,
         cache_options=options,
         replicas=outputs.engines,

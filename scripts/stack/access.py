@@ -25,10 +25,8 @@ from urllib.parse import urlsplit, urlunsplit
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.gateway import backend_path
 from gemma_serving.contracts.labels import STACK_LABEL
 from gemma_serving.contracts.outputs import Auth, StackOutputs, Tunnel
-from loadtest.client.metrics import METRICS_PATHS
 from loadtest.client.urls import server_root, unix_url
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -211,8 +209,6 @@ class ServerAccess:
     """Returns False once the tunnel has closed."""
     behind_front_end: bool = False
     """True if Google's front end responds for the server. A failed connection is then a local problem."""
-    metrics_paths: Sequence[str] = METRICS_PATHS
-    """Paths of the metrics, which are added up: one per server behind a gateway."""
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source."""
@@ -245,7 +241,6 @@ def open_access(
     tunnel: Tunnel | None = None,
     api_key: str | None = None,
     behind_front_end: bool = False,
-    metrics_paths: Sequence[str] = METRICS_PATHS,
 ) -> Generator[ServerAccess]:
     """Open access to a server according to the outputs `endpoint`, `auth` and `tunnel`, and close it at the end.
 
@@ -256,7 +251,6 @@ def open_access(
         auth=auth,
         api_key=api_key,
         behind_front_end=behind_front_end,
-        metrics_paths=metrics_paths,
     )
     if auth == "none":
         yield access
@@ -288,9 +282,6 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
         tunnel=outputs.tunnel,
         api_key=api_key,
         behind_front_end=outputs.target != "tpu",
-        metrics_paths=METRICS_PATHS
-        if outputs.target != "gateway"
-        else [f"{backend_path(server)}/metrics" for server in outputs.servers],
     )
 
 

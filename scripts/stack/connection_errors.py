@@ -31,7 +31,6 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
         base_url=access.base_url,
         headers=access.headers,
         not_reached=lambda error: explain_unreachable(access, error),
-        metrics_paths=access.metrics_paths,
     )
 
 

@@ -192,9 +192,7 @@ def recorded_costs(state: StackState, billing: Billing = "running") -> Sequence[
 
 def _recorded(state: StackState, item: Item, billing: Billing) -> ServerCosts:
     inputs, made = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
-    outputs = state.outputs
-    # The plan of a gateway has the price of its servers, which are in separate stacks.
-    deployed = outputs if outputs is not None and outputs.target != "gateway" else None
+    deployed = state.outputs
     if item.get("type") == SERVICE_TYPE:
         return _recorded_service(deployed, inputs, billing)
     running = _in_use(state.stack, deployed, inputs, made) if deployed else _listed(inputs, made)

@@ -40,7 +40,6 @@ from gemma_serving.contracts.resource_types import (
     BUCKET_TYPE,
     CAPACITY_COMPONENT,
     CAPACITY_TYPE,
-    GATEWAY_COMPONENT,
     SERVICE_COMPONENT,
     SERVICE_TYPE,
 )
@@ -49,9 +48,9 @@ from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, docu
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, StatedResource
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
-from gemma_serving.scripts.stack.settings import NO_PROJECT, gateway_settings, stack_settings
+from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings
 
-_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, GATEWAY_COMPONENT, SERVICE_COMPONENT})
+_SERVER_COMPONENTS: Final = frozenset({CAPACITY_COMPONENT, SERVICE_COMPONENT})
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
@@ -94,21 +93,14 @@ def named_server(state: StackState) -> StatedResource:
     """Return the server that a stack's settings name. Raises CommandRefusedError if they cannot be read, and NamingError."""
     project = next(iter(state.projects), NO_PROJECT)
     name = Names(project=project, stack=state.former_name or state.stack).base
-    gateway = gateway_settings(state.stack, project=project)
-    if gateway is not None:
-        return _named_service(project, gateway.gateway.region, name)
     settings = stack_settings(state.stack, project=project)
     if settings.cloud_run is not None:
-        return _named_service(project, settings.cloud_run.region, name)
+        inputs = {"project": project, "location": settings.cloud_run.region, "name": name}
+        return replace(server_of({"type": SERVICE_TYPE, "inputs": inputs}), is_recorded=False)
     tpu = settings.tpu
     assert tpu is not None  # noqa: S101 - settings have one of the two blocks
     inputs = {"project": project, "queuedResourceId": name, "zones": list(tpu.zones), "api": tpu.api}
     return replace(server_of({"type": CAPACITY_TYPE, "inputs": inputs}), is_recorded=False)
-
-
-def _named_service(project: str, region: str, name: str) -> StatedResource:
-    inputs = {"project": project, "location": region, "name": name}
-    return replace(server_of({"type": SERVICE_TYPE, "inputs": inputs}), is_recorded=False)
 
 
 def lost_parts(state: StackState) -> Sequence[str]:

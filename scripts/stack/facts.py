@@ -7,7 +7,6 @@ from typing import Final
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.naming import NamingError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each_within
@@ -34,7 +33,7 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
     """Return what the state of a stack tells by itself. Google was not asked."""
     declared, outputs = serving(state), _outputs(state)
     has_component = has_server_component(state)
-    is_complete = isinstance(outputs, Present) and not state.is_gateway
+    is_complete = isinstance(outputs, Present)
     held = unfinished_teardown.held_networks(state.stack)
     return StackFacts(
         stack=state.stack,
@@ -43,8 +42,6 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
         declared=declared,
         resources=len(state.resources),
         pending=sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}),
-        is_gateway=state.is_gateway,
-        backends=tuple(map(as_mapping, as_sequence(state.printed.get("backends")))),
         has_server_component=has_component,
         is_without_capacity=state.lacks_capacity,
         refusal=remembered_refusal(state.stack),

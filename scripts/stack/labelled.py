@@ -21,12 +21,11 @@ from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.state import StackState
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
-from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
-from gemma_serving.stacks.apis import GATEWAY_APIS, apis_of
+from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.loading import project_from_environment
 
 _APIS: Final = {
@@ -45,7 +44,7 @@ class SearchedStacks:
     stack: str | None
     """None: all stacks of this product."""
     states: Sequence[StackState]
-    settings: Mapping[str, Settings | GatewayStack]
+    settings: Mapping[str, Settings]
     projects: Sequence[str]
     read_errors: Sequence[str]
     is_name_known: bool = True
@@ -62,18 +61,17 @@ class SearchedStacks:
             settings, stated = self.settings.get(state.stack), _apis(state)
             if settings is None and not stated:
                 return None
-            of_servers = apis_of(settings) if isinstance(settings, Settings) else ()
-            found |= {*stated, *(GATEWAY_APIS if isinstance(settings, GatewayStack) else of_servers)}
+            found |= {*stated, *(apis_of(settings) if settings is not None else ())}
         return frozenset(found) or None
 
     def scope(self, kept: Sequence[str]) -> Scope:
         """Return the scope of a search. `kept`: full names of retained resources."""
-        servers = [item for item in self.settings.values() if isinstance(item, Settings)]
+        settings = self.settings.values()
         zones = [zone for state in self.states for zone in state.zones]
-        zones += [zone for item in servers if item.tpu for zone in item.tpu.zones]
-        regions = [region for item in self.settings.values() for region in item.regions]
+        zones += [zone for item in settings if item.tpu for zone in item.tpu.zones]
+        regions = [region for item in settings for region in item.regions]
         buckets = [bucket for state in self.states for bucket in state.buckets]
-        buckets += [item.bucket.existing for item in servers if item.bucket.existing]  # other owners', with grants
+        buckets += [item.bucket.existing for item in settings if item.bucket.existing]  # other owners', with grants
         named = [name for state in self.states for name in (*stated_names(state), *unrecorded_names(state))]
         return Scope(
             projects=self.projects,
@@ -98,13 +96,13 @@ def _apis(state: StackState) -> frozenset[str]:
 def searched_stacks(stack: str | None, states: Sequence[StackState]) -> SearchedStacks:
     """Return what the states and settings of stacks tell a search, with the pending creations of unfinished teardowns."""
     read_errors: list[str] = []
-    settings: dict[str, Settings | GatewayStack] = {}
+    settings: dict[str, Settings] = {}
     for state in states:
         if state.status != "read" and (stack or state.status != "missing"):
             why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
             read_errors.append(f"{why} Continuing without the state.")
         try:
-            settings[state.stack] = gateway_settings(state.stack) or stack_settings(state.stack)
+            settings[state.stack] = stack_settings(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
     found = [remembered(state) for state in states]

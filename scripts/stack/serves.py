@@ -168,7 +168,7 @@ def require_deployed(facts: StackFacts) -> None:
     if isinstance(facts.state, Absent):
         raise CommandRefusedError(no_such_stack(facts.stack))
     is_possible = isinstance(facts.server, Unknown) or facts.is_unrecorded or isinstance(facts.state, Unknown)
-    has_server = facts.recorded is not None or facts.deployed is not None or facts.is_gateway
+    has_server = facts.recorded is not None or facts.deployed is not None
     if is_possible or has_server or stack_locks(facts.stack):
         return
     if facts.is_without_capacity:

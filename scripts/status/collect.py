@@ -21,7 +21,7 @@ from gemma_serving.scripts.logs.api import MeasuredStart, failed_service_cause, 
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
-from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
+from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.report import (
     ENDPOINT,
     GOOGLE,
@@ -82,17 +82,13 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
         raise ScriptError(found[0].detail)
     if request.stack and found[0].status == "missing":
         raise CommandRefusedError(found[0].detail)
-    if request.stack:
-        backends = [str(one.get("stack")) for one in facts_of(found[0]).backends]
-        found = [*found, *each([partial(states.read, stack) for stack in backends], workers=CALLS)]
     known = each([partial(_known, state, request, clock) for state in found], workers=CALLS)
     if request.stack and not known[0][0].is_without_capacity:
         require_deployed(known[0][0])
-    rows = [row for _, row in known]
     return StatusReport(
         at_s=clock().timestamp(),
         simulated=is_simulated(),
-        stacks=tuple(judged_gateway(row, facts, rows) if facts.is_gateway else row for facts, row in known),
+        stacks=tuple(row for _, row in known),
     )
 
 
@@ -164,16 +160,13 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
     outputs = facts.deployed
     found = facts.declared if facts.recorded is not None or facts.is_unrecorded else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
-    if facts.is_gateway:
-        target = "gateway"
     lost = facts.lost.value if isinstance(facts.lost, Present) else ()
     return StackStatus(
         stack=facts.stack,
         deployed=outputs is not None and facts.recorded is not None,
         target=target,
         model=outputs.model if outputs else None,
-        accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
-        address=_address(outputs),
+        accelerator=outputs.plan.accelerator if outputs else None,
         serves=serves_now(facts),
         cloud=facts.cloud,
         server=answers.get("endpoint"),
@@ -186,9 +179,3 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
         refreshed="refresh" in answers,
         waits=tuple(waits_of(facts, now)),
     )
-
-
-def _address(outputs: StackOutputs | None) -> str:
-    if outputs is None:
-        return ""
-    return outputs.endpoint if outputs.target == "cloud-run" else outputs.address or ""

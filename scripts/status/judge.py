@@ -1,7 +1,6 @@
-"""Interpretation of a stack's facts: drift, waits and the next command; for a gateway, also from its backends."""
+"""Interpretation of a stack's facts: drift, waits and the next command."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from gemma_serving.contracts.answers import Unknown
@@ -20,7 +19,7 @@ from gemma_serving.scripts.stack.serves import (
     recorded_state,
     short_identity,
 )
-from gemma_serving.scripts.status.report import HEALTHY, WITHOUT_SERVER, StackStatus
+from gemma_serving.scripts.status.report import HEALTHY, StackStatus
 
 
 def drift_of(facts: StackFacts, target: str | None) -> Sequence[str]:
@@ -115,36 +114,3 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"
     yield status.target == "tpu" and phase != READY, "gemma logs {stack} --follow"
     yield True, "gemma connect {stack}"
-
-
-def judged_gateway(status: StackStatus, facts: StackFacts, rows: Sequence[StackStatus]) -> StackStatus:
-    """Return the status of a gateway with what follows from its backends, which are among `rows`."""
-    by_name = {row.stack: row for row in rows}
-    found = [by_name[str(one.get("stack"))] for one in facts.backends if one.get("stack") in by_name]
-    moved = list(_moved(facts, by_name))
-    waits, next_command = status.waits, status.next_command
-    has_none = bool(found) and all(row.serves.word in WITHOUT_SERVER for row in found)
-    health = status.server.health if status.server else ""
-    is_error = health.startswith("HTTP 5")  # another answer, such as 403, is about this caller
-    is_down = is_error or (has_none and status.cloud is not None)
-    if is_down:
-        why = f"answers, so its callers get {health}" if is_error else "exists, so its callers get HTTP 503"
-        waits = [*waits, f"No server behind the gateway {why}."]
-        asleep = [row.next_command for row in found if row.health != HEALTHY]
-        next_command = [*asleep, f"gemma logs {status.stack}"][0]
-    elif not status.deployed and status.cloud is None:
-        waits = [*waits, "No backend had an address at the last `gemma up`, so the gateway has no service."]
-        next_command = found[0].next_command if found else next_command
-    if moved and not has_none:
-        next_command = f"gemma up {status.stack}"
-    return replace(status, drift=[*status.drift, *moved], waits=waits, next_command=next_command, is_down=is_down)
-
-
-def _moved(facts: StackFacts, rows: Mapping[str, StackStatus]) -> Iterator[str]:
-    for one in facts.backends:
-        stack = str(one.get("stack"))
-        used = str(one.get("address") or "")
-        now = rows[stack].address if stack in rows else used
-        if now != used:
-            uses = f"sends its requests to {used}" if used else "sends it no requests"
-            yield f"Backend {stack} has {f'address {now}' if now else 'no address'}, but the gateway {uses}."

@@ -89,7 +89,7 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
 def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     cloud, server = status.cloud, status.server
     if cloud is None:
-        word = "network only" if status.target == "gateway" else status.serves.shown
+        word = status.serves.shown
         word = INCOMPLETE if word == "not deployed" and status.waits else word
         return (status.stack, word, *[""] * 6)
     left_s, requests = status.left_s(now_s), ""

@@ -16,8 +16,6 @@ LOST = "buckets and secrets"
 ENDPOINT = "endpoint"
 REFRESH = "refresh"
 """Sources of the status."""
-WITHOUT_SERVER: Final = frozenset({"ended", "no server", "not deployed"})
-"""Words for a stack whose server does not exist."""
 HEALTHY: Final = "ready"
 """Health of a server that answers."""
 
@@ -53,8 +51,6 @@ class StackStatus:
     target: str | None = None
     model: str | None = None
     accelerator: str | None = None
-    address: str = ""
-    """Address at which a gateway reaches the server, as of the last `pulumi up`; empty without one."""
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
     start: MeasuredStart | None = None
@@ -69,8 +65,6 @@ class StackStatus:
     """Pending operations, one sentence each."""
     unanswered: Sequence[UnansweredSource] = ()
     next_command: str = ""
-    is_down: bool = False
-    """True for a gateway whose callers get a server error."""
 
     @property
     def is_shown(self) -> bool:

@@ -7,13 +7,13 @@ from typing import Final
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.scripts.status.report import HEALTHY, ServerFacts
-from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, merged, parse_metrics
+from loadtest.client.metrics import KV_USAGE, METRICS_PATH, RUNNING, WAITING, parse_metrics
 
 ANSWER_LIMIT_S: Final = 15.0
 
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
-    """Return the health and load of a server, or of all servers of a gateway together. Raises ScriptError if it is unreachable."""
+    """Return the health and load of a server. Raises ScriptError if it is unreachable."""
     from gemma_serving.scripts.stack.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
     from loadtest.client.openai import ServerError, call_once  # noqa: PLC0415 - as above
 
@@ -23,12 +23,12 @@ def server_facts(outputs: StackOutputs) -> ServerFacts:
             health = call("/health")
             if health.status != HTTPStatus.OK:
                 return ServerFacts(health=f"HTTP {health.status}")
-            answers = [call(path) for path in access.metrics_paths]
+            metrics = call(METRICS_PATH)
         except ServerError as error:
             raise ScriptError(f"The server does not respond: {error}") from None
-    if any(answer.status != HTTPStatus.OK for answer in answers):
+    if metrics.status != HTTPStatus.OK:
         return ServerFacts(health=HEALTHY)
-    load = merged(parse_metrics(str(answer.body)) for answer in answers)
+    load = parse_metrics(str(metrics.body))
     return ServerFacts(
         health=HEALTHY,
         running_requests=load.total(RUNNING),

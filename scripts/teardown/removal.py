@@ -444,8 +444,8 @@ def read_inputs(options: TeardownOptions) -> SearchedStacks:
         except NamingError as error:
             raise CommandRefusedError(f"{error} Nothing was deleted.") from None
     found = [states.read(options.stack)] if options.stack else states.all_states()
-    # A gateway's network goes after the TPU VMs in it.
-    known = searched_stacks(options.stack, sorted(found, key=lambda state: state.is_gateway))
+    # The network of another stack goes after the TPU VMs in it.
+    known = searched_stacks(options.stack, sorted(found, key=lambda state: state.printed.get("target") != "tpu"))
     if not (options.dry_run and known.projects):  # the text of a dry run has them
         for error in known.read_errors:
             progress(error)

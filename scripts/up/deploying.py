@@ -50,8 +50,8 @@ _SERVER_FAILED: Final = "The server failed: "
 """Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
 
 
-def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes: bool) -> ExitCode:
-    """Preview a stack, confirm, and deploy it. A gateway has no settings of a server. Raises ScriptError."""
+def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool) -> ExitCode:
+    """Preview a stack, confirm, and deploy it. Raises ScriptError."""
     stack, differences = facts.stack, differs(facts)
     refresh = ["--refresh"] if refreshes or differences else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
@@ -59,12 +59,10 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
         document = previewed(stack, *refresh)
         changes, unchanged, warnings = changes_of(document)
         starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
-        # A gateway has no plan, and so no effect on a server and no price.
         is_dead = facts.cloud is not None and facts.cloud.serves_nothing
-        has_plan = changes and settings is not None
-        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if has_plan else None
+        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if changes else None
     # The checks of a stack without a server had the weights.
-    if settings is not None and starts_server and facts.declared is not None:
+    if starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
     messages = diagnostics(document, "info")
     shown = [
@@ -75,17 +73,16 @@ def deploy(facts: StackFacts, settings: Settings | None, *, yes: bool, refreshes
     ]
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
-    if not changes:
+    if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
         engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
-    effect, limits = [change_counts(changes, unchanged)], ""
-    if settings is not None and coming is not None:
-        if facts.recorded is None or coming.endless_forms:  # a deployed stack was told at its first `up`
-            limits = limits_line(settings.limits, settings.project, coming.endless_forms)
-        order = [f"  {line}" for line in coming.order]
-        effect = [*coming.sentences, *effect, f"Cost: {coming.cost}", *order]
+    limits = ""
+    if facts.recorded is None or coming.endless_forms:  # a deployed stack was told at its first `up`
+        limits = limits_line(settings.limits, settings.project, coming.endless_forms)
+    order = [f"  {line}" for line in coming.order]
+    effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
     print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
     if not yes:
         confirm(

@@ -48,11 +48,6 @@ def machine_of(stack: str) -> FoundMachine:
     if locks:
         require_dead(stack, locks)
     facts, outputs = serving_facts(stack)
-    if outputs.backends is not None:
-        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
-        raise CommandRefusedError(
-            f"Stack {stack} is a gateway, which has no server to restart. Pass {instead}, one backend after another."
-        )
     found, cloud = facts.recorded, facts.cloud
     if isinstance(facts.server, Unknown):
         raise ScriptError(f"Cannot check the TPU VM of stack {stack}: {facts.server.why}")

@@ -15,7 +15,7 @@ from gemma_serving.contracts.server_errors import LOGGER
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.logs.api import SERVES, ServerLog, follow, log_of
+from gemma_serving.scripts.logs.api import SERVES, follow, log_of
 
 PERIOD_S: Final = 3.0
 """Polling interval in seconds: 20 reads per minute, of the 60 that Cloud Logging allows per project (2026-11)."""
@@ -26,9 +26,9 @@ _SERVICE: Final = re.compile(r": (creating|updating)[\w ]* gcp:cloudrunv2:Servic
 class StartPhases:
     """The newest phase, read in a thread: a slow response must not stop the engine's own progress."""
 
-    def __init__(self, facts: StackFacts, settings: Settings | None) -> None:
-        """Prepare the reads, which begin with the step of the service. A gateway has no settings and no phases."""
-        self._log = log_of(facts.stack, settings) if settings is not None else None
+    def __init__(self, facts: StackFacts, settings: Settings) -> None:
+        """Prepare the reads, which begin with the step of the service."""
+        self._log = log_of(facts.stack, settings)
         self._former = facts.server.value.running if isinstance(facts.server, Present) else None
         self._ended = threading.Event()
         self._reader: threading.Thread | None = None
@@ -36,10 +36,10 @@ class StartPhases:
 
     def during(self, step: str) -> str:
         """Return the newest phase with its line; empty for another step. Prints once that the log cannot be read."""
-        if self._log is None or _SERVICE.search(step) is None:
+        if _SERVICE.search(step) is None:
             return ""
         if self._reader is None:
-            self._reader = threading.Thread(target=self._read, args=(self._log,), daemon=True)
+            self._reader = threading.Thread(target=self._read, daemon=True)
             self._reader.start()
         if self._problem:
             print_progress("up", f"the phases of the start are not shown. {self._problem}")
@@ -50,8 +50,8 @@ class StartPhases:
         """End the reads."""
         self._ended.set()
 
-    def _read(self, log: ServerLog) -> None:
-        phase, since = "", GOOGLE_CLOCK.now()
+    def _read(self) -> None:
+        log, phase, since = self._log, "", GOOGLE_CLOCK.now()
         try:
             for line in follow(google_api.connect(log.project), log, since, LineMask(), say=_pass, pause=_pass):
                 if line is None:

@@ -26,7 +26,7 @@ from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
 from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
-from gemma_serving.scripts.stack.settings import gateway_settings, stack_settings
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import forget
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
@@ -42,26 +42,24 @@ _SEARCH_LIMIT_S: Final = 60.0
 
 
 @contextlib.contextmanager
-def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings | None]]:
+def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
-    Yield its facts with its server, and its settings; None for a gateway, which has no plan.
+    Yield its facts with its server, and its settings.
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     runner.pulumi()  # before the project, which a command of Pulumi may have to set
-    settings = None if gateway_settings(stack) else stack_settings(stack)
+    settings = stack_settings(stack)
     state = _readable_state(stack)
     is_known = state.status != "missing"
     if not is_known:
         _require_same_project(stack)
-    if settings is not None:
-        _require_plan(stack, settings)
-        home_region(settings, stack, state.by_urn)  # before the checks of another region
+    _require_plan(stack, settings)
+    home_region(settings, stack, state.by_urn)  # before the checks of another region
     facts = read_facts(state, "server", "lost", limit_s=_ANSWER_LIMIT_S)
-    if settings is not None:  # no check of the doctor is for a gateway
-        _require_zone(settings, facts)
-        report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
+    _require_zone(settings, facts)
+    report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
     text = path.read_text(encoding="utf-8")
     if not is_known:
         create_state(stack)

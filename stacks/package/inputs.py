@@ -21,7 +21,7 @@ T = TypeVar("T")
 REASONS: Final[Mapping[str, str]] = {
     "the component is the target": "target",
     "a stack declares resources for it": (
-        "alerts cloudRun.compileCache dockerHub gateway image.buildContext metrics tpu.compileCache tpu.egress tpu.gateway "
+        "alerts cloudRun.compileCache dockerHub image.buildContext metrics tpu.compileCache tpu.egress "
         "tpu.tunnelMembers tpu.tunnelRole"
     ),
     "commands read it from a stack": "bucket.parts endpointUrl smoke",

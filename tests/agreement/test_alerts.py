@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gemma_serving.components.observability import Observability, ObservabilityArgs
-from gemma_serving.contracts.alerts import AlertValues, alerts_of, every_alert
+from gemma_serving.contracts.alerts import every_alert
 from gemma_serving.contracts.collector import AGENT_JOB, AGENT_METRICS_PORT, COLLECTOR_IMAGE, COLLECTOR_REPOSITORY
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.settings_files import settings_file
@@ -69,16 +68,12 @@ def context(ownership, tmp_path):
 
 
 @pytest.fixture
-def declared(context, declare, ownership):
+def declared(context, declare):
     """Return what a stack of a target declares."""
 
     def of(target):
-        if target in STACKS:
-            found = context(target)
-            return declare(lambda: declare_alerts(found, SimpleNamespace(options=None)))[0]
-        values, alerts = AlertValues(stack="x", name="gemma-x"), list(alerts_of("gateway"))
-        args = ObservabilityArgs(project=PROJECT, ownership=ownership, labels={}, values=values, alerts=alerts)
-        return declare(lambda: Observability("alerts", args).policies)[0]
+        found = context(target)
+        return declare(lambda: declare_alerts(found, SimpleNamespace(options=None)))[0]
 
     return of
 
@@ -95,7 +90,7 @@ def requests(recorder):
 
 def test_each_policy_is_the_one_in_the_golden_file(declared, ownership):
     golden = {}
-    for target in (*STACKS, "gateway"):
+    for target in STACKS:
         recorder = declared(target)
         found = {"NotificationChannel": [], "AlertPolicy": [], "Dashboard": []}
         for _, message, body in requests(recorder):
@@ -116,7 +111,7 @@ def test_each_policy_is_the_one_in_the_golden_file(declared, ownership):
     assert titles == {(target, f"gemma-x: {alert.title}") for alert in every_alert() for target in alert.targets}
 
 
-@pytest.mark.parametrize("target", [*STACKS, "gateway"])
+@pytest.mark.parametrize("target", STACKS)
 def test_the_local_cloud_accepts_every_policy_channel_and_dashboard_of_a_stack(declared, target):
     with idle_cloud.start() as cloud:
         client = Client(cloud.base_url, cloud.token)

@@ -81,7 +81,7 @@ def test_what_a_newer_writer_adds_is_ignored_and_what_may_be_absent_is_none():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"target": "gke"}, "target is 'gke'; it must be one of tpu, cloud-run, gateway."),
+        ({"target": "gke"}, "target is 'gke'; it must be one of tpu, cloud-run."),
         ({"smoke": {}}, "smoke.startupBudgetS is missing."),
         ({"smoke": {"startupBudgetS": "1"}}, "smoke.startupBudgetS is '1'; it must be a number."),
         (

@@ -46,8 +46,6 @@ NOT_RUN = {
     "gemma stage_model rtx6000-31b --from gs://vertex-model-garden-public-us/gemma4/gemma-4-31B-it": (
         "reads a bucket of Google; tests/cloud/test_staging_from_bucket.py"
     ),
-    "gemma up gateway": "needs two settings files; tests/engine/test_gateway.py",
-    "gemma up tpu-a": "needs two settings files; tests/engine/test_gateway.py",
 }
 CODES = {
     "plan": {0, 2},  # 2: a finding blocks

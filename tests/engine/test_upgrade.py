@@ -13,8 +13,7 @@ import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine.trial import STATE_VARIABLE
-from tests.engine.conftest import ALICE, HF_CANARY, KEY_CANARY, ROOT, Workspace, open_workspace
-from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, NO_ENVOY, SERVER_SETTINGS, has_envoy
+from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, KEY_CANARY, PROJECT, ROOT, Workspace, open_workspace
 from tools.engine.language_host import WARM_PROGRAMS
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -42,6 +41,35 @@ CHANGED, WORKLOADS = 2048, {"tpu-v6e4-turbo": 8192}
 """Lengths that the change in place sets; the workload of a stack may need more."""
 BLOCKED = {"tpu-v6e4-turbo": ("FIT05", {"vllm.speculativeConfig": None})}
 """Stacks of the earlier commit that the new code blocks, with the rule and the first remedy that it prints."""
+GATEWAY = {
+    "gateway": """\
+config:
+  gemma-serving:target: gateway
+  gemma-serving:gateway:
+    region: us-east5
+    regions: [us-east5]
+    backends: [{ stack: tpu-a }]
+""",
+    "tpu-a": """\
+config:
+  gemma-serving:target: tpu
+  gemma-serving:model: google/gemma-4-E2B-it
+  gemma-serving:alerts: { enabled: false }
+  gemma-serving:vllm: { maxModelLen: 8192 }
+  gemma-serving:tpu:
+    acceleratorType: v6e-1
+    zones: [us-east5-b]
+    maxRunDuration: 24h
+    gateway: gateway
+""",
+}
+"""Settings of the former target, and of a stack behind it."""
+GATEWAY_NETWORK = {
+    "network": f"projects/{PROJECT}/global/networks/gemma-gateway",
+    "subnetwork": "gemma-gateway",
+    "privateGoogleAccess": True,
+}
+URN = "urn:pulumi:tpu-a::gemma-serving::gemma-serving:index:"
 ENGINES_OWN = {"pulumi:providers:pulumi", "pulumi:pulumi:Stack"}
 """Types that the engine writes in each run."""
 
@@ -111,11 +139,10 @@ def deploy(earlier, now, stack, more):
     """Deploy a stack as its user does, with tokens, and hand its settings file, which has the stack's salt, to the new checkout."""
     earlier.pulumi("stack", "init", stack)
     earlier.configure(stack, **more)
-    if stack != GATEWAY:
-        earlier.script("save_token", "hfToken", "--stack", stack, stdin=HF_CANARY)
-        earlier.script("save_token", "apiKey", "--stack", stack, stdin=KEY_CANARY)
-        if "weights: bucket" in earlier.settings(stack).read_text():
-            earlier.stage(stack)
+    earlier.script("save_token", "hfToken", "--stack", stack, stdin=HF_CANARY)
+    earlier.script("save_token", "apiKey", "--stack", stack, stdin=KEY_CANARY)
+    if "weights: bucket" in earlier.settings(stack).read_text():
+        earlier.stage(stack)
     earlier.up(stack)
     shutil.copy2(earlier.settings(stack), now.settings(stack))
 
@@ -165,19 +192,47 @@ def test_a_deployed_stack_is_taken_over_changed_in_place_and_torn_down(both, sta
     now.teardown(stack)
 
 
-@pytest.mark.skipif(not has_envoy, reason=NO_ENVOY)
-def test_a_deployed_gateway_and_the_stack_behind_it_are_taken_over(both):
+def test_a_gateway_of_the_earlier_commit_goes_and_the_machine_behind_it_stays(both):
+    """The target `gateway` and `tpu.gateway` were removed. A machine stays in the gateway's network until its run ends."""
     earlier, now = both
-    server, zone = "tpu-a", "us-east5-b"
-    earlier.settings(GATEWAY).write_text(GATEWAY_SETTINGS.replace(", { stack: tpu-b }", ""))
-    earlier.settings(server).write_text(SERVER_SETTINGS.format(zone=zone, run="4h"))
-    deploy(earlier, now, GATEWAY, {})
-    deploy(earlier, now, server, {})
-    earlier.up(GATEWAY)
-    shutil.copy2(earlier.settings(GATEWAY), now.settings(GATEWAY))
-    for stack in (server, GATEWAY):
-        take_over(now, stack)
-    now.teardown(server)
-    now.teardown(GATEWAY)
+    if not (earlier.folder / "project" / "stacks" / "gateway.py").exists():
+        pytest.skip("the earlier commit has no gateway: nothing to delete")
+    for stack, text in GATEWAY.items():
+        earlier.pulumi("stack", "init", stack)
+        earlier.settings(stack).write_text(text)
+    for stack in ("gateway", "tpu-a", "gateway"):
+        earlier.up(stack)
+    for stack in GATEWAY:
+        shutil.copy2(earlier.settings(stack), now.settings(stack))
+    before = ids(now, "tpu-a")
+    refused = now.pulumi("preview", "--stack", "tpu-a", expect=FAILURE)
+    assert "gemma-serving:tpu.gateway is not a known setting" in refused.text
+    now.configure("tpu-a", **{"tpu.gateway": None})
+    refused = now.pulumi("preview", "--stack", "tpu-a", expect=FAILURE)
+    assert (
+        "which replaces projects/local-project/locations/us-east5-b/queuedResources/gemma-tpu-a while" in refused.text
+    )
+    now.configure("tpu-a", **{"tpu.existingNetwork": GATEWAY_NETWORK})
+    steps = now.pulumi("preview", "--json", "--diff", "--stack", "tpu-a").json["steps"]
+    changes = {(one["op"], *sorted(one.get("detailedDiff") or ()), one["urn"]) for one in steps if one["op"] != "same"}
+    assert changes == {
+        (
+            "update",
+            'metadata["gemma-serving-document"]',
+            f"{URN}TpuQueuedResource$gcp-tpu:index:QueuedResource::capacity",
+        ),
+        *(
+            ("delete", f"{URN}MachineRules$gcp:compute/firewall:Firewall::{rule}")
+            for rule in ("network-iap", "network-server")
+        ),
+        ("delete", f"{URN}MachineRules::network"),
+    }
+    now.up("tpu-a")
+    machine = {urn: id_ for urn, id_ in before.items() if SERVER.search(urn)}
+    assert len(machine) == 1
+    assert machine.items() <= ids(now, "tpu-a").items()
+    for stack in ("tpu-a", "gateway"):
+        now.teardown(stack)
     now.advance(2 * 3600)  # Cloud Run keeps addresses of the subnetwork
-    now.teardown(GATEWAY)
+    now.teardown("gateway")
+    assert now.made("/gemma-gateway") == []

@@ -55,7 +55,6 @@ def test_no_message_about_one_value_has_an_empty_name(run, subtests):
         "tpu.renewBefore": "1s",
         "tpu.runtimeVersion": "x/images/y",
         "tpu.maxUsdPerHour": "0.01",
-        "tpu.gateway": "g",
         "tpu.existingNetwork.network": "n",
         "cloudRun.minInstances": "9",
         "cloudRun.concurrency": "999",

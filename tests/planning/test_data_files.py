@@ -19,7 +19,7 @@ from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
 from gemma_serving.planning.model.support import Support, support_rows
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
-from gemma_serving.planning.rules.registry import ALL_RULES, Rule
+from gemma_serving.planning.rules.registry import RULES, Rule
 from gemma_serving.planning.rules.security import advisories
 from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, MeasuredStarts
 from gemma_serving.planning.speed.start_limits import FIGURES, StageFigure
@@ -27,7 +27,7 @@ from gemma_serving.planning.speed.start_limits import FIGURES, StageFigure
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
     "images": (Image, IMAGES),
-    "rules": (Rule, ALL_RULES),
+    "rules": (Rule, RULES),
     "advisories": (advisories.Advisory, advisories.ADVISORIES),
     "crashes": (Crash, CRASHES),
     "prices": (ListPrice, PRICES),

@@ -78,7 +78,6 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "image.digest": (f"sha256:{'a' * 64}",),
     "tpu.existing_network.network": ("my-network",),
     "tpu.existing_network.subnetwork": ("my-subnetwork",),
-    "tpu.gateway": ("gateway",),
     "endpoint_url": ("https://models.example.com", "http://localhost:8000/v1"),
     "workload.users": (1, 32, 5_000),
     "workload.rate_per_s": (0.001, 1.0, 500.0),

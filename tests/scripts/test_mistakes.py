@@ -158,10 +158,6 @@ NOT_DEPLOYED = tuple(
 PLAN_X = "plan --stack x"
 FILES = (
     (
-        b"config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: { backends: [{ stack: tpu-a }, { stack: tpu-b }] }\n",
-        typed(PLAN_X, "a gateway has no model server", "Use --stack tpu-a or --stack tpu-b instead."),
-    ),
-    (
         b"config: {}  # caf\xe9\n",
         typed(PLAN_X, "Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9", "Save the file as UTF-8."),
     ),

@@ -14,10 +14,6 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks.program import run
 
 ROOT = Path(__file__).resolve().parents[2]
-GATEWAY = {
-    "target": "gateway",
-    "gateway": {"region": "us-east5", "regions": ["us-east5"], "backends": [{"stack": "tpu-v6e4"}]},
-}
 
 
 @cache
@@ -27,7 +23,7 @@ def _read(stack: str) -> dict[str, Any]:
 
 
 def values_of(stack: str) -> dict[str, Any]:
-    return copy.deepcopy(GATEWAY if stack == "gateway" else _read(stack))
+    return copy.deepcopy(_read(stack))
 
 
 def changed(stack: str, changes: dict[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,7 @@ import yaml
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.settings.stack import NAMESPACES
-from gemma_serving.stacks.loading import (
-    SettingsError,
-    from_file,
-    from_pulumi,
-    from_values,
-    gateway_from_file,
-    gateway_from_pulumi,
-)
+from gemma_serving.stacks.loading import SettingsError, from_file, from_pulumi, from_values
 from tests.stacks.conftest import ROOT, changed, values_of
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
@@ -31,9 +24,7 @@ def test_each_reader_refuses_a_namespace_that_nothing_reads(tmp_path):
     path.write_text("config:\n  gemma-serving:target: tpu\n  aws:region: 3\n")
     for read in (
         lambda: from_pulumi(config, frozenset(), stack="x"),
-        lambda: gateway_from_pulumi(config, stack="x"),
         lambda: from_file(path),
-        lambda: gateway_from_file(path),
     ):
         with pytest.raises(SettingsError, match=r"^Pulumi[.]x[.]yaml: aws:region is not a setting: "):
             read()

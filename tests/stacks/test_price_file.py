@@ -12,7 +12,7 @@ from gemma_serving.contracts.settings_files import MOST_BYTES
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks import loading
-from gemma_serving.stacks.loading import SettingsError, from_file, is_gateway_file
+from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment
 from tests.planning.test_incidents import ROOT, TODAY
 
@@ -47,13 +47,10 @@ def test_a_file_outside_the_project_is_not_read(tmp_path, name):
         planned(tmp_path, "{}", name)
 
 
-@pytest.mark.parametrize("reader", [read_object, from_file, is_gateway_file])
+@pytest.mark.parametrize("reader", [read_object, from_file])
 def test_a_pipe_or_a_device_is_refused_at_once(tmp_path, reader):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        if reader is is_gateway_file:
-            assert not reader(path)
-            continue
         with pytest.raises((PlanningError, SettingsError), match=r"cannot be read: not a regular file\."):
             reader(path)
 

@@ -22,7 +22,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountSettings, ProbeSettings
 from gemma_serving.scripts.plan.question import Question, deployment_from
-from gemma_serving.stacks.loading import SettingsError, from_file, gateway_from_file
+from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.package.constructing import construct
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.schema import block_of, settings_schema
@@ -65,9 +65,6 @@ def of_values(folder: Path, stack: str, values: dict[str, Any]) -> str:
     config = {"gcp:project": "my-project", **{f"{PRODUCT}:{key}": value for key, value in values.items()}}
     path.write_text(yaml.safe_dump({"config": config}, sort_keys=False))
     try:
-        if stack == "gateway":
-            gateway_from_file(path)
-            return ""
         found = plan(to_deployment(from_file(path)))
     except (SettingsError, PlanningError) as error:
         return str(error)
@@ -143,11 +140,11 @@ def wrong_types(stack: str) -> Iterator[str]:
                 yield f"{place}.wrongKey = 1"
                 yield from of(place, inner)
 
-    foreign = {"gateway", "tpu" if stack == L4 else "cloudRun"}
+    foreign = "tpu" if stack == L4 else "cloudRun"
     for case in of("", whole):
         head = re.split(r"[. ]", case)[0]
         is_own = (stack == L4) or head == "tpu"
-        if head not in foreign and is_own and head not in {"hfToken", "apiKey", "target"}:
+        if head != foreign and is_own and head not in {"hfToken", "apiKey", "target"}:
             yield f"{stack}: {case}"
 
 

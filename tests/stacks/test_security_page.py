@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from gemma_serving.components.private_network import GATEWAY_RANGE
 from gemma_serving.contracts.labels import ALWAYS
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.gemma.catalog import ENTRIES
@@ -161,11 +160,10 @@ def test_the_page_names_each_role_that_a_stack_grants_and_no_other(granted, subt
 
 LISTENS = {
     "TPU": ("tpu-v6e1", {}),
-    "`tpu.gateway`": ("tpu-v6e1", {"tpu.gateway": "gateway", "tpu.zones": ["us-east5-a"]}),
     "`tpu.existingNetwork`": ("tpu-v6e1", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}),
     "Cloud Run": ("l4-qat", {}),
 }
-"""Rows of the listening ports, and settings of each. tests/stacks/test_gateway.py has the gateway's."""
+"""Rows of the listening ports, and settings of each."""
 
 
 def listens(found):
@@ -187,12 +185,9 @@ def listens(found):
     return address, ", ".join(sorted(ports)) or "none"
 
 
-def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(resources, monkeypatch, subtests):
-    shared = {"network": f"projects/{PROJECT}/global/networks/n", "subnetwork": "n", "regions": ["us-east5"]}
-    outputs = {"gateway": {"gatewayNetwork": {**shared, "gatewayRange": GATEWAY_RANGE, "internetEgress": True}}}
-    monkeypatch.setattr("gemma_serving.stacks.deployed.other_stacks.deployed_outputs", outputs.get)
+def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(resources, subtests):
     page = {cause: tuple(cells) for cause, *cells in rows("Listening ports")}
-    assert set(page) == {*LISTENS, "gateway"}
+    assert set(page) == set(LISTENS)
     for cause, (stack, settings) in LISTENS.items():
         with subtests.test(cause):
             assert page[cause] == listens(resources(stack, settings))

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.settings.gateway_stack import GatewayStack
 from gemma_serving.scripts.plan.question import Question, deployment_from
-from gemma_serving.stacks.loading import SettingsError, from_values, validate_settings
+from gemma_serving.stacks.loading import SettingsError, from_values
 from gemma_serving.stacks.schema import file_schema
 from tests.stacks.test_refusals import with_parents
 
@@ -173,10 +172,7 @@ def refused(values: dict[str, Any]) -> list[str]:
     """Return the sentences of the rejection of a file's values; nothing if they are taken. The values stay as they are."""
     before = copy.deepcopy(values)
     try:
-        if values.get("target") == "gateway":
-            validate_settings(GatewayStack, values, project="my-project", origin="Pulumi.x.yaml")
-        else:
-            from_values(values, project="my-project", origin="Pulumi.x.yaml")
+        from_values(values, project="my-project", origin="Pulumi.x.yaml")
     except SettingsError as error:
         return str(error).splitlines()
     finally:
@@ -185,8 +181,7 @@ def refused(values: dict[str, Any]) -> list[str]:
 
 
 def stack_of(path: str) -> str:
-    head = path.partition(".")[0]
-    return {"gateway": "gateway", "tpu": "tpu-v6e4"}.get(head, "l4-qat")
+    return "tpu-v6e4" if path.partition(".")[0] == "tpu" else "l4-qat"
 
 
 def of_file(values: dict[str, Any]) -> dict[str, Any]:
@@ -252,9 +247,7 @@ def test_a_good_value_of_every_path_passes_with_and_without_its_namespace():
             deployment_from(Question(stack=stack, set=pairs_of(path, "" if ":" in path else namespace)))
         except SettingsError as error:
             rejections[path] = str(error)
-    gateway = {path for path in PATHS if path.startswith("gateway.")}
-    assert set(rejections) == gateway, {path: rejections[path] for path in rejections.keys() - gateway}
-    assert all("gateway is not used with target tpu" in rejections[path] for path in gateway)
+    assert rejections == {}
     assert len(PATHS) > 150
 
 

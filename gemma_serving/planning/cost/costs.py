@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 
-from gemma_serving.contracts.gateway import GATEWAY_MIB, GATEWAY_VCPU
 from gemma_serving.planning.cost.capacity_order import capacity_order, run_s_of
 from gemma_serving.planning.data.prices import (
-    LIST_PRICES,
     HourlyPart,
     Price,
-    PriceBook,
     instance_parts,
     region_of,
     slice_parts,
@@ -140,18 +137,6 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
         return ()
     name = resolved.host.machine or accelerator.name
     return (HourlyPart(name=name, amount=1, unit="machine-hour", price=price),)
-
-
-def gateway_parts(region: str, book: PriceBook | None = None) -> tuple[HourlyPart, ...]:
-    """Return the hourly bill of one instance of a gateway, whose CPU is always allocated."""
-    return instance_parts(
-        book or LIST_PRICES,
-        gpu=None,
-        vcpu=GATEWAY_VCPU,
-        memory_gib=GATEWAY_MIB / 1024,
-        zonal_redundancy=False,
-        place=region,
-    )
 
 
 def places_of(resolved: Resolved) -> tuple[str, ...]:

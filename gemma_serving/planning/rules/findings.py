@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.images import IMAGES
-from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules import arguments, crashes, memory, models, observability, workload
 from gemma_serving.planning.rules.alternatives import other_accelerators
 from gemma_serving.planning.rules.platforms import accelerator, cloud_run, cost, host, quota, replicas, tpu
-from gemma_serving.planning.rules.registry import ALL_RULES, Rule, RuleResult
+from gemma_serving.planning.rules.registry import RULES, Rule, RuleResult
 from gemma_serving.planning.rules.security import advisories, exposure, pinned
 from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.finding import Finding, Remedy
@@ -41,8 +40,6 @@ _CHECKS = (
     pinned,
 )
 """Modules that register the checks."""
-RULES: Mapping[str, Rule] = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on != "gateway"})
-"""Rules of deployments by id, in the order of their findings."""
 
 QUOTA_IDS = ("SCL02", "SCL04", "SCL05")
 """Findings about a project's quota, which can be raised and does not affect what fits."""

@@ -10,7 +10,7 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.tables import Table, data_file, row_of
 from gemma_serving.planning.settings.finding import Remedy
 
-Platform = Literal["tpu", "cloud-run", "gateway"]
+Platform = Literal["tpu", "cloud-run"]
 
 
 class RuleResult(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     """Title: the rule's finding, as a noun clause."""
     source: str
     on: Platform | None = None
-    """The only platform on which it is checked; None for all. Rules of a gateway judge a `GatewayQuestion`."""
+    """The only platform on which it is checked; None for all."""
     is_acceptable: bool = True
     """True if `acceptFindings` may name it."""
     is_choice: bool = False
@@ -68,7 +68,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         return self.check(subject) if self.on is None or here else None
 
 
-ALL_RULES: Table[Rule] = Table(lambda: {row["id"]: row_of(Rule, row) for row in data_file("rules.json")})
+RULES: Table[Rule] = Table(lambda: {row["id"]: row_of(Rule, row) for row in data_file("rules.json")})
 """By id, in the order of findings of one severity: a deployment that does not fit before misspelled arguments."""
 
 

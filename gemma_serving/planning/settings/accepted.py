@@ -8,9 +8,8 @@ from gemma_serving.planning.data.tables import data_file
 
 @cache
 def _rules() -> Mapping[str, tuple[str, bool]]:
-    """Return the title of each rule of a deployment, and whether its finding can be accepted."""
-    rows = [row for row in data_file("rules.json") if row.get("on") != "gateway"]
-    return {row["id"]: (row["what"], row.get("is_acceptable", True)) for row in rows}
+    """Return the title of each rule, and whether its finding can be accepted."""
+    return {row["id"]: (row["what"], row.get("is_acceptable", True)) for row in data_file("rules.json")}
 
 
 @cache

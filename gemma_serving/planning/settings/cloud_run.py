@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal, get_args
 
-from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
 from gemma_serving.planning.settings.annotations import Checked, Limit, OnChange, OneOf
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
+LONGEST_REQUEST_S: Final = 3600
+"""docs.cloud.google.com/run/docs/configuring/request-timeout"""
 LONGEST_READINESS_PERIOD_S: Final = 300
 """Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""
 GraphCacheMode = Literal["off", "bucket"]

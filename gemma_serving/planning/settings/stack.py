@@ -11,7 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.annotations import Checked, InFile, Key, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import Checked, InFile, Key, OnChange
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
@@ -34,8 +34,6 @@ from gemma_serving.planning.settings.vllm_args import STREAMER, VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks
 from gemma_serving.planning.settings.workload import Workload
 
-ServerTarget = Literal["tpu", "cloud-run"]
-"""Targets with their own server."""
 NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
 """Namespaces of the configuration: the project, its providers, and the engine."""
 NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
@@ -84,10 +82,10 @@ class Settings:
 
     project: ProjectId
     """Google Cloud project, from gcp:project."""
-    target: Annotated[ServerTarget, OneOf(("tpu", "cloud-run", "gateway"))]
+    target: Literal["tpu", "cloud-run"]
     """Platform that the stack runs on."""
     model: ModelId
-    """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
+    """Hugging Face id of the checkpoint. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
     model_revision: Annotated[Commit | None, OnChange("nothing")] = None
     """Commit of the model on the Hugging Face hub, written by `gemma init` and `gemma stage_model`.
 

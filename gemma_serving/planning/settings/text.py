@@ -27,14 +27,6 @@ Commit = Annotated[
 ]
 Zone = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
 Region = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
-StackName = Annotated[
-    str,
-    Matching(
-        r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$",
-        "a stack's name: up to 30 lower-case letters, digits and hyphens, starting with a letter,",
-        "tpu-v6e1",
-    ),
-]
 AcceleratorType = Annotated[str, Matching(r"^(v|tpu)[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
 Network = Annotated[
     str,

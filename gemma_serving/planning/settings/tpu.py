@@ -15,7 +15,6 @@ from gemma_serving.planning.settings.text import (
     Network,
     PositiveNumber,
     RuntimeVersion,
-    StackName,
     Subnetwork,
     TunnelRole,
     Zone,
@@ -121,11 +120,6 @@ class TpuSettings:
     """TPU VM image. Default: the image for the accelerator's generation."""
     existing_network: Annotated[ExistingNetworkSettings | None, OnChange("capacity")] = None
     """Existing network, which the stack never changes. Default: a private network of the stack."""
-    gateway: Annotated[StackName | None, OnChange("capacity")] = None
-    """Stack of target gateway whose network the TPU VMs use.
-
-    Deploy that stack first. The server then also accepts requests from the gateway's subnetwork.
-    """
     compile_cache: Annotated[
         CompileCache,
         OnChange("update"),
@@ -206,8 +200,6 @@ class TpuSettings:
         before_s, run_s = self.renew_before_s, self.max_run_duration_s
         if before_s is not None and (run_s is None or not 0 < before_s < run_s):
             yield "renewBefore must be shorter than maxRunDuration, which is required; set for example renewBefore: 1h and maxRunDuration: 24h"
-        if self.gateway is not None and self.existing_network is not None:
-            yield "gateway and existingNetwork both name a network; remove existingNetwork to use the gateway's, or remove gateway"
         if self.existing_network is not None:
             link = re.search(r"/regions/([^/]+)/", self.existing_network.subnetwork)
             found = dict.fromkeys((*self.regions, *(link.groups() if link else ())))

@@ -4,7 +4,7 @@ Names differ between vLLM versions. The first existing name of a list counts.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +24,7 @@ TTFT_SUM: Final = ("vllm:time_to_first_token_seconds_sum",)
 TTFT_COUNT: Final = ("vllm:time_to_first_token_seconds_count",)
 GAPS_SUM: Final = ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum")
 """Seconds between tokens, over all requests. vLLM renamed the histogram; the old name is deprecated."""
-METRICS_PATHS: Final = ("/metrics",)
-"""Path of a server's metrics. A gateway has one path per server."""
+METRICS_PATH: Final = "/metrics"
 CACHE_CONFIG: Final = ("vllm:cache_config_info",)
 
 
@@ -63,15 +62,6 @@ class Scrape:
 
     def _first(self, names: tuple[str, ...]) -> tuple[Sample, ...]:
         return next((self.samples[name] for name in names if self.samples.get(name)), ())
-
-
-def merged(scrapes: Iterable[Scrape]) -> Scrape:
-    """Return the samples of several servers as one scrape, so totals add up."""
-    samples: dict[str, tuple[Sample, ...]] = {}
-    for scrape in scrapes:
-        for name, found in scrape.samples.items():
-            samples[name] = (*samples.get(name, ()), *found)
-    return Scrape(samples)
 
 
 def parse_metrics(text: str) -> Scrape:

@@ -7,7 +7,7 @@ Every call has a timeout. The benchmark's load generator has a separate reader (
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -34,7 +34,7 @@ from loadtest.client.events import (
     parse_usage,
 )
 from loadtest.client.json_values import as_mapping
-from loadtest.client.metrics import METRICS_PATHS, Scrape, merged, parse_metrics
+from loadtest.client.metrics import METRICS_PATH, Scrape, parse_metrics
 from loadtest.client.proxy import LOOPBACK
 from loadtest.client.urls import plain_url, socket_path
 
@@ -140,10 +140,7 @@ def call_once(
 class OpenAIClient:
     """Client of one server, used as an asynchronous context manager."""
 
-    def __init__(
-        self, base_url: str, headers: Headers | None = None, metrics_paths: Sequence[str] = METRICS_PATHS
-    ) -> None:
-        self._metrics_paths = metrics_paths
+    def __init__(self, base_url: str, headers: Headers | None = None) -> None:
         self.base_url = plain_url(base_url).rstrip("/")
         """Address for HTTP and for messages. A server behind a socket is `http://localhost`."""
         self._socket = socket_path(base_url)
@@ -243,18 +240,10 @@ class OpenAIClient:
         return await self.request("POST", path, body=body, limit_s=limit_s)
 
     async def metrics(self, *, limit_s: float) -> Scrape:
-        """Return the server's metrics, added up over all servers of a gateway.
-
-        Raises ServerError if one path cannot be read, because the sum of the others would be too low, or if none exists.
-        """
-        if not self._metrics_paths:
-            raise ServerError("no server of the gateway has metrics that can be read without starting it.")
-        return merged(await asyncio.gather(*(self._metrics(path, limit_s) for path in self._metrics_paths)))
-
-    async def _metrics(self, path: str, limit_s: float) -> Scrape:
-        answer = await self.get(path, limit_s=limit_s)
+        """Return the server's metrics. Raises ServerError if they cannot be read."""
+        answer = await self.get(METRICS_PATH, limit_s=limit_s)
         if answer.status != HTTPStatus.OK:
-            raise ServerError(f"{path} returned {answer.status}")
+            raise ServerError(f"{METRICS_PATH} returned {answer.status}")
         return parse_metrics(str(answer.body))
 
     async def scrape(self, *, limit_s: float) -> Scrape | None:

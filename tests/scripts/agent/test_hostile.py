@@ -328,7 +328,7 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
     events, opening, go = [], threading.Event(), threading.Event()
 
     class Access:
-        base_url, headers, metrics_paths = "http://127.0.0.1:1", dict, ()
+        base_url, headers = "http://127.0.0.1:1", dict
 
         def __enter__(self):
             opening.set()

@@ -17,7 +17,6 @@ import pytest
 import requests
 from PIL import Image
 
-from tests.components.test_gateway_requests import gateway
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
@@ -105,19 +104,7 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def behind_gateway(server, tmp_path_factory):
-    """The real Envoy with the gateway's configuration, in front of the server."""
-    with gateway(tmp_path_factory.mktemp("envoy"), {"tpu-a": int(server.rpartition(":")[2])}) as running:
-        yield running.url
-
-
-@pytest.fixture(scope="module", params=["server", "behind_gateway"])
-def address(request):
-    return request.getfixturevalue(request.param)
-
-
-@pytest.fixture(scope="module")
-def service(address):
+def service(server):
     """Serve the server as Cloud Run does: only requests with an identity token for this address pass."""
 
     class FrontEnd(BaseHTTPRequestHandler):
@@ -127,7 +114,7 @@ def service(address):
             headers = {name: self.headers[name] or "" for name in ("Authorization", "Content-Type")}
             status, content = 403, b"{}"
             if token == f"Bearer token-for-{url}":
-                answer = requests.request(self.command, address + self.path, data=body, headers=headers, timeout=60)
+                answer = requests.request(self.command, server + self.path, data=body, headers=headers, timeout=60)
                 status, content = answer.status_code, answer.content
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -184,9 +171,9 @@ def test_each_client_has_a_block():
 @pytest.mark.parametrize(
     "client", ["OpenAI SDK", *(pytest.param(each, marks=pytest.mark.long) for each in sorted(OWN_ENVIRONMENT))]
 )
-def test_a_python_block_gets_a_completion(address, client, request):
+def test_a_python_block_gets_a_completion(server, client, request):
     python = request.getfixturevalue("python_of_clients") if client in OWN_ENVIRONMENT else sys.executable
-    done = ran(address, [python, "-c", BLOCKS[client]])
+    done = ran(server, [python, "-c", BLOCKS[client]])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -197,8 +184,8 @@ def test_a_caller_from_another_service_sends_a_token_for_the_address(service):
     assert done.stdout.strip()
 
 
-def test_the_curl_block_gets_a_completion(address):
-    done = ran(address, ["sh", "-c", BLOCKS["curl"]])
+def test_the_curl_block_gets_a_completion(server):
+    done = ran(server, ["sh", "-c", BLOCKS["curl"]])
     assert done.returncode == 0, done.stderr
     assert '"choices"' in done.stdout
 

@@ -11,8 +11,6 @@ from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.engine.steps import ResourceChange
 from gemma_serving.scripts.preview import upcoming as deployed
 from gemma_serving.scripts.preview.comment import _lines
-from gemma_serving.scripts.preview.effects import effect_of
-from gemma_serving.scripts.preview.plans import describe_checkout
 from gemma_serving.scripts.preview.upcoming import SERVICE_TYPE, deployed_stack, effect_of_changes, headline
 from tests.scripts.planted_states import stack_resource
 
@@ -195,41 +193,3 @@ def test_a_machine_whose_collector_or_script_alone_changes_keeps_its_server(name
     for before in ({}, {name: "a"}):
         changes = changes_of(machine(before, {name: "b"}, f'metadata["{name}"]'))
         assert effect_of_changes(changes) == effect
-
-
-def test_a_pull_request_shows_a_gateways_settings_findings_and_the_effect_of_a_change(tmp_path, subtests):
-    """A gateway is no error of a checkout, although its backends' addresses are unknown there."""
-    text = """\
-config:
-  gemma-serving:target: gateway
-  gemma-serving:gateway:
-    region: {region}
-    regions: [us-east5]
-    backends: [{{ stack: tpu-a }}{more}]
-    invokers: [{invoker}]
-"""
-    server = (ROOT / "Pulumi.tpu-v6e1.yaml").read_text()
-    (tmp_path / "Pulumi.tpu-a.yaml").write_text(
-        server.replace("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    gateway: gateway\n", 1)
-    )
-
-    def described(region="us-east5", more="", invoker="user:a@example.com"):
-        (tmp_path / "Pulumi.gateway.yaml").write_text(text.format(region=region, more=more, invoker=invoker))
-        return describe_checkout(tmp_path, date="2026-11-22")["gateway"]
-
-    base = described()
-    with subtests.test("no error, and findings"):
-        assert (base.error, base.settings["gateway.backends"]) == (None, "{ stack: tpu-a }")
-        assert {"GTW06", "GTW04"} <= {one.id for one in base.findings}
-    for changed, effect in (
-        (described(invoker="user:b@example.com"), "update"),
-        (described(more=", { stack: tpu-b }"), "revision"),
-        (described(region="us-east1"), "service"),
-        (described(), "nothing"),
-    ):
-        with subtests.test(effect):
-            assert effect_of(base, changed) == effect
-    with subtests.test("a finding that blocks"):
-        stopping = [one.text for one in described(more=", { stack: gone }").stopping]
-        assert any("remove gone from" in text for text in stopping), stopping
-        assert not any("remove gone from" in one.text for one in base.stopping)

@@ -164,10 +164,9 @@ def test_a_state_without_a_server_is_no_proof_that_none_exists(server, word):
         (state(stack_resource(**TPU), NETWORK), True),
         (state(stack_resource(**TPU), NETWORK, COMPONENT), False),
         (state(resource("pulumi:pulumi:Stack", "x", outputs={"target": "tpu"}), NETWORK), False),
-        (state(stack_resource(**TPU | {"target": "gateway"}), NETWORK), False),
         (DEPLOYED, False),
     ],
-    ids=["a deletion", "state delete", "a first up that failed", "a gateway without a service", "deployed"],
+    ids=["a deletion", "state delete", "a first up that failed", "deployed"],
 )
 def test_only_a_deletion_takes_the_server_of_a_complete_up_and_its_component_from_the_state(kept, began):
     facts = facts_of(kept)

@@ -16,7 +16,7 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.facts import facts_of
 from gemma_serving.scripts.stack.serves import after_locks, lock_sentence, serves_now
 from gemma_serving.scripts.stack.unfinished_teardown import forget, remember
-from gemma_serving.scripts.status.judge import drift_of, judged_gateway, next_command, waits_of
+from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.report import StackStatus
 from tests.scripts.planted_states import queued, resource, stack_resource, state
 
@@ -185,29 +185,6 @@ def test_a_server_that_the_state_lacks_is_imported_before_anything_else():
 def test_a_teardown_that_did_not_finish_is_continued_by_teardown():
     facts = facts_of(state(stack_resource(), resource("gcp:compute/network:Network", "network")))
     assert next_command(NOTHING, facts) == "gemma teardown x"
-
-
-@pytest.mark.parametrize(
-    ("words", "is_down", "command"),
-    [
-        (("ended", "no server"), True, "gemma up a"),
-        (("ended", "unknown"), False, "gemma up x"),
-        (("deployed", "ended"), False, "gemma up x"),
-    ],
-)
-def test_a_gateway_without_any_backend_that_has_a_server_is_down_and_up_of_the_gateway_cannot_help(
-    words, is_down, command
-):
-    backends = [{"stack": name, "address": "10.0.0.2"} for name in ("a", "b")]
-    facts = replace(facts_of(EMPTY), backends=backends)
-    rows = [
-        replace(DEPLOYED, stack=name, serves=ServesNow(word=word), address="", next_command=f"gemma up {name}")
-        for name, word in zip(("a", "b"), words, strict=True)
-    ]
-    rows = [replace(row, cloud=None) for row in rows]
-    front = judged_gateway(replace(DEPLOYED, target="gateway"), facts, rows)
-    assert (front.is_down, front.next_command) == (is_down, command)
-    assert any("so its callers get HTTP 503" in wait for wait in front.waits) is is_down
 
 
 REPORTS = (

@@ -35,8 +35,7 @@ from gemma_serving.scripts.status.report import (
 )
 from gemma_serving.scripts.status.server import server_facts
 from tests.answers import served
-from tests.cloud.populated import PROJECT
-from tests.scripts.planted_states import queued, resource, service, stack_resource, state
+from tests.scripts.planted_states import service, stack_resource, state
 from tests.scripts.sample_outputs import sample_outputs
 
 READY = StackStatus(
@@ -269,68 +268,6 @@ class TestTheCommand:
         planted.setattr(collect, "server_facts", asked.append)
         (found,) = collect.collect(StatusRequest(stack="x", tunnel=True)).stacks
         assert (asked, found.unanswered, found.server_not_asked) == ([], [], None)
-
-    def test_a_gateway_has_a_row_for_each_backend_and_its_next_step(self, planted, subtests):
-        def backends(a="10.0.0.2", b=""):
-            each = {"state": "ACTIVE", "deadline": ""}
-            return [{**each, "stack": "tpu-a", "address": a}, {**each, "stack": "tpu-b", "address": b}]
-
-        def of(name):
-            address = {"tpu-a": "10.0.0.9", "tpu-b": None}[name] if name != "x" else None
-            kind = {"target": "gateway", "backends": backends()} if name == "x" else {"target": "tpu", "auth": "tunnel"}
-            outputs = stack_resource(address=address, **kind)
-            return replace(state(outputs, service() if name == "x" else queued()), stack=name)
-
-        kept = replace(state(stack_resource(address="10.0.0.2", target="tpu", auth="tunnel"), queued()), stack="tpu-a")
-
-        def network_only(name):
-            outputs = {
-                "target": "gateway",
-                "project": PROJECT,
-                "backends": backends(""),
-                "next": "gemma up tpu-a",
-            }
-            bare = resource("pulumi:pulumi:Stack", "gemma-serving-x", outputs=outputs)
-            return state(bare) if name == "x" else replace(state(), stack=name, status="missing")
-
-        planted.setattr(collect.states, "read", of)
-        with subtests.test("each backend, by the word of its agent"):
-            rows = {row.stack: row for row in collect.collect(StatusRequest(stack="x")).stacks}
-            assert list(rows) == ["x", "tpu-a", "tpu-b"]
-            assert rows["x"].health == "ready"
-            assert "Pass --tunnel" in rows["tpu-a"].server_not_asked
-            assert rows["x"].accelerator is None
-        with subtests.test("a machine that was replaced"):
-            assert rows["x"].drift == [
-                "Backend tpu-a has address 10.0.0.9, but the gateway sends its requests to 10.0.0.2."
-            ]
-            assert rows["x"].next_command == "gemma up x"
-        with subtests.test("all backends as the gateway has them"):
-            planted.setattr(
-                collect.states, "read", lambda name: of(name) if name != "tpu-a" else replace(of("tpu-b"), stack=name)
-            )
-            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
-            assert front.drift == ["Backend tpu-a has no address, but the gateway sends its requests to 10.0.0.2."]
-        with subtests.test("no server answers the gateway's callers"):
-            planted.setattr(collect.states, "read", lambda name: of(name) if name != "tpu-a" else kept)
-            planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 503"))
-            facts = {"x": CloudFacts(state="READY")}
-            planted.setattr(stack_facts, "cloud_facts", lambda *_, stack, **__: facts.get(stack, ENDED))
-            front, first, _ = collect.collect(StatusRequest(stack="x")).stacks
-            assert front.waits == ["No server behind the gateway answers, so its callers get HTTP 503."]
-            assert front.next_command == first.next_command == "gemma up tpu-a"
-            assert first.server_not_asked is None, "a server that has ended is not asked"
-            assert run_command(COMMAND, ["--stack", "x"]) == 1
-        with subtests.test("a caller who may not call"):
-            facts["tpu-a"] = CloudFacts(state="ACTIVE", phase="ready")
-            planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 403"))
-            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
-            assert (front.is_down, front.waits) == (False, ())
-        with subtests.test("a network without a service"):
-            planted.setattr(collect.states, "read", network_only)
-            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
-            assert (front.deployed, front.target, front.next_command) == (False, "gateway", "gemma up tpu-a")
-            assert "the gateway has no service" in front.waits[0]
 
 
 def test_a_missing_engine_is_one_sentence_of_all_stacks(monkeypatch):

@@ -25,6 +25,8 @@ from localcloud.world.scenario import Fault
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 from tests.scripts.teardown.conftest import ROOT, SCENARIO, STACK, Desk
 
+FORMER = ROOT / "tests" / "fixtures" / "state"
+
 
 def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
     desk.world.strangers(STACK)
@@ -134,8 +136,8 @@ def test_all_stacks_of_the_product_go_and_nothing_else(desk):
     assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"theirs"}
 
 
-def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_gateway_goes_last(desk, subtests):
-    """Google deletes no network in use, so a gateway goes after the machines in its network."""
+def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_its_owner_goes_last(desk, subtests):
+    """Google deletes no network in use, so a gateway of a former version goes after the machines in its network."""
     world, rule = desk.world, "gemma-machine-server"
     world.network("gemma-x", owner(STACK).description)
     allowed = {"allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}], "sourceRanges": ["10.64.0.0/24"]}
@@ -156,7 +158,7 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
         limited.search()
         limited._require_no_guests()
         assert "resources of machine" in " ".join(limited.warnings)
-    with subtests.test("all stacks: the gateway last"):
+    with subtests.test("all stacks: those with machines first"):
         folder = desk.backend / "stacks" / "gemma-serving"
         folder.mkdir(parents=True)
         for stack, target in (("a-gateway", "gateway"), ("machine", "tpu")):
@@ -166,7 +168,7 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
             latest = {"manifest": {"time": "2026-11-01T00:00:00Z"}, "resources": resources}
             (folder / f"{stack}.json").write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
         stacks = [state.stack for state in read_inputs(TeardownOptions(all_stacks=True)).states]
-        assert stacks == ["machine", STACK, "a-gateway"]
+        assert stacks == ["machine", "a-gateway", STACK]
     with subtests.test("after the other stack, it goes"):
         assert desk.run("--yes", stack="machine")[0] == ExitCode.DONE
         assert desk.run("--yes")[0] == ExitCode.DONE
@@ -373,13 +375,32 @@ class FakeEngine:
             self.resources = json.loads(Path(arguments[-1]).read_text())["deployment"]["resources"]
         return json.dumps({"version": 3, "deployment": {"resources": self.resources}})
 
-    def destroy(self, _stack, proof, *options, after_failure, **_):
-        assert f"the state of stack {STACK} names" in proof.claim
+    def destroy(self, stack, proof, *options, after_failure, **_):
+        assert f"the state of stack {stack} names" in proof.claim
         self.calls.append(" ".join(["destroy", *options]))
         if self.failures:
             raise runner.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
         assert not any(item.get("protect") for item in self.resources)
         self.resources = []
+
+
+def test_a_stack_of_a_former_target_goes_although_its_settings_are_refused(desk):
+    """A gateway, as the last version that had one left its state, its settings and its labels."""
+    stack, name, own = "gateway", "gemma-gateway", owner("gateway")
+    engine, world = FakeEngine(desk), desk.world
+    engine.resources = json.loads((FORMER / f"{stack}.json").read_text())["deployment"]["resources"]
+    settings = "config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: { region: us-east5 }\n"
+    (desk.folder / f"Pulumi.{stack}.yaml").write_text(settings)
+    world.network(name, own.description)
+    world.account(name, own.description)
+    world.repository(name, own.labels)
+    world.service(name, own.labels)
+    world.watched(name, own.labels)
+    code, report, said = desk.run("--yes", stack=stack)
+    assert (code, report["clean"], world.resources()) == (ExitCode.DONE, True, set()), said
+    assert "gemma-serving:target = \"gateway\": expected 'tpu' or 'cloud-run'." in said
+    (destroyed,) = (call for call in engine.calls if call.startswith("destroy"))
+    assert destroyed.count("--exclude=") == 4, "the networks of Cloud Run go last, by the search"
 
 
 def test_what_a_failed_destroy_leaves_is_deleted_and_the_state_is_emptied(desk):

@@ -127,12 +127,6 @@ def test_only_the_step_of_the_service_reads_and_reading_ends_with_the_engine(log
     until(lambda: not reader.is_alive(), "the reader ends")
 
 
-def test_a_gateway_reads_no_log(log):
-    with start_phases(facts("gateway"), None) as describe:
-        assert describe(WAITS) == ""
-    assert log.reads == 0
-
-
 def test_a_log_that_cannot_be_read_is_said_once_and_not_read_again(log, capsys):
     log.error = ScriptError("Cannot read the logs of stack l4-qat: denied.")
     with start_phases(facts(), settings()) as describe:

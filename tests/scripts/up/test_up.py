@@ -263,8 +263,7 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     assert engine.updates == [(STACK, ("--refresh",))], "state and outputs can differ alone, as after recover"
 
 
-def test_a_gateway_without_changes_writes_its_outputs_too(engine, monkeypatch, ended):
-    monkeypatch.setattr(starting, "gateway_settings", lambda _stack: object())
+def test_a_stack_without_changes_writes_its_outputs_too(engine, ended):
     engine.preview = preview_of()
     assert ended(ExitCode.DONE).out == f"{STACK}: no changes; 3 resources are up to date.\n"
     assert engine.updates == [(STACK, ())]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from gemma_serving.contracts.gateway import LONGEST_REQUEST_S
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
 from gemma_serving.planning.data.prices import continent_of
@@ -20,6 +19,7 @@ from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.releases import is_known_from
 from gemma_serving.planning.rules.alternatives import alternatives_for
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.settings.cloud_run import LONGEST_REQUEST_S
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import (
     PROBE_PERIOD_S,

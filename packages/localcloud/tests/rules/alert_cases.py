@@ -224,8 +224,5 @@ CASES: Mapping[tuple[str, str], Mapping[str, tuple[list[Part], list[Part]]]] = {
         "many requests": (service(6, ok=(0, 90), unavailable=(0, 10)), service(6, ok=(0, 96), unavailable=(0, 4))),
         "few requests": (service(6, ok=(0, 1), unavailable=(0, 1.1)), service(6, ok=(0, 1), unavailable=(0, 0.9))),
     },
-    ("gateway", "No server answers"): {
-        "one request": (service(6, ok=(0, 90), unavailable=(0, 1)), service(6, ok=(0, 90), unavailable=(7, 0))),
-    },
 }
 """By target and title of a condition: the name of each case, parts on which the alert fires, and parts on which it does not."""
