@@ -29,7 +29,7 @@ def _interval_problem(interval_s: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertRecipients:
+class AlertSettings:
     """Alerts in Cloud Monitoring."""
 
     enabled: bool = True
@@ -47,17 +47,6 @@ class AlertRecipients:
 
     Any user who can read the stack's state or settings can read the URL, including a token in it.
     """
-
-    @property
-    def has_recipient(self) -> bool:
-        """True if the alerts have a receiver."""
-        return self.email is not None or self.webhook is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertSettings(AlertRecipients):
-    """Alerts in Cloud Monitoring."""
-
     policies: AlertPolicies = "main"
     """`main`: the server is not ready, is under pressure, or costs money and serves nobody. `all`: every alert, and a dashboard of the metrics."""
     ttft: TtftBound = "2500ms"
@@ -75,6 +64,11 @@ class AlertSettings(AlertRecipients):
     The alert counts the time that instances run, not the bill. The default on Cloud Run is one day of the instances that always run, or eight
     hours of one if none does. On a TPU there is no such alert by default.
     """
+
+    @property
+    def has_recipient(self) -> bool:
+        """True if the alerts have a receiver."""
+        return self.email is not None or self.webhook is not None
 
     @property
     def has_all(self) -> bool:
@@ -109,7 +103,7 @@ COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
 collector's image cannot be pulled never starts; the server of a TPU VM does."""
 
 
-def collects(alerts: AlertRecipients, metrics: MetricsSettings, platform: str) -> bool:
+def collects(alerts: AlertSettings, metrics: MetricsSettings, platform: str) -> bool:
     """Return whether a collector runs next to the server on a platform."""
     if metrics.enabled is None:
         return alerts.enabled and platform in COLLECTS_BY_DEFAULT
