@@ -27,6 +27,8 @@ FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
 """Exit codes, shared with programs that use this package."""
+MOST_FINDINGS: Final = 4
+"""Findings that a terminal shows. The report and --json have all."""
 GATE_CODES: Final = {"better": DONE, "same": DONE, "worse": FAILED, "cannot tell": REFUSED}
 """Exit codes of `compare --gate` by its verdict."""
 
@@ -178,7 +180,10 @@ def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
         lines.append("the server is SIMULATED. Results do not reflect real hardware.")
     if outcome.invalid:
         lines.append(f"INVALID: {outcome.invalid} {of_all}. Do not use their metrics. See the report.")
-    lines += [f"finding: {finding}" for finding in sweep_findings(outcome)]
+    findings = sweep_findings(outcome)
+    lines += [f"finding: {finding}" for finding in findings[:MOST_FINDINGS]]
+    if len(findings) > MOST_FINDINGS:
+        lines.append(f"more findings in the report: {len(findings) - MOST_FINDINGS}")
     if outcome.empty:
         lines.append(f"{outcome.empty} {of_all} have no complete response. --resume measures them again.")
     return lines

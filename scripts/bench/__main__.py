@@ -13,7 +13,7 @@ and --resume continues a sweep. Without --out, the results are in
 results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and validity.
 
 With a stack, a line has the planned output rate, the measured one and their ratio,
-at the valid load of the highest output rate. A sentence for each reason of each invalid point follows.
+at the valid load of the highest output rate. The first reasons why points are invalid follow; the report has all.
 """
 
 import sys

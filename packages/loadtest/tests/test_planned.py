@@ -153,6 +153,8 @@ def test_a_run_without_valid_points_is_no_success(calm, tmp_path, monkeypatch, c
     assert found["findings"][0] == "None of 2 points is valid."
     late = [finding for finding in found["findings"] if "the client's event loop was late by" in finding]
     assert {finding.partition(":")[0] for finding in late} == {"2 users, 32 in, 8 out", "4 users, 32 in, 8 out"}
-    for finding in found["findings"]:
-        assert f"finding: {finding}\n" in printed.err
+    assert len(found["findings"]) > 4
+    for number, finding in enumerate(found["findings"]):
+        assert (f"finding: {finding}\n" in printed.err) == (number < 4)
+    assert f"more findings in the report: {len(found['findings']) - 4}\n" in printed.err
     assert main([*words, "--out", str(tmp_path / "b"), "--allow-invalid"]) == 0
