@@ -20,8 +20,8 @@ Answer = tuple[int, object]
 
 
 @contextmanager
-def served(answer: Callable[[Request], Answer]) -> Generator[str]:
-    """Answer requests to a free port of the loopback during the block. Yields the address."""
+def served(answer: Callable[[Request], Answer], port: int = 0) -> Generator[str]:
+    """Answer requests to a port of the loopback, by default a free one, during the block. Yields the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,7 +42,7 @@ def served(answer: Callable[[Request], Answer]) -> Generator[str]:
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

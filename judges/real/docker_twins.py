@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.guest_attributes import DOCKER_HINT
-from localcloud.json_values import JsonObject
 from localcloud.running.shims import MACHINE_COMMANDS, install
 from localcloud.running.shims.machine import FOLDER_VARIABLE, write_json
 
@@ -153,9 +152,8 @@ def simulated_docker(folder: Path, values: Mapping[str, str]) -> Generator[Docke
     threading.Thread(target=server.serve_forever, daemon=True).start()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    machine: JsonObject = {"name": "twin", "address": "127.0.0.1", "accelerator": "", "clockSpeed": 1000}
     registry = f"http://127.0.0.1:{server.server_address[1]}"
-    write_json(folder / "machine.json", {**machine, "baseUrl": registry, "initPid": os.getpid(), "paths": {}})
+    write_json(folder / "machine.json", {"clock_speed": 1000, "base_url": registry, "init_pid": os.getpid()})
     commands = {"docker": MACHINE_COMMANDS["docker"]}
     program = install(folder / "bin", commands, {FOLDER_VARIABLE: str(folder)}) / "docker"
     simulated = Docker(program=str(program), environment={"DOCKER_CONFIG": str(folder / "client")}, values=values)

@@ -114,16 +114,7 @@ def test_a_need_is_refused_before_the_disk_is_full(tmp_path):
 def test_a_machines_container_gets_its_own_folders_and_values(tmp_path, monkeypatch):
     monkeypatch.setenv("REAL_MOUNTS", "/python:/project")
     monkeypatch.setenv("REAL_SERVER_VARIABLES", json.dumps({"REAL_PYTHON": "/python/bin/python"}))
-    machine = Machine(
-        folder=tmp_path,
-        name="n1",
-        address="127.70.0.1",
-        accelerator="v6e-1",
-        clock_speed=50,
-        base_url="",
-        init_pid=1,
-        paths={},
-    )
+    machine = Machine(folder=tmp_path, name="n1", address="127.70.0.1", accelerator="v6e-1", clock_speed=50)
     given = [
         "-d",
         "--name=gemma-serving",

@@ -164,8 +164,7 @@ def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Pa
 
 def described(folder: Path, **paths: str) -> Machine:
     """A machine that does not run, with these folders in place of its own."""
-    about = {"name": "n", "address": "127.0.0.1", "accelerator": "v6e-4", "base_url": ""}
-    return Machine(folder=folder, clock_speed=1, init_pid=1, paths=paths, **about)
+    return Machine(folder=folder, accelerator="v6e-4", paths=paths)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def described(folder: Path, **paths: str) -> Machine:
 )
 def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(tmp_path: Path, volume: str, real: str):
     machine = described(tmp_path, **{"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"})
-    wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"])
+    wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"], {})
     assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
 
 
@@ -216,10 +215,10 @@ def test_a_container_needs_every_chip_its_control_device_and_memory_that_it_may_
         ("too little", [*devices, "--ulimit=memlock=8388608"], "Cannot allocate memory"),
     ):
         with subtests.test(name):
-            problem = problem_of(machine, docker_run.parse([*options, "img"]).rights)
+            problem = problem_of(machine, docker_run.parse([*options, "img"], {}).rights)
             assert words in problem
             assert bool(problem) is bool(words)
-            denied = problem_of(replace(machine, denies_devices=True), docker_run.parse([*options, "img"]).rights)
+            denied = problem_of(replace(machine, denies_devices=True), docker_run.parse([*options, "img"], {}).rights)
             assert bool(denied) is (name != "privileged")
 
 

@@ -7,7 +7,7 @@ import pytest
 from gemma_serving.vm_agent import containers, publishing
 from gemma_serving.vm_agent.clock import AgentClock
 from tests.clock import ThreadClock
-from tests.vm_agent.docker import Threads, in_threads
+from tests.vm_agent.docker import in_threads
 from tests.vm_agent.in_process import Serving
 from tests.vm_agent.machine import Machine
 
@@ -36,15 +36,14 @@ def clock():
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock):
     """The machine of an agent in this process: its docker and its servers run in this process too."""
-    machine, servers = Machine(tmp_path, clock=clock, requests=Unwaited()), Threads()
+    machine = Machine(tmp_path, clock=clock, requests=Unwaited())
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     for module in (containers, publishing):
-        monkeypatch.setattr(module, "subprocess", in_threads(tmp_path, servers, clock))
+        monkeypatch.setattr(module, "subprocess", in_threads(machine.docker, clock))
     yield machine
     clock.close()
     machine.close()
-    servers.close()
 
 
 @pytest.fixture

@@ -22,16 +22,28 @@ from gemma_serving.contracts.serving_document import SCRIPT_METADATA_KEY
 from gemma_serving.vm_agent.base import TMPFS
 from gemma_serving.vm_agent.clock import CLOCK, AgentClock
 from localcloud.hub.api import HubRequest
+from localcloud.running.shims.machine import alive
 from localcloud.tests.google_bodies import google_body, google_request
 from tests.clock import ThreadClock
 from tests.polling import until
 from tests.small_hub import SmallHub
-from tests.vm_agent import docker
+from tests.vm_agent.docker import Docker
 
 CANARY = "hf_canaryCANARYcanary0123456789"
 DOCUMENT_KEY = "gemma-serving-document"
 IMAGE = "us-docker.pkg.dev/p/repo/vllm/vllm-tpu@sha256:" + "a" * 64
 
+DOCKER = """#!%(python)s -IS
+import json, os, socket, sys
+given = {"argv": sys.argv[1:], "env": dict(os.environ), "stdin": sys.stdin.read() if sys.argv[1] == "login" else ""}
+body, daemon = json.dumps(given), socket.create_connection(("127.0.0.1", %(port)d)).makefile("rw")
+daemon.write(f"POST /docker HTTP/1.0\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}")
+daemon.flush()
+for line in daemon:
+    number, said = json.loads(line)
+    if not number: sys.exit(said)
+    os.write(number, said.encode())
+"""
 SYSTEMD_RUN = """#!%(python)s -IS
 import json, os, subprocess, sys
 args = sys.argv[1:]
@@ -113,12 +125,16 @@ class Machine:
         return {"md5Hash": base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()}
 
     def __post_init__(self):
+        self.docker = Docker(self.root)
+        self.vm = self.docker.machine
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
         bin_folder = self.root / "bin"
         bin_folder.mkdir()
-        values = {"python": self.python, "root": str(self.root)}
-        programs = {"systemd-run": SYSTEMD_RUN % values, "systemctl": SYSTEMCTL % values}
-        for name, text in {"docker": docker.program(self.root), **programs}.items():
-            (bin_folder / name).write_text(text)
+        values = {"python": self.python, "root": str(self.root), "port": self.server.server_port}
+        for name, text in {"docker": DOCKER, "systemd-run": SYSTEMD_RUN, "systemctl": SYSTEMCTL}.items():
+            (bin_folder / name).write_text(text % values)
             (bin_folder / name).chmod(0o755)
         (bin_folder / "python3").symlink_to(self.python)
         for name in ("vfio/0", "vfio/vfio", "null"):
@@ -130,9 +146,6 @@ class Machine:
             "zone": "projects/1/zones/us-east5-a",
             "name": "t1v-n-0-w-0",
         }
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -207,27 +220,22 @@ class Machine:
         self._end_agent(signal.SIGKILL)
 
     def has_agent_ended(self) -> bool:
-        with suppress(OSError):
-            stat = Path(f"/proc/{(self.root / 'agent.pid').read_text()}/stat")
-            return stat.read_text().rpartition(")")[2].split()[0] == "Z"
-        return True
+        return not alive(int((self.root / "agent.pid").read_text()))
 
     def _end_agent(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
-            os.kill(int((self.root / "agent.pid").read_text()), number)
+            os.killpg(int((self.root / "agent.pid").read_text()), number)
         until(self.has_agent_ended, "the agent ends")
 
     def cut_power(self) -> None:
         """End the agent and the server as a reset of the machine does. The disk stays."""
         self.kill_agent()
-        with suppress(OSError):
-            os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
+        self.docker.power_off()
 
     def close(self) -> None:
         if (self.root / "agent.pid").exists():
             self.stop_agent()
-        with suppress(OSError, ValueError, KeyError):  # a server in a thread has no process
-            os.kill(json.loads((self.root / "gemma-serving.json").read_text())["pid"], 9)
+        self.docker.power_off()
         self.server.shutdown()
         self.server.server_close()
 
@@ -258,6 +266,9 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
 
         def do_POST(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/docker":
+                machine.docker.answer(json.loads(data), self.wfile)
+                return
             if self.headers.get("Authorization") != "Bearer vm-token":
                 self.answer(401, b"{}")
                 return

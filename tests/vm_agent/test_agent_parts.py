@@ -19,7 +19,6 @@ from gemma_serving.vm_agent.guard_file import write_guard
 from gemma_serving.vm_agent.publishing import LogFollower, PhasePublisher
 from gemma_serving.vm_agent.shipping import LogShipper
 from gemma_serving.vm_agent.weights import WeightsCopy
-from tests.vm_agent import docker
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import CANARY, Machine, document, free_port
 
@@ -292,7 +291,7 @@ class TestRestarts:
     def test_a_server_that_goes_deaf_after_ready_is_restarted(self, serving: Serving, machine: Machine):
         serving.agent.pacing.health_lost_s = 1.0
         asked = serving.good()
-        sick = machine.root / "gemma-serving.exit.sick"
+        sick = machine.root / "gemma-serving.sick"
         sick.touch()
         lost = "/health stopped responding: status 503"
         machine.until(lambda: phases_after(machine, lost)[:1] == ["loading"], "the loss is published")
@@ -314,11 +313,17 @@ def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):
 
 
 HINT = "Run 'docker run --help' for more information"
-NO_VLLM = 'docker: Error response from daemon: OCI runtime create failed: exec: "vllm": executable file not found in $PATH: unknown'
+NO_VLLM = (
+    "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: "
+    'unable to start container process: exec: "absent": executable file not found in $PATH: unknown'
+)
 
 
-def test_a_warning_of_docker_is_no_part_of_what_it_answers(serving: Serving, machine: Machine):
-    (machine.root / docker.WARNING).write_text("WARNING: Error parsing config file (/root/.docker/config.json)\n")
+def test_a_warning_of_docker_is_no_part_of_what_it_answers(
+    serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DOCKER_CONFIG", str(machine.root))
+    (machine.root / "config.json").write_text("{broken")
     asked = serving.good()
     state = containers.container_state()
     assert state is not None
@@ -328,8 +333,7 @@ def test_a_warning_of_docker_is_no_part_of_what_it_answers(serving: Serving, mac
 def test_the_reason_of_a_failed_start_is_dockers_message_and_not_its_hint(serving: Serving, machine: Machine):
     told: list[str] = []
     serving.agent.publisher.tell = told.append
-    (machine.root / docker.RUN_FAULT).write_text(NO_VLLM.removeprefix("docker: "))
-    serving.sees("failed", serving.ask(), "")
+    serving.sees("failed", serving.ask(command=["absent"]), "")
     assert reason_of(machine.guest()["detail"]) == f"docker run failed: {NO_VLLM}"
     assert f"failed. docker run failed: {NO_VLLM}" in told[-1]
     assert HINT not in "".join(value for _, value in machine.published)

@@ -129,7 +129,7 @@ class TestModels:
 class TestDrain:
     def test_a_server_that_does_not_know_it_is_stopped_in_an_idle_moment(self, serving: Serving, machine: Machine):
         serving.good()
-        busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
+        busy, asked = (machine.root / f"gemma-serving.{name}" for name in ("busy", "asked"))
         busy.write_text("2.0")
         second = serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=600))
         machine.until(asked.exists, "the agent asks whether requests run")

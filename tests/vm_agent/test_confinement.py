@@ -8,7 +8,7 @@ import pytest
 from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
 from gemma_serving.vm_agent.confinement import accelerator_devices, is_device_error
 from gemma_serving.vm_agent.running_server import SET_PRIVILEGED
-from tests.vm_agent.docker import CONFINED_FAULT, RUN_FAULT
+from tests.vm_agent.docker import CONFINED_FAULT
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import Machine
 
@@ -88,7 +88,7 @@ def test_no_other_cause_starts_a_privileged_container(serving: Serving, machine:
 
 
 def test_what_docker_refuses_stops_too(serving: Serving, machine: Machine):
-    (machine.root / RUN_FAULT).write_text("docker: Error response from daemon: invalid CapAdd: unknown capability\n")
+    (machine.root / "dev/vfio/1").mkdir()
     asked = serving.ask()
     serving.sees("failed", asked, "")
     assert runs(machine) == [False]
@@ -119,7 +119,7 @@ def test_the_setting_starts_privileged_at_once_and_back_again(serving: Serving, 
 
 def test_a_server_of_an_earlier_agent_keeps_running_and_is_named(serving: Serving, machine: Machine):
     good = serving.good()
-    box = machine.root / "gemma-serving.json"
+    box = machine.vm.record("gemma-serving")
     state = json.loads(box.read_text())
     state["labels"].pop("gemma-serving.container")
     box.write_text(json.dumps(state))

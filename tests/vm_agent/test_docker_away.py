@@ -7,9 +7,10 @@ import pytest
 from gemma_serving.contracts.guest_attributes import RESTORING, RETRYING, WAITING_FOR_DOCKER
 from gemma_serving.contracts.rollout import RolloutLimits
 from gemma_serving.vm_agent.stored_state import AgentPacing, Probation, StoredState
+from localcloud.running.shims.docker import NO_DAEMON
+from localcloud.running.shims.machine import read_json
 from tests.polling import until
 from tests.vm_agent.conftest import VirtualClock
-from tests.vm_agent.docker import AWAY, NO_DAEMON
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import Machine
 
@@ -33,7 +34,7 @@ class Outage:
     """A daemon that is gone, for some virtual time. One that was stopped has stopped the server too."""
 
     def __init__(self, serving: Serving, machine: Machine, clock: VirtualClock) -> None:
-        self.serving, self.file, self.clock, self.back_s = serving, machine.root / AWAY, clock, 0.0
+        self.serving, self.file, self.clock, self.back_s = serving, machine.vm.stopped_docker, clock, 0.0
         self.file.touch()
 
     def lasts(self, seconds: float) -> None:
@@ -129,7 +130,7 @@ def test_a_server_that_outlives_its_daemon_serves_until_the_next_one_ends_it(
 
     def come_back() -> None:
         serving.server_ends()
-        until((machine.root / "gemma-serving.exit").exists, "the server has ended")
+        until(lambda: not (read_json(machine.vm.record("gemma-serving")) or {})["running"], "the server has ended")
         outage.file.unlink()
 
     clock.at(clock.now(), come_back)

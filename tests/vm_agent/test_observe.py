@@ -20,7 +20,8 @@ from gemma_serving.vm_agent.observe import COLLECTOR_NAME, Observer
 from gemma_serving.vm_agent.publishing import PhasePublisher
 from gemma_serving.vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
 from gemma_serving.vm_agent.stored_state import StoredState
-from tests.vm_agent.docker import AWAY, NO_DAEMON
+from localcloud.running.shims.docker import NO_DAEMON
+from localcloud.running.shims.machine import read_json, write_json
 from tests.vm_agent.in_process import Serving, calls, seen
 from tests.vm_agent.machine import Machine, free_port
 
@@ -84,7 +85,7 @@ def test_a_changed_key_replaces_the_collector_and_no_key_removes_it(observer: Ob
     assert len(calls(machine, "run")) == 2
     assert "60s" in seen(machine)[-1]["env"][CONFIG_VARIABLE]
     applied(observer, None)
-    assert not (machine.root / "gemma-serving-collector.json").exists()
+    assert not machine.vm.record(COLLECTOR_NAME).exists()
     with pytest.raises(urllib.error.URLError):
         scraped(observer)
 
@@ -94,7 +95,8 @@ def test_a_collector_that_stops_after_each_start_is_reported_and_replaced(
 ):
     assert applied(observer, settings())
     assert not observer._has_stopped()
-    (machine.root / "gemma-serving-collector.restarting").touch()  # State.Running is true
+    record = machine.vm.record(COLLECTOR_NAME)
+    write_json(record, {**(read_json(record) or {}), "running": False, "restarting": True})
     assert observer._has_stopped()
     assert "The collector stops after each start, with exit code 0." in capsys.readouterr().err
     assert observer.apply(1, settings())
@@ -115,11 +117,11 @@ def test_without_docker_a_collector_is_neither_started_nor_reported_as_gone(
     observer: Observer, machine: Machine, capsys
 ):
     assert applied(observer, settings())
-    (machine.root / AWAY).touch()
+    machine.vm.stopped_docker.touch()
     assert not observer._has_stopped()
     assert not observer.apply(1, settings())
     assert f"No metrics are collected: docker does not respond: {NO_DAEMON}" in capsys.readouterr().err
-    (machine.root / AWAY).unlink()
+    machine.vm.stopped_docker.unlink()
     assert observer.apply(1, settings())
     assert len(calls(machine, "run")) == 1
 

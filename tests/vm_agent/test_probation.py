@@ -20,7 +20,7 @@ def answered(machine: Machine, *counts: str) -> None:
     """Let the server state how many requests it has answered, by the reason of their end."""
     part = machine.root / "answered.part"
     part.write_text(" ".join(counts))
-    part.replace(machine.root / "gemma-serving.exit.answered")
+    part.replace(machine.root / "gemma-serving.answered")
 
 
 def ends_after_each_start(serving: Serving, machine: Machine, asked: str, times: int) -> None:

@@ -8,6 +8,8 @@ from gemma_serving.contracts.guest_attributes import IDLE_SINCE_KEY, NOT_IDLE
 from gemma_serving.contracts.rollout import RolloutLimits
 from gemma_serving.vm_agent.follow import LatestDocument
 from gemma_serving.vm_agent.running_server import IdleTime, ServerLoad
+from localcloud.running.shims import docker_images
+from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.in_process import Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document
 
@@ -59,7 +61,7 @@ def test_a_reader_of_the_new_nonce_never_sees_the_phase_from_before_it(serving: 
 
 def test_running_requests_end_before_the_server_is_stopped(serving: Serving, machine: Machine):
     good = serving.serves(limits=RolloutLimits(drain_s=3600))
-    busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
+    busy, asked = (machine.root / f"gemma-serving.{name}" for name in ("busy", "asked"))
     busy.write_text("1.0")
     asked.unlink(missing_ok=True)
     serving.latest.set_restart(FIRST)
@@ -125,15 +127,15 @@ def test_a_restart_on_request_does_not_count_against_a_document_on_probation(mac
 
 def test_an_image_that_cannot_be_pulled_does_not_stop_the_server(serving: Serving, machine: Machine):
     good = serving.good()
-    (machine.root / f"image-{IMAGE.replace('/', '_')}").unlink()
-    (machine.root / "registry-gone").touch()
+    docker_images.remove(machine.vm, IMAGE)
+    (machine.root / REGISTRY_FAULT).write_text("manifest unknown")
     serving.latest.set_restart(FIRST)
     machine.until(lambda: machine.guest().get("phase") in {"retrying", "failed"}, "the reason is published")
     assert "manifest unknown" in machine.guest()["detail"]
     assert machine.guest()["restart"] == FIRST
     assert calls(machine, "stop") == []
     assert machine.guest()["serving-hash"] == good
-    (machine.root / "registry-gone").unlink()
+    (machine.root / REGISTRY_FAULT).unlink()
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 65, "a=b", "ä"])
@@ -191,6 +193,6 @@ class TestIdleTime:
         serving.good()
         served = serving.agent.stored.documents()[0].document
         assert serving.agent.server.load(served) is None, "without the counter of finished requests nothing is known"
-        (machine.root / "gemma-serving.exit.answered").write_text("stop=3 abort=1")
-        (machine.root / "gemma-serving.exit.busy").write_text("2.0")
+        (machine.root / "gemma-serving.answered").write_text("stop=3 abort=1")
+        (machine.root / "gemma-serving.busy").write_text("2.0")
         assert serving.agent.server.load(served) == ServerLoad(2, 4, 3)

@@ -11,7 +11,9 @@ from gemma_serving.contracts.rollout import RolloutLimits
 from gemma_serving.vm_agent import containers, path_guard
 from gemma_serving.vm_agent.stored_state import StoredState
 from gemma_serving.vm_agent.weights import remove_copy
+from localcloud.running.shims import docker, docker_images
 from tests.polling import until
+from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.in_process import OTHER_IMAGE, Serving, calls, written
 from tests.vm_agent.machine import IMAGE, Machine, document, free_port
 
@@ -110,7 +112,7 @@ def test_a_failed_document_is_tried_again_when_its_limits_change_and_not_before(
 
 def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Serving, machine: Machine):
     serving.good()
-    stuck = machine.root / "gemma-serving.exit.stuck"
+    stuck = machine.root / "gemma-serving.stuck"
     stuck.touch()
     bad = serving.ask("--no-such-flag")
     machine.until(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
@@ -125,8 +127,8 @@ def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Se
 def test_a_good_image_that_left_the_registry_is_started_from_the_machine(serving: Serving, machine: Machine):
     asked = serving.serves(image="us-docker.pkg.dev/p/repo/vllm/vllm-tpu:nightly")
     bad = serving.ask("--no-such-flag", image=OTHER_IMAGE)
-    machine.until((machine.root / f"image-{OTHER_IMAGE.replace('/', '_')}").exists, "the new image is here")
-    (machine.root / "registry-gone").touch()
+    machine.until(lambda: OTHER_IMAGE in docker_images.pulled(machine.vm), "the new image is here")
+    (machine.root / REGISTRY_FAULT).write_text("manifest unknown")
     serving.sees("failed", bad, asked)
 
 
@@ -152,7 +154,7 @@ def test_a_newer_document_during_the_drain_keeps_the_old_server(
     serving: Serving, machine: Machine, *, is_guarded: bool
 ):
     good = with_key(serving, machine) if is_guarded else serving.good()
-    busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
+    busy, asked = (machine.root / f"gemma-serving.{name}" for name in ("busy", "asked"))
     busy.write_text("2.0")
     serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=3600))
     machine.until(asked.exists, "the agent waits for an idle moment")
@@ -160,7 +162,10 @@ def test_a_newer_document_during_the_drain_keeps_the_old_server(
     assert calls(machine, "stop") == []
 
 
-def test_the_path_guard_is_written_mounted_and_first_on_the_path_of_python(serving: Serving, machine: Machine):
+def test_the_path_guard_is_written_mounted_and_first_on_the_path_of_python(
+    serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(docker, "IMAGE_VARIABLES", ("PATH=/usr/bin", "PYTHONPATH=/image/packages"))
     with_key(serving, machine)
     (run,) = calls(machine, "run")
     folder = machine.root / "state" / "path-guard"
@@ -291,13 +296,13 @@ class TestTheAgentEnds:
     @pytest.mark.parametrize("end", ["kill_agent", "cut_power"])
     def test_during_the_way_back(self, booted: tuple[Machine, str, Callable[..., str]], end: str):
         machine, good, text = booted
-        (machine.root / "gemma-serving.exit.stuck").touch()
+        (machine.root / "gemma-serving.stuck").touch()
         bad = machine.set_document(text("--no-such-flag"))
         until(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
-        until((machine.root / "gemma-serving.json").exists, "a server is started")
+        until(machine.vm.record("gemma-serving").exists, "a server is started")
         getattr(machine, end)()
         machine.published.clear()
-        (machine.root / "gemma-serving.exit.stuck").unlink()
+        (machine.root / "gemma-serving.stuck").unlink()
         tried = sum("--no-such-flag" in call for call in calls(machine, "run"))
         machine.boot()
         self.rolled_back(machine, bad, good)

@@ -57,7 +57,7 @@ def machine(tmp_path: Path):
 def served(tmp_path_factory: pytest.TempPathFactory):
     """A machine that has served its document: tests look at it and change nothing."""
     machine = with_secret(tmp_path_factory.mktemp("served"))
-    compiles = machine.root / "gemma-serving.exit.stuck"
+    compiles = machine.root / "gemma-serving.stuck"
     compiles.touch()
     text_hash = machine.set_document(document(free_port()))
     machine.boot()
@@ -184,9 +184,7 @@ def test_the_secret_reaches_the_server_through_a_private_file_in_memory_and_is_n
 def test_a_pull_from_artifact_registry_logs_in_outside_dockers_own_configuration(served: Machine):
     login = next(call for call in served.docker_calls() if call[0] == "login")
     assert login[1:] == ["--username=oauth2accesstoken", "--password-stdin", "https://us-docker.pkg.dev"]
-    folder = next(
-        line for line in (served.root / "docker.log").read_text().splitlines() if line.startswith("login with")
-    )
+    folder = next(line for line in (served.root / "docker.log").read_text().splitlines() if line.startswith("login in"))
     assert folder.split(" in ")[1].startswith(f"{TMPFS}/")
     assert not Path(folder.split(" in ")[1]).exists()
 
@@ -215,7 +213,7 @@ def test_a_restarted_agent_takes_over_the_running_server_and_writes_no_line_twic
     finally:
         signal.signal(signal.SIGINT, before)
     until(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
-    printed = (machine.root / "gemma-serving.log").read_text().splitlines()
+    printed = machine.vm.log("gemma-serving").read_text().splitlines()
     until(lambda: machine.log_lines("server") == printed, "the server's lines are written")
     machine.stop_agent()
     machine.published.clear()

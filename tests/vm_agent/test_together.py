@@ -262,7 +262,7 @@ class TestAStart:
         (machine.root / "hang-pull").touch()
         weights = {"mode": "bucket", "uri": "gs://models/new", "path": str(machine.root / "weights")}
         asked = serving.ask(weights=weights)
-        both = "0 of 3 layers; fetching weights: 0.0 of 0.0 GiB"
+        both = "0 of 12 layers; fetching weights: 0.0 of 0.0 GiB"
         machine.until(lambda: machine.guest().get("detail") == both, "the progress of both is told")
         (machine.root / "hang-pull").unlink()
         serving.sees("fetching weights", asked, "")

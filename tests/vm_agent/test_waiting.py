@@ -233,7 +233,7 @@ def test_a_changed_document_waits_while_the_old_one_serves_and_fails_with_its_ti
 
 def test_a_server_that_was_ready_is_restarted_and_not_waited_for(serving: Serving, machine: Machine):
     serving.good()
-    log = machine.root / "gemma-serving.log"
+    log = machine.vm.log("gemma-serving")
     log.write_text(f"{log.read_text()}{OUTAGES['503']}\n")
     serving.server_ends(1)
     machine.until(lambda: len(runs(machine)) == 2, "it is restarted")

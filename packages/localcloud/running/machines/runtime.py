@@ -194,9 +194,9 @@ class SimulatedMachines:
                 "accelerator": machine.accelerator_type,
                 "internet": machine.has_internet,
                 "google": machine.reaches_google,
-                "deniesDevices": machine.devices == "denied",
-                "clockSpeed": self._clock.speed,
-                "baseUrl": self._base_url,
+                "denies_devices": machine.devices == "denied",
+                "clock_speed": self._clock.speed,
+                "base_url": self._base_url,
             },
         }
         init_process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,6 @@ The modules only use the standard library because a machine calls them often.
 
 import shlex
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +40,8 @@ def people_commands() -> Mapping[str, str]:
 
     Another distribution adds its own by entry points of the group `localcloud.commands`.
     """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - half of the start of a machine's command
+
     added = {point.name: point.value for point in entry_points(group="localcloud.commands")}
     return {"gcloud": "localcloud.running.shims.gcloud", **added}
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from localcloud.running.shims.docker import container, end
+from localcloud.running.shims.docker import container, end, own_host
 from localcloud.running.shims.machine import Machine, documents
 
 _SHUTDOWN_S: Final = 15.0
@@ -33,8 +33,9 @@ def _start(machine: Machine) -> None:
 
 
 def _end_all(machine: Machine, *, is_final: bool) -> None:
+    host = own_host(machine)
     for name, _ in documents(machine.containers):
-        end(machine, container(machine, name), signal.SIGTERM, _SHUTDOWN_S, is_final=is_final)
+        end(host, container(host, name), signal.SIGTERM, _SHUTDOWN_S, is_final=is_final)
 
 
 COMMANDS: Final[Mapping[str, Callable[[Machine], None]]] = {"stop": _stop, "kill": _kill, "start": _start}

@@ -3,16 +3,14 @@
 import base64
 import hashlib
 import json
-import os
 import re
-import sys
-import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from localcloud.charges import FILE, Charge, append
+from localcloud.running.shims.docker_host import DockerError, Host
 from localcloud.running.shims.machine import Machine, read_json, write_json
 
 if TYPE_CHECKING:
@@ -29,21 +27,19 @@ _PULL_S: Final = 60.0
 _IMAGE_BYTES: Final = 8_000_000_000
 
 
-class ImageError(Exception):
-    """An image cannot be pulled. The message is docker's."""
-
-
-def config_file() -> Path:
+def config_file(host: Host) -> Path:
     """Return docker's configuration file, which contains the logins."""
-    return Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
+    variables = host.environment
+    return Path(variables.get("DOCKER_CONFIG") or Path(variables.get("HOME", "/")) / ".docker") / "config.json"
 
 
-def config() -> dict[str, Any]:
+def config(host: Host) -> dict[str, Any]:
     """Return docker's configuration. Each command warns of one that it cannot read, and goes on without it."""
+    file = config_file(host)
     try:
-        return read_json(config_file()) or {}
+        return read_json(file) or {}
     except ValueError as error:
-        print(f"WARNING: Error parsing config file ({config_file()}): {error}", file=sys.stderr)
+        print(f"WARNING: Error parsing config file ({file}): {error}", file=host.err)
         return {}
 
 
@@ -61,37 +57,41 @@ def remove(machine: Machine, reference: str) -> bool:
     return True
 
 
-def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
-    """Pull an image, print docker's progress, and return the image's id. Raises ImageError."""
-    match = _REFERENCE.fullmatch(reference)
-    if match is None:
-        raise ImageError("invalid reference format")
-    _query_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
-    here = pulled(machine)
+def pull(host: Host, reference: str, *, quiet: bool) -> None:
+    """Pull an image and print docker's progress. Raises DockerError."""
+    match = _parsed(reference)
+    host.registry(host, reference)
+    here = pulled(host.machine)
     if not quiet:
         wanted = reference if match["digest"] else match["tag"] or "latest"
-        print(f"{wanted}: Pulling from {_host_and_path(match['name'])[1]}", flush=True)
+        host.say(f"{wanted}: Pulling from {_host_and_path(match['name'])[1]}")
     if reference in here:
-        print(f"Status: Image is up to date for {reference}", flush=True)
-        return here[reference]
-    for line in _layers(reference, machine.clock_speed):
+        host.say(f"Status: Image is up to date for {reference}")
+        return
+    for line in _layers(host, reference):
         if not quiet:
-            print(line, flush=True)
-        if machine.full_disk.exists():
-            raise ImageError("failed to register layer: write /usr/lib/libcuda.so.1: no space left on device")
+            host.say(line)
+        if host.machine.full_disk.exists():
+            raise DockerError("failed to register layer: write /usr/lib/libcuda.so.1: no space left on device")
     charge = Charge(what="image", name=reference, seconds=_PULL_S, bytes=_IMAGE_BYTES)
-    append(machine.folder / FILE, charge)
+    append(host.machine.folder / FILE, charge)
     identity = f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
-    write_json(machine.images, {**pulled(machine), reference: identity})
-    print(f"Status: Downloaded newer image for {reference}" if not quiet else reference, flush=True)
-    return identity
+    write_json(host.machine.images, {**pulled(host.machine), reference: identity})
+    host.say(f"Status: Downloaded newer image for {reference}" if not quiet else reference)
 
 
-def _layers(reference: str, clock_speed: float) -> Iterator[str]:
+def _parsed(reference: str) -> re.Match[str]:
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise DockerError("invalid reference format")
+    return match
+
+
+def _layers(host: Host, reference: str) -> Iterator[str]:
     layers = [hashlib.sha256(f"{reference}{number}".encode()).hexdigest()[:12] for number in range(_LAYERS)]
     yield from (f"{layer}: Pulling fs layer" for layer in layers)
     for layer in layers:
-        time.sleep(_PULL_S / _LAYERS / clock_speed)
+        host.sleep(_PULL_S / _LAYERS / host.machine.clock_speed)
         yield from (f"{layer}: {word}" for word in ("Verifying Checksum", "Download complete", "Pull complete"))
 
 
@@ -103,29 +103,31 @@ def _host_and_path(name: str) -> tuple[str, str]:
     return first, f"library/{rest}" if first == _DOCKER_HUB and "/" not in rest else rest
 
 
-def _query_registry(machine: Machine, reference: str, name: str, version: str) -> None:
-    """Read the image's manifest from the simulated registry, with the token of the docker login. Raises ImageError."""
+def query_registry(host: Host, reference: str) -> None:
+    """Read the image's manifest from the simulated registry, with the token of the docker login. Raises DockerError."""
+    match, machine = _parsed(reference), host.machine
     if not machine.google:
-        raise ImageError(
-            f'Error response from daemon: Get "https://{name.partition("/")[0]}/v2/": dial tcp: i/o timeout'
+        raise DockerError(
+            f'Error response from daemon: Get "https://{reference.partition("/")[0]}/v2/": dial tcp: i/o timeout'
         )
-    host, path = _host_and_path(name)
-    token = _token(host)
+    registry, path = _host_and_path(match["name"])
+    version = match["digest"] or match["tag"] or "latest"
+    token = login_token(host, registry)
     headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}
     import urllib.error  # noqa: PLC0415  a third of the start time of `docker`, and most of its commands send no request
     import urllib.request  # noqa: PLC0415
 
     request = urllib.request.Request(  # noqa: S310 - the local cloud
-        f"{machine.base_url.rstrip('/')}/registry/{host}/v2/{path}/manifests/{version}", headers=headers
+        f"{machine.base_url.rstrip('/')}/registry/{registry}/v2/{path}/manifests/{version}", headers=headers
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         opener.open(request, timeout=30).close()
     except urllib.error.HTTPError as error:
         with error:
-            raise ImageError(f"Error response from daemon: {_refusal(error, host, reference)}") from None
+            raise DockerError(f"Error response from daemon: {_refusal(error, registry, reference)}") from None
     except OSError as error:
-        raise ImageError(f'Error response from daemon: Get "https://{host}/v2/": {error}') from None
+        raise DockerError(f'Error response from daemon: Get "https://{registry}/v2/": {error}') from None
 
 
 def _refusal(error: "HTTPError", host: str, reference: str) -> str:
@@ -149,7 +151,7 @@ def _refusal(error: "HTTPError", host: str, reference: str) -> str:
             return f'Head "{where}": denied: {message}'
 
 
-def _token(host: str) -> str | None:
-    """Return the password of the login at a registry, or None."""
-    entry = config().get("auths", {}).get(host)
+def login_token(host: Host, registry: str) -> str | None:
+    """Return the password of the caller's login at a registry, or None."""
+    entry = config(host).get("auths", {}).get(registry)
     return None if entry is None else base64.b64decode(entry["auth"]).decode().partition(":")[2]

@@ -4,8 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
@@ -13,7 +12,8 @@ from typing import Final, NoReturn
 from localcloud import charges
 from localcloud.running import interpreter
 from localcloud.running.shims import add_options, collector, supervise, usage_problem
-from localcloud.running.shims.docker_devices import OptionError, Rights, check_devices, problem_of, rights
+from localcloud.running.shims.docker_devices import OptionError, check_devices, problem_of, rights
+from localcloud.running.shims.docker_host import ContainerOptions, DockerError, Host
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.iptables import redirected
 from localcloud.running.shims.machine import Machine, new_id, read_json, write_json
@@ -37,15 +37,14 @@ _HELP: Final = "\n\nRun 'docker run --help' for more information"
 """Last lines of each error of `docker run` since Docker 28; before, "See 'docker run --help'." or nothing."""
 
 
-class RunError(Exception):
+class RunError(DockerError):
     """The container cannot be started. The message is docker's, without its hint. `code` is the exit code of `docker run`.
 
     `is_of_client`: the command line is wrong, which docker says without its name.
     """
 
     def __init__(self, message: str, code: int = _CANNOT_START, *, is_of_client: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
+        super().__init__(message, code)
         self._is_of_client = is_of_client
 
     @property
@@ -54,31 +53,14 @@ class RunError(Exception):
         return f"{'' if self._is_of_client else 'docker: '}{self}{_HELP}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerOptions:
-    """The options of one `docker run`. `volumes`: container path -> path on the machine."""
-
-    image: str
-    command: tuple[str, ...]
-    name: str
-    detach: bool
-    remove: bool
-    environment: dict[str, str]
-    labels: dict[str, str]
-    volumes: dict[str, str]
-    network: str
-    rights: Rights
-    restarts: bool
-
-
 class _RunParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         usage = "Usage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]"
         raise RunError(f"{usage_problem(message)}\n\n{usage}", is_of_client=True)
 
 
-def parse(argv: Sequence[str]) -> ContainerOptions:
-    """Read a command line. Raises RunError."""
+def parse(argv: Sequence[str], variables: Mapping[str, str]) -> ContainerOptions:
+    """Read a command line. `variables`: of the caller. Raises RunError."""
     parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
     add_options(
         parser,
@@ -105,7 +87,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
         name=given.name or f"container-{new_id(4)}",
         detach=given.detach,
         remove=given.rm,
-        environment=_environment(given.env, given.env_file),
+        environment=_environment(given.env, given.env_file, variables),
         labels=dict(_pair(label) for label in given.label),
         volumes=dict(_volume(volume) for volume in given.volume),
         network=given.net or "bridge",
@@ -124,8 +106,8 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _environment(variables: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Read variables as docker does: files first. A name without a value gets its value from the caller's environment."""
+def _environment(given: Sequence[str], files: Sequence[str], of_caller: Mapping[str, str]) -> dict[str, str]:
+    """Read variables as docker does: files first. A name without a value gets the caller's."""
     out: dict[str, str] = {}
     lines: list[str] = []
     for file in files:
@@ -133,12 +115,12 @@ def _environment(variables: Sequence[str], files: Sequence[str]) -> dict[str, st
             lines += Path(file).read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise RunError(f"open {file}: {str(error.strerror).lower()}") from error
-    for text in [*(line for line in lines if line.strip() and not line.startswith("#")), *variables]:
+    for text in [*(line for line in lines if line.strip() and not line.startswith("#")), *given]:
         name, equals, value = text.partition("=")
         if equals:
             out[name] = value
-        elif name in os.environ:
-            out[name] = os.environ[name]
+        elif name in of_caller:
+            out[name] = of_caller[name]
     return out
 
 
@@ -149,13 +131,14 @@ def _volume(text: str) -> tuple[str, str]:
     return parts[1].rstrip("/") or "/", parts[0].rstrip("/") or "/"
 
 
-def start(machine: Machine, wanted: ContainerOptions) -> str:
+def start(host: Host, wanted: ContainerOptions) -> str:
     """Start the container in the background and return its id. Raises RunError."""
     if re.fullmatch(r"[a-zA-Z0-9][\w.-]*", wanted.name) is None:
         raise RunError(
             f"Error response from daemon: Invalid container name ({wanted.name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed"
         )
-    state = machine.containers / f"{wanted.name}.json"
+    machine = host.machine
+    state = machine.record(wanted.name)
     if state.exists():
         user = (read_json(state) or {}).get("id", "")
         raise RunError(
@@ -163,7 +146,6 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
             "You have to remove (or rename) that container to be able to reuse that name."
         )
     identity = new_id(32)
-    log = machine.containers / f"{wanted.name}.log"
     # The variables are passed to the process but not written to a file because some of them are secrets.
     document = {
         "id": identity,
@@ -181,39 +163,46 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "restarts": wanted.restarts,
     }
     try:
-        check_start(wanted)
+        _check_start(wanted)
     except RunError as error:
         # Docker keeps the container, without `--rm`: it holds the name.
         if not wanted.remove:
             code = _NEVER_RAN if isinstance(error.__cause__, OptionError) else error.code
             write_json(state, {**document, "running": False, "isCreated": True, "pid": 0, "exitCode": code})
             if wanted.detach:
-                print(identity, flush=True)
+                host.say(identity)
         raise
-    process = interpreter.command("localcloud.vllm", *wanted.command)
-    if collector.is_collector(wanted.image):
-        problem = collector.problem_of(wanted.command, wanted.environment, _paths(machine, wanted))
-        process = interpreter.command("localcloud.running.shims.collector", *([problem] if problem else []))
     write_json(state, document)
-    log.touch()
-    pid = supervise.start(
-        state,
-        log,
-        process,
-        restart_s=_RESTART_S if wanted.restarts else None,
-        grace_s=_STOP_GRACE_S,
-        init_pid=machine.init_pid,
-        environment=_server_environment(machine, wanted),
-        pause=machine.stopped_docker,
-    )
+    machine.log(wanted.name).touch()
     # `docker run` returns when the process has been started.
-    if not supervise.wait_until_started(state, pid):
+    if not host.containers.start(host, wanted):
         state.unlink(missing_ok=True)
         raise RunError("Error response from daemon: failed to create task for container: its supervisor did not start")
     return identity
 
 
-def check_start(wanted: ContainerOptions) -> None:
+def start_process(host: Host, wanted: ContainerOptions) -> bool:
+    """Start a container as a process with a supervisor. Return False if that did not start."""
+    machine = host.machine
+    state = machine.record(wanted.name)
+    process = interpreter.command("localcloud.vllm", *wanted.command)
+    if collector.is_collector(wanted.image):
+        problem = collector.problem_of(wanted.command, wanted.environment, _paths(machine, wanted))
+        process = interpreter.command("localcloud.running.shims.collector", *([problem] if problem else []))
+    pid = supervise.start(
+        state,
+        machine.log(wanted.name),
+        process,
+        restart_s=_RESTART_S if wanted.restarts else None,
+        grace_s=_STOP_GRACE_S,
+        init_pid=machine.init_pid,
+        environment=_server_environment(host, wanted),
+        pause=machine.stopped_docker,
+    )
+    return supervise.wait_until_started(state, pid)
+
+
+def _check_start(wanted: ContainerOptions) -> None:
     """Raise RunError if a device or the program is missing. Docker's exit code is 127 for each "no such file" at start."""
     try:
         check_devices(wanted.rights)
@@ -228,7 +217,8 @@ def check_start(wanted: ContainerOptions) -> None:
         raise RunError(message, _NOT_EXECUTABLE if is_file else _NOT_FOUND)
 
 
-def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
+def _server_environment(host: Host, wanted: ContainerOptions) -> dict[str, str]:
+    machine = host.machine
     simulator = {
         **interpreter.ENVIRONMENT,
         "PYTHONUNBUFFERED": "1",
@@ -240,7 +230,7 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_PYTHONPATH": _python_path(machine, wanted),
         "VLLM_SIM_LIFELINE": f"pid:{machine.init_pid}",
         # Address of the metadata server for a program in the container.
-        "GCE_METADATA_HOST": _metadata_host(machine, wanted),
+        "GCE_METADATA_HOST": _metadata_host(host, wanted),
         "VLLM_SIM_DEVICE_PROBLEM": problem_of(machine, wanted.rights),
         "VLLM_SIM_HUB": f"{machine.base_url}/hub",
         charges.VARIABLE: str(machine.folder / charges.FILE),
@@ -251,10 +241,11 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
     return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
 
 
-def _metadata_host(machine: Machine, wanted: ContainerOptions) -> str:
+def _metadata_host(host: Host, wanted: ContainerOptions) -> str:
     """Return the machine's metadata server, or its replacement by the machine's rules for the container's control group."""
+    machine = host.machine
     port = redirected(machine, wanted.rights.cgroup_parent, METADATA_ADDRESS, 80)
-    return os.environ.get("GCE_METADATA_HOST", "") if port is None else f"{machine.address}:{port}"
+    return host.environment.get("GCE_METADATA_HOST", "") if port is None else f"{machine.address}:{port}"
 
 
 def _python_path(machine: Machine, wanted: ContainerOptions) -> str:

@@ -154,7 +154,7 @@ def main(argv: list[str]) -> int:
         (folder / name).mkdir(parents=True, exist_ok=True)
     own = _allows_own_view(libc, folder) and own_view(libc, folder)
     paths = {} if own else {path: str(folder / name) for path, name in OWN_FOLDERS.items()}
-    write_json(folder / "machine.json", {**given["machine"], "initPid": os.getpid(), "paths": paths})
+    write_json(folder / "machine.json", {**given["machine"], "init_pid": os.getpid(), "paths": paths})
     try:
         _start_script(folder, given, libc)
     except OSError as error:

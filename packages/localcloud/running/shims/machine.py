@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -15,16 +15,16 @@ OWN_FOLDERS: Final = {"/dev/shm": "dev-shm", "/mnt": "mnt"}  # noqa: S108 - the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine's constants, written at its boot. `clock_speed`: simulated seconds per real second."""
+    """A machine's constants, written at its boot, by default of one that does not run. `clock_speed`: simulated seconds per real second."""
 
     folder: Path
-    name: str
-    address: str
-    accelerator: str
-    clock_speed: float
-    base_url: str
-    init_pid: int
-    paths: dict[str, str]
+    name: str = "machine"
+    address: str = "127.0.0.1"
+    accelerator: str = ""
+    clock_speed: float = 1.0
+    base_url: str = ""
+    init_pid: int = 0
+    paths: dict[str, str] = field(default_factory=dict[str, str])
     internet: bool = True
     """True if package archives respond."""
     google: bool = True
@@ -36,6 +36,14 @@ class Machine:
     def containers(self) -> Path:
         """Return the folder of the containers' records: NAME.json and NAME.log."""
         return self.folder / "containers"
+
+    def record(self, container: str) -> Path:
+        """Return the file with the record of a container."""
+        return self.containers / f"{container}.json"
+
+    def log(self, container: str) -> Path:
+        """Return the file with the output of a container."""
+        return self.containers / f"{container}.log"
 
     @property
     def devices(self) -> Path:
@@ -71,19 +79,7 @@ def this_machine() -> Machine:
     document = read_json(Path(folder) / "machine.json")
     if document is None:
         sys.exit(f"no machine in {folder}: it was powered off.")
-    return Machine(
-        folder=Path(folder),
-        name=str(document["name"]),
-        address=str(document["address"]),
-        accelerator=str(document["accelerator"]),
-        clock_speed=float(document["clockSpeed"]),
-        base_url=str(document["baseUrl"]),
-        init_pid=int(document["initPid"]),
-        paths=dict(document["paths"]),
-        internet=bool(document.get("internet", True)),
-        google=bool(document.get("google", True)),
-        denies_devices=bool(document.get("deniesDevices", False)),
-    )
+    return Machine(folder=Path(folder), **document)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -11,14 +11,7 @@ from localcloud.running.shims.machine import FOLDER_VARIABLE, write_json
 @pytest.fixture
 def machine(tmp_path):
     def make(*, internet):
-        document = {
-            "name": "n",
-            "address": "127.0.0.1",
-            "accelerator": "v6e-1",
-            "clockSpeed": 1.0,
-            "baseUrl": "http://x",
-        }
-        write_json(tmp_path / "machine.json", {**document, "initPid": 1, "paths": {}, "internet": internet})
+        write_json(tmp_path / "machine.json", {"internet": internet})
         return install(tmp_path / "bin", COMMANDS_WITHOUT_DOCKER, {FOLDER_VARIABLE: str(tmp_path)})
 
     return make

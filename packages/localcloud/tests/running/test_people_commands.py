@@ -11,7 +11,9 @@ class Point:
 
 
 def test_the_module_of_an_entry_point_becomes_a_command_beside_our_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(shims, "entry_points", lambda *, group: [Point] if group == "localcloud.commands" else [])
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda *, group: [Point] if group == "localcloud.commands" else []
+    )
     folder = shims.install(tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == ["gcloud", "mine"]
     done = subprocess.run(

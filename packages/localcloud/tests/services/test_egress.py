@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from localcloud.running.shims import docker_images
+from localcloud.running.shims.docker import own_host
+from localcloud.running.shims.docker_host import DockerError
 from localcloud.running.shims.machine import Machine
 from localcloud.services.networks import allows_egress, allows_ingress
 
@@ -93,16 +95,6 @@ def test_ingress_needs_a_rule_that_covers_the_whole_range(subtests: pytest.Subte
 
 
 def test_a_machine_that_may_not_connect_to_google_pulls_no_image(tmp_path: Path):
-    machine = Machine(
-        folder=tmp_path,
-        name="n",
-        address="a",
-        accelerator="v6e-1",
-        clock_speed=1,
-        base_url="http://127.0.0.1:9",
-        init_pid=1,
-        paths={},
-        google=False,
-    )
-    with pytest.raises(docker_images.ImageError, match="i/o timeout"):
-        docker_images.pull(machine, "us-docker.pkg.dev/p/r/image:1", quiet=True)
+    machine = Machine(folder=tmp_path, google=False)
+    with pytest.raises(DockerError, match="i/o timeout"):
+        docker_images.pull(own_host(machine), "us-docker.pkg.dev/p/r/image:1", quiet=True)
