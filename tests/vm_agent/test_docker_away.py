@@ -79,6 +79,22 @@ def test_an_outage_is_waited_for_and_uses_up_nothing(
     )
 
 
+def test_an_outage_that_begins_when_the_server_is_started_is_waited_for(
+    serving: Serving, machine: Machine, clock: VirtualClock
+):
+    hangs = machine.root / "hang-run"
+    hangs.touch()
+    asked = serving.ask()
+    machine.until((machine.root / "docker.log").exists, "docker is asked")
+    machine.until(lambda: calls(machine, "run"), "the server is about to start")
+    outage = Outage(serving, machine, clock)
+    hangs.unlink()
+    serving.sees(WAITING_FOR_DOCKER, asked, "")
+    outage.lasts(180.0)
+    serving.sees("ready", asked, asked)
+    assert {"failed", RETRYING} & set(written(machine, "phase")) == set()
+
+
 def test_every_outage_is_waited_for_however_many_there_are(serving: Serving, machine: Machine, clock: VirtualClock):
     """More of them than a document on probation has starts."""
     is_on_probation(serving)
