@@ -24,6 +24,7 @@ PROOFS = {
     },
     "OwnResource": {
         "packages/localcloud/trials/resources.py": "the run in name and mark",
+        "packages/localcloud/trials/evening.py": "a trial's own request",
         "packages/localcloud/trials/running.py": "this run's own request",
     },
 }

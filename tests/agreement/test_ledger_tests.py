@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import json
 import re
 from pathlib import Path
 
@@ -13,10 +12,11 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.ledger.entries import load
-from localcloud.trials.command import cost_usd, own_usd
+from localcloud.trials.attempt import Attempt, Surroundings
+from localcloud.trials.command import by_cost, cost_usd, own_usd
+from localcloud.trials.evening import ABSENT_HUB_ID, HUB_IDS, TRIALS
 from localcloud.trials.product import STACKS
-from localcloud.trials.requests_of_entries import rank, trial
-from localcloud.trials.resources import created_by
+from localcloud.trials.sending import ApiReply
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENING = ROOT / "docs" / "one-evening.md"
@@ -59,12 +59,13 @@ def missing(test):
 
 
 def test_every_entry_names_a_test_that_exists():
-    entries = [entry for entry in load().assumptions if entry.kind != "lenient"]
-    assert {entry.id: absent for entry in entries if (absent := missing(entry.test))} == {}
+    tests = {entry.id: entry.test for entry in load().assumptions if entry.test}
+    tests |= {each.test: each.test for each in load().enforced}
+    assert {name: absent for name, test in tests.items() if (absent := missing(test))} == {}
 
 
 def critical():
-    return {entry.id: entry for entry in load().assumptions if entry.danger == "critical"}
+    return {entry.id: entry for entry in load().critical}
 
 
 @functools.cache
@@ -80,10 +81,8 @@ def rounded_up(usd):
 
 
 def test_every_critical_entry_is_tried_by_the_command_of_the_page():
-    trials = {name for name, entry in critical().items() if trial(entry) is not None}
-    assert trials == critical().keys()
     text = EVENING.read_text()
-    assert [row["id"] for row in ROW.finditer(text)] == [entry.id for entry in sorted(critical().values(), key=rank)]
+    assert [row["id"] for row in ROW.finditer(text)] == [entry.id for entry in sorted(critical().values(), key=by_cost)]
     budget = cost_usd(critical().values())
     assert f"for at most {budget:.2f} USD" in text
     assert f"--budget-usd {budget:.2f}\n" in text
@@ -110,22 +109,41 @@ def test_the_prices_of_the_stacks_and_of_the_job_are_the_planners():
         assert [before for before in row["settings"] if before not in text] == []
 
 
+class Accepting(Attempt):
+    """An attempt of which each step succeeds at once, which keeps the bodies of its requests for a machine."""
+
+    def send(self, method, url, body=None, **_):
+        if method == "POST" and "?queuedResourceId=" in url:
+            self.bodies.append(body)
+        return ApiReply(status=200, body={})
+
+    def must_poll(self, *_, **__):
+        return ApiReply(status=200)
+
+    def run(self, *_):
+        return ApiReply(status=200)
+
+    def must_have(self, *_):
+        pass
+
+    def must_disable_run(self):
+        pass
+
+
+def machines(name):
+    """The bodies of a trial's requests for a machine."""
+    world = Surroundings(sender=None, project="my-project", number="", report=print, product=None, sleep=lambda _: None)
+    attempt = Accepting(world=world, run_id="a", name="x", expected=TRIALS[name].expected, owned=[])
+    attempt.bodies = []
+    TRIALS[name].run(attempt)
+    return attempt.bodies
+
+
 def test_no_machine_of_a_trial_can_cost_more_than_its_price():
     """Each machine that a trial expects to get ends by itself, also after a kill of `try`."""
     checked = []
-    for entry in load().assumptions:
-        found = trial(entry)
-        requests = [] if found is None else found.requests
-        for at, request in enumerate(requests, start=1):
-            if (
-                not request.url.endswith("queuedResourceId=TRY")
-                or created_by(request.method, request.url, request.body) is None
-            ):
-                continue
-            is_refused = at == len(requests) and entry.answer.status >= 400
-            if is_refused and entry.id != "tpu-boot-disk-size":
-                continue
-            body = json.loads(request.body)
+    for entry in load().critical:
+        for body in machines(entry.id):
             usd = float(body["runDuration"]["maxRunDuration"].removesuffix("s")) / 3600 * usd_per_hour("tpu-v6e1")
             checked.append(entry.id)
             if entry.id in FIRST:  # it is deleted while it waits; an hour after a kill it runs ten minutes
@@ -137,5 +155,4 @@ def test_no_machine_of_a_trial_can_cost_more_than_its_price():
 
 
 def test_the_hubs_trial_asks_for_every_checkpoint():
-    asked = re.findall(r"https://huggingface\.co/api/models/([\w./-]+)", critical()["hub-ids"].how_to_try)
-    assert asked == [*checkpoints.CHECKPOINTS, *checkpoints.ABSENT]
+    assert [*HUB_IDS, ABSENT_HUB_ID] == [*checkpoints.CHECKPOINTS, *checkpoints.ABSENT]

@@ -17,11 +17,12 @@ import pytest
 import requests
 
 from localcloud.ledger.entries import load
+from localcloud.trials.evening import ABSENT_HUB_ID
 from tests.engine.conftest import PROJECT, open_workspace
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(600)]
 
-CRITICAL = {entry.id: entry for entry in load().assumptions if entry.danger == "critical"}
+CRITICAL = {entry.id: entry for entry in load().critical}
 TOMORROW = "disabled-api-keeps-resources"
 CRASH = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed"
 PHASE = r'\{"namespace": "gemma-serving", "key": "phase", "value": "[a-z ]+"\}'
@@ -34,9 +35,8 @@ REFUSED = (
 )
 OPERATION = '{"name": "projects/p/locations/us-east5-a/operations/lie", "done": true}'
 DISABLED = '"error": {"errors": [{"reason": "accessNotConfigured"}], '
-LAST = re.findall(r"models/([\w./-]+)", CRITICAL["hub-ids"].how_to_try)[-1]
 LIES = {
-    "hub-ids": (f"GET /hub/api/models/{LAST}", None, "{}", 200),
+    "hub-ids": (f"GET /hub/api/models/{ABSENT_HUB_ID}", None, "{}", 200),
     "first-revision-before-its-grant": ("PATCH /run/v2/.*/services/localcloud-try", None, REFUSED, 400),
     "service-disabled-without-errors": ("GET /cloudbilling/", r'"error": \{', DISABLED, None),
     "tpu-delete-needs-force": (r"DELETE /tpu/.*/queuedResources/[^?]+$", None, OPERATION, 200),

@@ -24,7 +24,7 @@ from tests.vm_agent.test_compile_cache import KEY_VERSION, SECRET_KEY, put, tar_
 
 ARGUMENT_LIMIT_BYTES = 32 * 1024
 """Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,
-assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
+assumed for arguments. Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 FOLDER = "compile-cache/nvidia-l4/0123"
 PREFIX = f"{FOLDER}/"
 SERVER = """

@@ -1,29 +1,20 @@
 """Ledger entries, read from the TOML files in this folder.
 
-Each file can contain `[[assumption]]` and `[[not_modelled]]` tables. To add an entry, append it to any of the files or add a file.
+`[[critical]]` and `[[assumption]]` are assumptions about Google, `[[enforced]]` and `[[not_modelled]]` sentences of discovery documents.
+An `[[assumption]]` is one of which a false one makes a command fail, a wrong result trusted or money lost in a common situation, or one that a figure
+or a page rests on.
 """
 
-import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Text = Annotated[str, Field(min_length=1)]
-Danger = Literal["critical", "high", "medium", "low"]
-DANGERS: Final[dict[Danger, str]] = {
-    "critical": "A stack does not serve, is unreachable, or leaves a billed machine. Only a real run detects it.",
-    "high": "A command fails, a wrong result is trusted, or money is lost, in a common situation.",
-    "medium": "An extra step, or a wrong wait, price or message, in a possible situation.",
-    "low": "Affects only unusual settings, hand-written requests or the local cloud's own tests.",
-}
-"""Effect on a user if an entry is false, by danger, worst first."""
-
-
-_DEPLOYED: Final = re.compile(r"pulumi|scripts\.|docker |on (?:a|any) (?:VM|TPU)|SERVICE_URL|\bssh\b")
-"""Commands that need a deployed resource."""
+Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+"""Unique in the ledger, in kebab-case."""
 
 
 class LedgerError(Exception):
@@ -34,72 +25,44 @@ class _LedgerModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class AssumedAnswer(_LedgerModel):
-    """The answer that Google is assumed to return to the request in an entry's `try`; `localcloud try` compares it."""
-
-    status: Annotated[int, Field(ge=200, lt=600)]
-    """The HTTP status. For an operation's error, the status of its code."""
-    words: Text
-    """A regular expression that the answer matches, ignoring case. Without it, another cause can have the same status."""
-    operation: bool = False
-    """True if the answer comes from the operation that the request starts."""
-    refuted: str = ""
-    """A regular expression for the answer of any step that shows that the entry is false. With it, an answer that matches neither is unknown."""
-
-
 class Assumption(_LedgerModel):
     """One assumption of the local cloud about Google."""
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-    """Unique in the ledger, in kebab-case."""
+    id: Id
     statement: Text
     """Google's behavior, in one or two sentences."""
     source: Text
     """Google's statement, with the source's date if it has one; `assumed` without a source."""
-    kind: Literal["refusal", "behavior", "lenient"]
-    """`refusal`: Google answers with an error. `behavior`: Google does it. `lenient`: the local cloud does not, so it is more lenient than Google."""
-    danger: Danger
-    """Severity for a user if the statement is false: one of DANGERS."""
+    test: str = ""
+    """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty if the local cloud
+    does not do so, and is more lenient than Google."""
+
+
+class CriticalAssumption(Assumption):
+    """An assumption of which a false one leaves a stack that does not serve, is unreachable, or stays billed. `localcloud try` tries it."""
+
     if_false: Text
     """The effect on a user, in one sentence."""
-    test: str
-    """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty for kind `lenient`."""
-    how_to_try: Annotated[str, Field(alias="try", min_length=1)]
-    """The command that shows it on a real project. With `answer`, a sequence of the commands of `localcloud.trials.requests_of_entries`."""
     stack: Literal["", "try-tpu", "try-l4"] = ""
     """The stack that `try` deploys for it, once for all entries that name it."""
-    answer: AssumedAnswer | None = None
-    """The assumed answer to the last of these commands. None: it must be tried manually."""
     cost_usd: Annotated[float, Field(ge=0)]
     """Cost of trying it alone, in USD at the planner's prices."""
     tried: str
     """Date, place and result of a trial on a real project. Empty if not tried."""
-    quotes: tuple[Text, ...] = ()
-    """The sentences of the discovery documents that it enforces, verbatim."""
-
-    @model_validator(mode="after")
-    def _tested(self) -> Self:
-        if (self.kind == "lenient") != (self.test == ""):
-            raise ValueError("a refusal or behavior names its test, but a lenient entry names none")
-        if self.kind == "lenient" and self.quotes:
-            raise ValueError("a lenient entry enforces nothing, so it has no quotes")
-        return self
 
 
-def why_by_hand(entry: Assumption) -> str:
-    """Return what trying an entry without an expected answer requires."""
-    command = entry.how_to_try
-    if entry.cost_usd > 0 or _DEPLOYED.search(command):
-        return "a deployed stack, service or machine"
-    if command.startswith(("gcloud", "api", "curl")):
-        return "another account or policy, or a manual check of the answer"
-    return "steps other than requests"
+class Enforced(_LedgerModel):
+    """Sentences of the discovery documents that the local cloud enforces, and the test that proves it."""
+
+    test: Text
+    quotes: tuple[Text, ...]
+    """The sentences, verbatim."""
 
 
 class NotModelled(_LedgerModel):
     """Sentences of the discovery documents that the local cloud does not enforce, for one reason."""
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    id: Id
     reason: Text
     """The reason, as a sentence."""
     unsent: tuple[Text, ...] = ()
@@ -111,8 +74,15 @@ class NotModelled(_LedgerModel):
 class Ledger(_LedgerModel):
     """All entries, by file name and then in the order of the file."""
 
-    assumptions: Annotated[tuple[Assumption, ...], Field(validation_alias="assumption")] = ()
+    critical: tuple[CriticalAssumption, ...] = ()
+    others: Annotated[tuple[Assumption, ...], Field(validation_alias="assumption")] = ()
+    enforced: tuple[Enforced, ...] = ()
     not_modelled: tuple[NotModelled, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Return the critical and the other assumptions."""
+        return (*self.critical, *self.others)
 
 
 def load() -> Ledger:
@@ -127,7 +97,9 @@ def join(texts: Mapping[str, str]) -> Ledger:
     """Return the ledger of several files, by name. Raises LedgerError for an invalid file or a duplicate id."""
     parts = [_parse(name, text) for name, text in texts.items()]
     ledger = Ledger(
-        assumptions=tuple(entry for part in parts for entry in part.assumptions),
+        critical=tuple(entry for part in parts for entry in part.critical),
+        others=tuple(entry for part in parts for entry in part.others),
+        enforced=tuple(entry for part in parts for entry in part.enforced),
         not_modelled=tuple(entry for part in parts for entry in part.not_modelled),
     )
     seen: set[str] = set()

@@ -25,7 +25,7 @@ _RESOURCE: Final = "monitored_resource"
 _TABLES: Final = packaged("localcloud.services", "monitoring.json")
 PLATFORM_METRICS: Final = part(_TABLES, "metrics")
 """Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11; the TPU metric's is
-an assumption of the ledger). A selector of a metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping).
+assumed). A selector of a metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping).
 Metrics that are not listed are not checked."""
 _CHANNELS: Final = part(_TABLES, "channels")
 """Labels by type of channel. Google lists them in notificationChannelDescriptors."""

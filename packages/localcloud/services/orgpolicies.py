@@ -3,7 +3,7 @@
 An unset policy has its constraint's default: everything is allowed. The local cloud enforces six constraints:
 `iam.disableServiceAccountCreation` and its message: IAM's page on creating service accounts (Troubleshooting).
 `iam.allowedPolicyMemberDomains`, `gcp.resourceLocations`, `compute.disableGuestAttributesAccess`, `compute.requireOsLogin` and
-`compute.vmExternalIpAccess`: Google's messages in public logs (packages/localcloud/ledger/org_policies.toml). Cloud TPU's messages for the last three
+`compute.vmExternalIpAccess`: Google's messages in public logs. Cloud TPU's messages for the last three
 are assumed to equal Compute Engine's, with the status of the Cloud TPU API.
 """
 

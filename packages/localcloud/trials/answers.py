@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.json_values import as_object
-from localcloud.ledger.entries import Assumption
+from localcloud.ledger.entries import CriticalAssumption
+from localcloud.trials.judging import Judgement
 from localcloud.trials.resources import PREFIX
-from localcloud.trials.running import Judgement
 
-LEDGER: Final = Path(__file__).resolve().parents[1] / "ledger"
+LEDGER: Final = Path(__file__).resolve().parents[1] / "ledger" / "critical.toml"
 PROJECT = "PROJECT"
 NUMBER = "NUMBER"
 PERSON = "PERSON"
@@ -171,12 +171,11 @@ def _is_code(char: str) -> bool:
     return char.isprintable() and char != "`"
 
 
-def form(written: Mapping[str, str], entries: Sequence[Assumption], usd: float) -> str:
-    """Return the text for an issue: how many critical entries were tried, and each answer with the effect if it differs."""
+def form(written: Mapping[str, str], entries: Sequence[CriticalAssumption], usd: float) -> str:
+    """Return the text for an issue: how many entries were tried, and each answer with the effect if it differs."""
     known = {entry.id: entry for entry in entries}
-    critical = [entry.id for entry in entries if entry.danger == "critical"]
-    tried_ones = [name for name in critical if name in written]
-    lines = [f"{len(tried_ones)} of {len(critical)} critical assumptions tried, at most {usd:.2f} USD.", ""]
+    tried_ones = [name for name in known if name in written]
+    lines = [f"{len(tried_ones)} of {len(known)} critical assumptions tried, at most {usd:.2f} USD.", ""]
     for name, text in written.items():
         lines.append(f"- `{name}`: {text}")
         if ": differs: " in text and name in known:
@@ -189,21 +188,15 @@ def is_checkout() -> bool:
     return (Path(__file__).resolve().parents[3] / "Pulumi.yaml").is_file()
 
 
-def write_to_ledger(folder: Path, entry: Assumption, text: str) -> bool:
-    """Write the `tried` text of an entry to the file that contains it. Return whether the entry was found."""
-    for path in sorted(folder.glob("*.toml")):
-        content = path.read_text(encoding="utf-8")
-        blocks = re.split(r"(?m)^(?=\[\[)", content)
-        for at, block in enumerate(blocks):
-            if re.search(rf'(?m)^id = "{re.escape(entry.id)}"$', block) is None:
-                continue
-            before, _, after = re.split(r"(?m)^(tried = .*)$", block, maxsplit=1)
-            blocks[at] = f"{before}tried = {json.dumps(text, ensure_ascii=False)}{after}"
-            new = path.with_suffix(".new")
-            new.write_text("".join(blocks), encoding="utf-8")
-            new.replace(path)
-            return True
-    return False
+def write_to_ledger(name: str, text: str) -> None:
+    """Write the `tried` text of an entry to the ledger's file."""
+    blocks = re.split(r"(?m)^(?=\[\[)", LEDGER.read_text(encoding="utf-8"))
+    at = next(at for at, block in enumerate(blocks) if re.search(rf'(?m)^id = "{re.escape(name)}"$', block))
+    before, _, after = re.split(r"(?m)^(tried = .*)$", blocks[at], maxsplit=1)
+    blocks[at] = f"{before}tried = {json.dumps(text, ensure_ascii=False)}{after}"
+    new = LEDGER.with_suffix(".new")
+    new.write_text("".join(blocks), encoding="utf-8")
+    new.replace(LEDGER)
 
 
 def write_to_file(path: Path, answers: Mapping[str, str]) -> None:

@@ -15,96 +15,89 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.json_values import as_object
-from localcloud.ledger.entries import Assumption, load, why_by_hand
+from localcloud.ledger.entries import CriticalAssumption, load
 from localcloud.trials import answers
 from localcloud.trials.answers import NUMBER, PROJECT, Redaction, known_secrets
+from localcloud.trials.attempt import Surroundings
+from localcloud.trials.evening import APIS, TRIALS
 from localcloud.trials.journal import Journal
+from localcloud.trials.judging import Judgement
 from localcloud.trials.product import STACKS, Product
-from localcloud.trials.requests_of_entries import FIXTURES, WORDS, LedgerTrial, rank, trial
-from localcloud.trials.resources import KINDS, collection_of, created_by, fixture_collections, fixture_seconds
-from localcloud.trials.running import Judgement, Runner, Surroundings, sweep
+from localcloud.trials.resources import KINDS
+from localcloud.trials.running import Runner, sweep
 from localcloud.trials.sending import Sender, Session, open_session, require_enabled
 from localcloud.trials.trial_options import TryRefusedError
 
 DONE: Final = 0
 DIFFERS: Final = 1
 INTERRUPTED: Final = 130
-_WIDTH: Final = 78
+_DANGER: Final = "critical"
+"""Weight of every assumption that has a trial, as reports name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan:
-    """The plan: trials to run, trials over the budget, and entries that need manual steps."""
+    """The plan: entries to try, and entries over the budget."""
 
-    trials: tuple[LedgerTrial, ...]
-    over: tuple[LedgerTrial, ...]
-    by_hand: tuple[Assumption, ...]
+    trials: tuple[CriticalAssumption, ...]
+    over: tuple[CriticalAssumption, ...]
 
     @property
     def usd(self) -> float:
         """Return the cost of the trials in USD, with each stack once."""
-        return cost_usd(each.entry for each in self.trials)
+        return cost_usd(self.trials)
 
     @property
     def minutes(self) -> float:
         """Return the approximate duration of the trials with all deletions and the last listing."""
-        fixtures = frozenset[str]().union(*(each.words for each in self.trials)) & set(FIXTURES)
         stacks = sum(
-            int(STACKS[name]["minutes"]) * 60 for name in {each.entry.stack for each in self.trials if each.entry.stack}
+            int(STACKS[name]["minutes"]) * 60 for name in {entry.stack for entry in self.trials if entry.stack}
         )
-        own = sum(each.seconds for each in self.trials)
-        return (own + stacks + fixture_seconds(fixtures) + len(KINDS)) / 60
+        return (sum(TRIALS[entry.id].seconds for entry in self.trials) + stacks + len(KINDS)) / 60
 
 
-def cost_usd(entries: Iterable[Assumption]) -> float:
+def by_cost(entry: CriticalAssumption) -> tuple[float, str]:
+    """Return the sort key of an entry: the cheapest first."""
+    return entry.cost_usd, entry.id
+
+
+def cost_usd(entries: Iterable[CriticalAssumption]) -> float:
     """Return the maximum cost of trying entries together, in USD: each stack counts once."""
     listed = list(entries)
     stacks = {entry.stack for entry in listed if entry.stack}
     return round(sum(map(own_usd, listed)) + sum(float(STACKS[name]["usd"]) for name in stacks), 2)
 
 
-def own_usd(entry: Assumption) -> float:
+def own_usd(entry: CriticalAssumption) -> float:
     """Return the maximum cost of an entry's trial without its stack, in USD."""
     return round(entry.cost_usd - (float(STACKS[entry.stack]["usd"]) if entry.stack else 0), 2)
 
 
 def plan_trials(
-    entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = (), done: Collection[str] = ()
+    entries: Sequence[CriticalAssumption],
+    budget_usd: float | None,
+    only: Sequence[str] = (),
+    done: Collection[str] = (),
 ) -> TrialPlan:
-    """Return the plan, without the entries in `done` unless `only` names them.
-
-    Raises TryRefusedError for an id that is not in the ledger or that no request can try.
-    """
+    """Return the plan, without the entries in `done` unless `only` names them. Raises TryRefusedError for an id without a trial."""
     known = {entry.id: entry for entry in entries}
     for name in only:
         if name not in known:
-            raise TryRefusedError(
-                f"Entry '{name}' not found in the ledger. `python -m localcloud try --list` lists all entries."
-            )
-        if known[name].answer is None:
-            raise TryRefusedError(
-                f"'{name}' cannot be tried by a request because it needs {why_by_hand(known[name])}. Run: {known[name].how_to_try}"
-            )
+            raise TryRefusedError(f"No trial has the id '{name}'. `python -m localcloud try --list` lists all trials.")
     wanted = [known[name] for name in only] or [entry for entry in entries if not entry.tried and entry.id not in done]
-    trials: list[LedgerTrial] = []
-    over: list[LedgerTrial] = []
-    by_hand: list[Assumption] = []
-    for entry in sorted(wanted, key=rank):
-        found = trial(entry)
-        if found is None:
-            by_hand.append(entry)
-        elif budget_usd is not None and cost_usd([*(each.entry for each in trials), entry]) > budget_usd:
-            over.append(found)
-        else:
-            trials.append(found)
-    return TrialPlan(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
+    trials: list[CriticalAssumption] = []
+    over: list[CriticalAssumption] = []
+    for entry in sorted(wanted, key=by_cost):
+        is_over = budget_usd is not None and cost_usd([*trials, entry]) > budget_usd
+        (over if is_over else trials).append(entry)
+    return TrialPlan(trials=tuple(trials), over=tuple(over))
 
 
 def try_entries(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, session: Session | None = None
 ) -> int:
     """Run the command line. Raises TryRefusedError and LedgerError."""
-    entries = load().assumptions
+    entries = load().critical
     if options.record is not None:
         return _record(options.record, entries)
     if options.only_list:
@@ -135,7 +128,7 @@ def _evening(
     options: argparse.Namespace,
     environment: Mapping[str, str],
     world: Surroundings,
-    entries: Sequence[Assumption],
+    entries: Sequence[CriticalAssumption],
 ) -> int:
     journal = world.product.journal
     left_usd = None if options.budget_usd is None else round(options.budget_usd - journal.usd, 2)
@@ -144,28 +137,21 @@ def _evening(
     if options.second_run and world.sender.is_google and any(today in each["END"] for each in journal.later.values()):
         raise TryRefusedError("The second run needs another day (UTC) than the first. Run it tomorrow.")
     if options.second_run or options.clean_up:
-        found = (trial(entry) for entry in entries if options.second_run and entry.id in journal.later)
-        plan = replace(plan, trials=tuple(each for each in found if each is not None), over=())
-    collections = _collections(options.project, plan)
-    asked = {
-        request.url
-        for each in plan.trials
-        for request in each.requests
-        if "SERVICE_DISABLED" not in each.expected.words
-    }
+        later = (entry for entry in entries if options.second_run and entry.id in journal.later)
+        plan = replace(plan, trials=tuple(later), over=())
     Runner(world=world).enable_again()
-    require_enabled(world.sender, options.project, collections if options.clean_up else collections | asked)
+    require_enabled(world.sender, options.project, APIS)
     world = _in_project(world)
     if options.clean_up or journal.is_open:
-        code = _clean_up(world, collections, is_asked=options.clean_up)
+        code = _clean_up(world, is_asked=options.clean_up)
         if options.clean_up or code != DONE:
             return code
     _confirm(options, plan)
     with _interruptible():
-        return _TrialRun(options, world, environment).run(plan, collections)
+        return _TrialRun(options, world, environment).run(plan)
 
 
-def _clean_up(world: Surroundings, collections: frozenset[str], *, is_asked: bool) -> int:
+def _clean_up(world: Surroundings, *, is_asked: bool) -> int:
     """Delete what earlier runs left."""
     journal = world.product.journal
     if journal.is_open:
@@ -173,21 +159,21 @@ def _clean_up(world: Surroundings, collections: frozenset[str], *, is_asked: boo
     runner = Runner(world=world)
     with _interruptible():
         runner.clean_up()
-        left, unknown = sweep(world, collections, delete=True)
+        left, unknown = sweep(world, delete=True)
     left = [*runner.left, *left]
     if is_asked or left:
-        _report_leaks(left, unknown, len(collections))
+        _report_leaks(left, unknown)
     if journal.is_open:
         journal.is_open = bool(left)
         journal.write()
     return DIFFERS if left else DONE
 
 
-def _record(path: Path, entries: Sequence[Assumption]) -> int:
+def _record(path: Path, entries: Sequence[CriticalAssumption]) -> int:
     """Write a reported file's answers into the ledger of this checkout, and generate the pages. Raises TryRefusedError for a file that no run wrote."""
     if not answers.is_checkout():
         raise TryRefusedError("--record changes the ledger's files, which only a clone of the repository has.")
-    known = {entry.id: entry for entry in entries}
+    known = {entry.id for entry in entries}
     try:
         read = as_object(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -199,8 +185,8 @@ def _record(path: Path, entries: Sequence[Assumption]) -> int:
             "'2026-11-27, a real project: as assumed: 200'."
         )
     for name, text in read.items():
-        answers.write_to_ledger(answers.LEDGER, known[name], str(text))
-    pages = subprocess.run([sys.executable, "-m", "authors.docs"], cwd=answers.LEDGER.parents[2], check=False)
+        answers.write_to_ledger(name, str(text))
+    pages = subprocess.run([sys.executable, "-m", "authors.docs"], cwd=answers.LEDGER.parents[3], check=False)
     print(
         f"{len(read)} answers written to packages/localcloud/ledger; {'the pages follow' if pages.returncode == 0 else 'run `make docs`'}."
     )
@@ -222,20 +208,6 @@ def _in_project(world: Surroundings) -> Surroundings:
             "(gcloud auth application-default login), then enable cloudresourcemanager.googleapis.com."
         )
     return replace(world, number=str(as_object(found.body).get("projectNumber") or ""))
-
-
-def _collections(project: str, plan: TrialPlan) -> frozenset[str]:
-    """Return the listings that show everything a trial can create, from any run."""
-    values: dict[str, str] = dict.fromkeys(WORDS, "x")
-    values |= {"PROJECT": project, "PROJECT_NUMBER": "x"}
-    everything = plan_trials(load().assumptions, None)
-    found = set(fixture_collections(project))
-    for each in (*plan.trials, *everything.trials):
-        for request in (each.filled(values) for each in each.requests):
-            if created_by(request.method, request.url, request.body) is not None:
-                url = collection_of(request.url)
-                found.add(f"{url}?project={project}" if url.endswith("/b") else url)
-    return frozenset(found)
 
 
 def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
@@ -262,38 +234,38 @@ class _TrialRun:
         self._redaction = Redaction([*own, *known_secrets(environment)])
         self._journal = world.product.journal
         self._out = self._journal.path.with_suffix(".json")
-        self._found: list[tuple[LedgerTrial, Judgement]] = []
+        self._found: list[tuple[CriticalAssumption, Judgement]] = []
 
-    def run(self, plan: TrialPlan, collections: frozenset[str]) -> int:
+    def run(self, plan: TrialPlan) -> int:
         runner = Runner(world=self._world)
         interrupted = False
         try:
             self._journal.is_open = True
             self._journal.runs.append(runner.run)
             self._journal.write()
-            for number, (each, judgement) in enumerate(self._judgements(runner, plan), start=1):
-                self._found.append((each, judgement))
-                _report(f"[{number}/{len(plan.trials)}] {judgement.verdict:<10} {each.entry.id}")
-                self._write(each.entry, judgement)
+            for number, (entry, judgement) in enumerate(self._judgements(runner, plan), start=1):
+                self._found.append((entry, judgement))
+                _report(f"[{number}/{len(plan.trials)}] {judgement.verdict:<10} {entry.id}")
+                self._write(entry, judgement)
         except KeyboardInterrupt:
             interrupted = True
             _report("interrupted, deleting resources; after a second Ctrl-C, run `--clean-up`")
             runner.clean_up()
-        left, unknown = sweep(self._world, collections, delete=False)
+        left, unknown = sweep(self._world, delete=False)
         left = sorted({*left, *runner.left})
         self._journal.is_open = bool(left)
         self._journal.write()
-        self._print(plan, left, unknown, len(collections))
+        self._print(plan, left, unknown)
         if interrupted:
             return INTERRUPTED
         return DIFFERS if left or any(each.verdict == "differs" for _, each in self._found) else DONE
 
-    def _judgements(self, runner: Runner, plan: TrialPlan) -> Iterator[tuple[LedgerTrial, Judgement]]:
+    def _judgements(self, runner: Runner, plan: TrialPlan) -> Iterator[tuple[CriticalAssumption, Judgement]]:
         if not self._options.second_run:
-            return runner.try_all(plan.trials, lambda each: self._journal.spend(each.entry.id, own_usd(each.entry)))
-        return ((each, runner.second_run(each, self._journal.later[each.entry.id])) for each in plan.trials)
+            return runner.try_all(plan.trials, lambda entry: self._journal.spend(entry.id, own_usd(entry)))
+        return ((entry, runner.second_run(entry, self._journal.later[entry.id])) for entry in plan.trials)
 
-    def _write(self, entry: Assumption, judgement: Judgement) -> None:
+    def _write(self, entry: CriticalAssumption, judgement: Judgement) -> None:
         if judgement.verdict in {"unknown", "tomorrow"}:
             return
         where = "a real project" if self._world.sender.is_google else "a local cloud"
@@ -302,32 +274,31 @@ class _TrialRun:
         self._journal.later.pop(entry.id, None)
         self._journal.write()
         answers.write_to_file(self._out, self._journal.answered)
-        text = answers.form(self._journal.answered, load().assumptions, self._journal.usd)
+        text = answers.form(self._journal.answered, load().critical, self._journal.usd)
         self._out.with_suffix(".txt").write_text(text, encoding="utf-8")
 
-    def _print(self, plan: TrialPlan, left: list[str], unknown: list[str], searched: int) -> None:
+    def _print(self, plan: TrialPlan, left: list[str], unknown: list[str]) -> None:
         if self._options.json:
             print(json.dumps(self._json(plan, left, unknown), indent=1))
             return
         print(self._text(plan))
-        _report_leaks(left, unknown, searched)
+        _report_leaks(left, unknown)
 
     def _json(self, plan: TrialPlan, left: list[str], unknown: list[str]) -> dict[str, object]:
         return {
             "usd": self._journal.usd,
             "trials": [
                 {
-                    "id": each.entry.id,
-                    "danger": each.entry.danger,
+                    "id": entry.id,
+                    "danger": _DANGER,
                     "verdict": judgement.verdict,
-                    "assumed": each.entry.statement,
+                    "assumed": entry.statement,
                     "answered": self._redaction.text(judgement.answered),
-                    "why": judgement.why,
+                    "why": self._redaction.text(judgement.why),
                 }
-                for each, judgement in self._found
+                for entry, judgement in self._found
             ],
-            "over_budget": [each.entry.id for each in plan.over],
-            "by_hand": [entry.id for entry in plan.by_hand],
+            "over_budget": [entry.id for entry in plan.over],
             "left": left,
             "not_searched": unknown,
         }
@@ -335,13 +306,16 @@ class _TrialRun:
     def _text(self, plan: TrialPlan) -> str:
         lines: list[str] = []
         for verdict in ("differs", "unknown", "tomorrow"):
-            for each, judgement in self._found:
+            for entry, judgement in self._found:
                 if judgement.verdict == verdict:
+                    why = (
+                        f"why: {self._redaction.text(judgement.why)}" if judgement.why else f"effect: {entry.if_false}"
+                    )
                     lines += [
-                        f"{verdict}: {each.entry.id} ({each.entry.danger})",
-                        f"  assumed:  {each.entry.statement}",
+                        f"{verdict}: {entry.id} ({_DANGER})",
+                        f"  assumed:  {entry.statement}",
                         f"  answered: {self._redaction.text(judgement.answered)}",
-                        f"  {f'why: {judgement.why}' if judgement.why else f'effect: {each.entry.if_false}'}",
+                        f"  {why}",
                     ]
         counted = {
             verdict: sum(judgement.verdict == verdict for _, judgement in self._found)
@@ -351,7 +325,6 @@ class _TrialRun:
         lines.append(", ".join(f"{count} {verdict}" for verdict, count in counted.items()) + ".")
         if plan.over:
             lines.append(f"{len(plan.over)} trials exceed the budget.")
-        lines.append(f"{len(plan.by_hand)} entries need manual steps. --list prints their commands and prices.")
         lines.append(
             f"{len(self._journal.answered)} answers written in {self._out}; paste {self._out.with_suffix('.txt')} into an issue."
         )
@@ -359,44 +332,37 @@ class _TrialRun:
         return "\n".join(lines)
 
 
-def _report_leaks(left: Sequence[str], unknown: Sequence[str], searched: int) -> None:
+def _report_leaks(left: Sequence[str], unknown: Sequence[str]) -> None:
     for each in left:
         print(f"left: {each}")
     for each in unknown:
         print(f"could not check: {each}")
     count = f"{len(left)} leaked resources" if left else "No leaked resources"
-    print(f"{count} in {searched - len(unknown)} listings." + (" Run --clean-up." if left else ""))
+    print(f"{count} in {len(KINDS) - len(unknown)} listings." + (" Run --clean-up." if left else ""))
 
 
 def _plan_text(plan: TrialPlan) -> str:
+    def row(entry: CriticalAssumption) -> str:
+        return f"  {entry.cost_usd:>5.2f}  {_DANGER:<8}  {entry.id}"
+
     lines = [f"Trials: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at the planner's prices."]
-    lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.trials]
+    lines += map(row, plan.trials)
     if plan.over:
         lines.append(f"Over budget: {len(plan.over)}.")
-        lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.over]
-    reasons: dict[str, list[Assumption]] = {}
-    for entry in plan.by_hand:
-        reasons.setdefault(why_by_hand(entry), []).append(entry)
-    for reason, entries in reasons.items():
-        lines.append(f"Manual: {len(entries)} need {reason}.")
-        for entry in sorted(entries, key=lambda each: rank(each)[1:]):
-            lines.append(f"  {entry.cost_usd:>5.2f}  {entry.danger:<8}  {entry.id}")
-            if entry.danger == "critical":
-                lines.append(f"         {entry.how_to_try}")
-    lines.append("The files in localcloud/ledger have every command. `--only ID` tries one entry.")
+        lines += map(row, plan.over)
+    lines.append("localcloud/trials/evening.py has every request and command. `--only ID` tries one entry.")
     return "\n".join(lines)
 
 
 def _plan_json(plan: TrialPlan) -> dict[str, object]:
-    def one(entry: Assumption) -> dict[str, object]:
-        return {"id": entry.id, "danger": entry.danger, "usd": entry.cost_usd, "try": entry.how_to_try}
+    def one(entry: CriticalAssumption) -> dict[str, object]:
+        return {"id": entry.id, "danger": _DANGER, "usd": entry.cost_usd}
 
     return {
         "usd": round(plan.usd, 2),
         "minutes": round(plan.minutes, 1),
-        "trials": [one(each.entry) for each in plan.trials],
-        "over_budget": [one(each.entry) for each in plan.over],
-        "by_hand": [{**one(entry), "needs": why_by_hand(entry)} for entry in plan.by_hand],
+        "trials": [one(entry) for entry in plan.trials],
+        "over_budget": [one(entry) for entry in plan.over],
     }
 
 

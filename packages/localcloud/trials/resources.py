@@ -1,79 +1,106 @@
-"""Resources that trials can create: how each kind is named, labeled, listed and deleted.
+"""Resources that trials create: how each kind is created, labeled, listed and deleted.
 
 Every name starts with PREFIX. Kinds that have labels or a description also have an ownership marker. A resource of such a kind
-without the marker is not owned and is left alone. If the server chooses the id, the display name is the name.
+without the marker is not owned and is left alone.
 """
 
-import json
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from typing import Final, Literal
 
-from localcloud.json_values import JsonObject, as_list, as_object, packaged, part
+from localcloud.json_values import JsonObject, as_list, as_object
 
 PREFIX: Final = "localcloud-try-"
 MARK: Final = "localcloud-try"
 """A label's key, and the first word of a description."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A collection of an API. `name_at`: a query parameter, or a field of the body. `mark_at`: path of the labels or description."""
-
-    items: str
-    name_at: str
-    is_in_query: bool = False
-    mark_at: Sequence[str] = ()
-    delete_query: str = ""
-    has_server_id: bool = False
-    """True if the server chooses the id, so `name_at` is the display name."""
-    seconds: float = 4
-    """Approximate duration of its creation and deletion on Google, in seconds (assumed)."""
-
-
-_TABLES: Final = packaged("localcloud.trials", "resources.json")
-KINDS: Final = {name: Kind(**row) for name, row in part(_TABLES, "kinds").items()}
-"""By the last segment of the collection's path."""
-FIRST_TO_GO: Final = tuple(reversed(("networks", "subnetworks", *(name for name in KINDS if "network" not in name))))
-"""The deletion order: users of a network before the network."""
-_FIXTURES: Final = part(_TABLES, "fixtures")
 _LOGIN: Final = '"Authorization: Bearer $(gcloud auth print-access-token)"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResource:
-    """A resource that a request creates: its collection's URL without a query, its kind and its name.
-
-    `id`: the id that the server chose; empty if the server does not choose it, or has not answered.
-    """
+class Kind:
+    """A collection of an API, in which trials create resources."""
 
     collection: str
+    """URL with PROJECT."""
+    items: str
+    """Field of a listing that has the resources."""
+    id_parameter: str = ""
+    """Query parameter of a creation that has the name; empty for service accounts, whose body has it."""
+    marked: Literal["labels", "description", ""] = "labels"
+    """Field that has the ownership marker. A queued resource has none."""
+    delete_query: str = ""
+
+    def url(self, project: str) -> str:
+        """Return the URL of the collection in a project."""
+        return self.collection.replace("PROJECT", project)
+
+
+KINDS: Final = {
+    "serviceAccounts": Kind(
+        collection="https://iam.googleapis.com/v1/projects/PROJECT/serviceAccounts",
+        items="accounts",
+        marked="description",
+    ),
+    "queuedResources": Kind(
+        collection="https://tpu.googleapis.com/v2alpha1/projects/PROJECT/locations/us-east5-a/queuedResources",
+        items="queuedResources",
+        id_parameter="queuedResourceId",
+        marked="",
+        delete_query="?force=true",
+    ),
+    "jobs": Kind(
+        collection="https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/jobs",
+        items="jobs",
+        id_parameter="jobId",
+    ),
+    "services": Kind(
+        collection="https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/services",
+        items="services",
+        id_parameter="serviceId",
+    ),
+    "secrets": Kind(
+        collection="https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets",
+        items="secrets",
+        id_parameter="secretId",
+    ),
+}
+"""By the last segment of the collection's path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResource:
+    """A resource that a trial creates."""
+
     kind: Kind
+    project: str
     name: str
-    id: str = ""
 
     @property
-    def is_identified(self) -> bool:
-        """Return whether its URL is known. Otherwise a listing must show it."""
-        return not self.kind.has_server_id or bool(self.id)
+    def create_url(self) -> str:
+        """Return the URL of its creation."""
+        return self.kind.url(self.project) + (
+            f"?{self.kind.id_parameter}={self.name}" if self.kind.id_parameter else ""
+        )
+
+    @property
+    def url(self) -> str:
+        """Return its own URL."""
+        is_account = not self.kind.id_parameter
+        return f"{self.kind.url(self.project)}/{self.name}" + (
+            f"@{self.project}.iam.gserviceaccount.com" if is_account else ""
+        )
 
     @property
     def delete_url(self) -> str:
         """Return the URL of its deletion."""
-        return self.url + (f"?{self.kind.delete_query}" if self.kind.delete_query else "")
+        return self.url + self.kind.delete_query
 
-    @property
-    def url(self) -> str:
-        """Return its own URL, or its collection's with its display name if its id is unknown."""
-        if not self.is_identified:
-            return f"{self.collection}?displayName={self.name}"
-        name = self.id or self.name
-        if self.collection.endswith("/serviceAccounts"):
-            project = self.collection.split("/projects/")[1].split("/")[0]
-            name = f"{name}@{project}.iam.gserviceaccount.com"
-        return f"{self.collection}/{name}"
+    def body(self, given: Mapping[str, object], run: str) -> JsonObject:
+        """Return the body of its creation, with this run's ownership marker."""
+        if not self.kind.id_parameter:
+            return {"accountId": self.name, "serviceAccount": {**given, "description": f"{MARK} {run}"}}
+        return {**given, "labels": {MARK: run}} if self.kind.marked else dict(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,90 +110,17 @@ class OwnResource:
     resource: TrialResource
 
 
-def created_by(method: str, url: str, body: str | None, answer: object = None) -> TrialResource | None:
-    """Return the resource that a request creates if it is accepted, or None. The response contains the name if the server chose it."""
-    parts = urlsplit(url)
-    last = parts.path.rpartition("/")[2]
-    kind = KINDS.get(last)
-    if method != "POST" or kind is None:
-        return None
-    given = parse_qs(parts.query).get(kind.name_at, [""])[0] if kind.is_in_query else None
-    name = str(as_object(parsed(body)).get(kind.name_at) or "") if given is None else given
-    shown = as_object(answer)
-    shown_name = "" if "metadata" in shown else _last(shown)
-    if kind.has_server_id:
-        return TrialResource(collection=collection_of(url), kind=kind, name=name, id=shown_name)
-    name = name or shown_name or str(as_object(shown.get("metadata")).get("target") or "").rpartition("/")[2]
-    return TrialResource(collection=collection_of(url), kind=kind, name=name)
-
-
-def _last(item: Mapping[str, object]) -> str:
-    """Return the last segment of a resource's name, or the first part of an account's email address."""
-    return str(item.get("email") or item.get("name") or "").rpartition("/")[2].partition("@")[0]
-
-
-def collection_of(url: str) -> str:
-    """Return a URL without its query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-
-
-def marked(method: str, url: str, body: str | None, run: str) -> str | None:
-    """Return the request body with this run's ownership marker, if the request creates a resource that can have one."""
-    created = created_by(method, url, body)
-    value = parsed(body)
-    if created is None or not created.kind.mark_at or not isinstance(value, dict):
-        return body
-    *path, last = created.kind.mark_at
-    at: JsonObject = cast("JsonObject", value)
-    for step in path:
-        at = at.setdefault(step, {})
-    if last in {"labels", "userLabels"}:
-        labels = at.setdefault(last, {})
-        if isinstance(labels, dict):
-            labels[MARK] = run
-    else:
-        at.setdefault(last, f"{MARK} {run}")
-    return json.dumps(value)
-
-
-def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
-    """Return the URL and the body of the request that creates a fixture."""
-    url = str(_FIXTURES[word]["url"]).replace("PROJECT", project)
-    kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
-    wanted = {**part(_FIXTURES[word], "body")}
-    if kind.is_in_query:
-        url += f"?{kind.name_at}={name}"
-    else:
-        wanted[kind.name_at] = name
-    text = json.dumps(wanted)
-    return url, marked("POST", url, text, run) or text
-
-
-def fixture_seconds(words: Iterable[str]) -> float:
-    """Return the approximate duration of the creation and deletion of fixtures, in seconds."""
-    return sum(KINDS[urlsplit(str(_FIXTURES[word]["url"])).path.rpartition("/")[2]].seconds for word in words)
-
-
-def fixture_collections(project: str) -> frozenset[str]:
-    """Return the URLs of all collections in which fixtures are created, with the query that their lists need."""
-    return frozenset(str(row["url"]).replace("PROJECT", project) for row in _FIXTURES.values())
-
-
-def own_items(url: str, answer: object, runs: Collection[str]) -> tuple[list[OwnResource], list[str]]:
+def own_items(kind: Kind, project: str, answer: object, runs: Collection[str]) -> tuple[list[OwnResource], list[str]]:
     """Return the resources of a listing that these runs created, and a sentence about each that only looks like theirs."""
-    collection = collection_of(url)
-    kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
     own: list[OwnResource] = []
     foreign: list[str] = []
     for item in map(as_object, as_list(as_object(answer).get(kind.items))):
-        chosen = _last(item)
-        name = str(item.get(kind.name_at) or "") if kind.has_server_id else chosen
+        name = str(item.get("email") or item.get("name") or "").rpartition("/")[2].partition("@")[0]
         if not name.startswith(PREFIX):
             continue
-        found = TrialResource(collection=collection, kind=kind, name=name, id=chosen if kind.has_server_id else "")
+        found = TrialResource(kind=kind, project=project, name=name)
         is_named = any(name.startswith(PREFIX + run) for run in runs)
-        if is_named and (not kind.mark_at or _mark(kind, item) in runs):
+        if is_named and (not kind.marked or _mark(kind, item) in runs):
             own.append(OwnResource(found))
         else:
             command = f"curl -X DELETE -H {_LOGIN} {shlex.quote(found.delete_url)}"
@@ -178,15 +132,7 @@ def own_items(url: str, answer: object, runs: Collection[str]) -> tuple[list[Own
 
 def _mark(kind: Kind, item: Mapping[str, object]) -> str:
     """Return the id of the run in a resource's label or description; empty without one."""
-    if kind.mark_at[-1] in {"labels", "userLabels"}:
-        return str(as_object(item.get(kind.mark_at[-1])).get(MARK) or "")
+    if kind.marked == "labels":
+        return str(as_object(item.get("labels")).get(MARK) or "")
     word, _, run = str(item.get("description") or "").partition(" ")
     return run if word == MARK else ""
-
-
-def parsed(body: str | None) -> object:
-    """Return the JSON value of a body, or None if it is not JSON."""
-    try:
-        return json.loads(body or "")
-    except ValueError:
-        return None

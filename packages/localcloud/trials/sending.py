@@ -18,8 +18,6 @@ from localcloud.trials.trial_options import TryRefusedError
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 _HUB: Final = "huggingface.co"
 _SERVICE_USAGE: Final = "serviceusage.googleapis.com"
-_ALWAYS: Final = frozenset({_SERVICE_USAGE, "cloudresourcemanager.googleapis.com"})
-"""APIs that each run calls before its trials."""
 _LONGEST: Final = 200
 _TIMEOUT_S: Final = 120
 _ENABLED_LIMIT_S: Final = 600.0
@@ -60,17 +58,11 @@ class ApiReply:
 
     @property
     def operation(self) -> str:
-        """Return the name of an operation that is pending or failed, or of one of Compute Engine its link; else an empty text."""
+        """Return the name of an operation that is pending or failed; else an empty text."""
         body = as_object(self.body)
-        if not self.is_accepted:
-            return ""
-        if body.get("kind") == "compute#operation":
-            is_done = body.get("status") == "DONE"
-            name = str(body.get("selfLink"))
-        else:
-            is_done = body.get("done") is True
-            name = str(body.get("name"))
-        return name if "/operations/" in name and (not is_done or "error" in body) else ""
+        name = str(body.get("name"))
+        is_one = self.is_accepted and "/operations/" in name
+        return name if is_one and (body.get("done") is not True or "error" in body) else ""
 
     @property
     def summary(self) -> str:
@@ -169,13 +161,12 @@ class Sender:
         """Return the state of the operation of a request to `url`. An error of it has the HTTP status of its code."""
         parts = urlsplit(url)
         version = parts.path.split("/")[1]
-        path = f"compute/{name.partition('/compute/')[2]}" if name.startswith("http") else f"{version}/{name}"
-        reply = self.send("GET", f"{parts.scheme}://{parts.netloc}/{path}")
+        reply = self.send("GET", f"{parts.scheme}://{parts.netloc}/{version}/{name}")
         body = as_object(reply.body)
         error = as_object(body.get("error"))
         if not error or not reply.is_accepted:
             return reply
-        status = int(body.get("httpErrorStatusCode") or _CODES.get(int(error.get("code") or 0), 500))
+        status = _CODES.get(int(error.get("code") or 0), 500)
         return ApiReply(status=status, message=json.dumps(error), body=reply.body, is_of_operation=True)
 
     def _routed(self, url: str) -> str:
@@ -197,10 +188,9 @@ def _reply(status: int, text: str) -> ApiReply:
     return ApiReply(status=status, reason=reason, message=f"{message} {details}".strip(), body=body)
 
 
-def require_enabled(sender: Sender, project: str, urls: Iterable[str]) -> None:
-    """Return if every API of these URLs is enabled. Raises TryRefusedError with one command that enables the others."""
-    hosts = {host for url in urls if (host := urlsplit(url).netloc).endswith(".googleapis.com")}
-    off = sorted((hosts | _ALWAYS) - _enabled(sender, project))
+def require_enabled(sender: Sender, project: str, apis: Iterable[str]) -> None:
+    """Return if these APIs are enabled. Raises TryRefusedError with one command that enables the others."""
+    off = sorted(frozenset(apis) - _enabled(sender, project))
     if off:
         raise TryRefusedError(
             f"{len(off)} APIs that the trials call are not enabled in project {project}. Run: "
