@@ -100,7 +100,7 @@ def test_a_tunnel_carries_requests_until_it_is_told_to_stop(gcloud: Gcloud, node
     assert through(port) is None
 
 
-@pytest.mark.parametrize("words", ["run services list", "secrets delete x --project=p"])
+@pytest.mark.parametrize("words", ["run services list", "iam roles undelete x --project=p"])
 def test_what_it_does_not_know_is_one_sentence_and_code_2(gcloud: Gcloud, words: str):
     code, out, err = result(gcloud, *words.split())
     assert (code, out) == (2, "")

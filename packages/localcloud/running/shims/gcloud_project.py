@@ -1,4 +1,4 @@
-"""An owner's gcloud commands on a project: enable APIs, grant roles, create buckets and custom roles, request quota. Each makes gcloud's calls.
+"""An owner's gcloud commands on a project: enable APIs, grant roles, create custom roles, request quota. Each makes gcloud's calls.
 
 The arguments come from gcloud 528.0.0. Its login is the project's owner, regardless of the environment's other credentials.
 """
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _POLL_S: Final = 0.05
-_SWITCHES: Final = frozenset({"public-access-prevention", "uniform-bucket-level-access", "versioning"})
-"""Options without a value."""
 
 Call = Callable[..., dict[str, Any]]
 """`call(path, body=, token=)` sends a request to the local cloud. Raises the error of its caller."""
@@ -44,7 +42,7 @@ class Words:
                 names.append(word)
                 continue
             name, has_value, value = word.removeprefix("--").partition("=")
-            options[name] = value if has_value or name in _SWITCHES else next(rest, "")
+            options[name] = value if has_value else next(rest, "")
         return cls(names, options)
 
 
@@ -93,78 +91,24 @@ def prefer_quota(api: Api, words: Words) -> None:
     print(json.dumps(api.admin("/admin/quota", body=preference), indent=1))
 
 
-def create_bucket(api: Api, words: Words) -> None:
-    """`storage buckets create gs://B --project=P --location=L --uniform-bucket-level-access`: create a bucket."""
-    _, token = owner(api.admin)
-    options, (url,) = words.options, words.names
-    uniform = {"uniformBucketLevelAccess": {"enabled": "uniform-bucket-level-access" in options}}
-    body = {"name": url.removeprefix("gs://"), "location": options["location"], "iamConfiguration": uniform}
-    print(f"Creating {url}/...", file=sys.stderr)
-    api.call(f"/storage/storage/v1/b?project={options['project']}", body=body, token=token)
-
-
-def update_bucket(api: Api, words: Words) -> None:
-    """`storage buckets update gs://B --versioning --public-access-prevention`: keep old versions, and refuse grants to the public."""
-    _, token = owner(api.admin)
-    (url,) = words.names
-    body: dict[str, Any] = {"versioning": {"enabled": True}} if "versioning" in words.options else {}
-    if "public-access-prevention" in words.options:
-        body["iamConfiguration"] = {"publicAccessPrevention": "enforced"}
-    print(f"Updating {url}/...", file=sys.stderr)
-    api.call(f"/storage/storage/v1/b/{url.removeprefix('gs://')}", body=body, token=token, verb="PATCH")
-
-
 def create_role(api: Api, words: Words) -> None:
     """`iam roles create ID --project=P|--organization=N --title=T --permissions=A,B`: create a custom role."""
-    parent, token = _parent(api, words)
+    kind = "organization" if "organization" in words.options else "project"
+    _, token = owner(api.admin)
     permissions = words.options.get("permissions", "")
     role = {
         "title": words.options.get("title", ""),
         "includedPermissions": permissions.split(",") if permissions else [],
     }
     (role_id,) = words.names
-    api.call(f"/iam/v1/{parent}/roles", body={"roleId": role_id, "role": role}, token=token)
+    api.call(f"/iam/v1/{kind}s/{words.options[kind]}/roles", body={"roleId": role_id, "role": role}, token=token)
     print(f"Created role [{role_id}].", file=sys.stderr)
-
-
-def undelete_role(api: Api, words: Words) -> None:
-    """`iam roles undelete ID --project=P|--organization=N`: restore a deleted custom role."""
-    parent, token = _parent(api, words)
-    (role_id,) = words.names
-    role = api.call(f"/iam/v1/{parent}/roles/{role_id}:undelete", body={}, token=token)
-    print(json.dumps(role, indent=1))
-
-
-def update_role(api: Api, words: Words) -> None:
-    """`iam roles update ID --project=P|--organization=N [--add-permissions=A,B] [--stage=S]`: change a custom role."""
-    parent, token = _parent(api, words)
-    (role_id,) = words.names
-    path = f"/iam/v1/{parent}/roles/{role_id}"
-    role = api.call(path, token=token)
-    changed: dict[str, Any] = {"stage": words.options["stage"]} if "stage" in words.options else {}
-    if "add-permissions" in words.options:
-        held = [*role.get("includedPermissions", []), *words.options["add-permissions"].split(",")]
-        changed["includedPermissions"] = list(dict.fromkeys(held))
-    mask = ",".join(changed)
-    role = api.call(f"{path}?updateMask={mask}", body={**changed, "etag": role["etag"]}, token=token, verb="PATCH")
-    print(json.dumps(role, indent=1))
-
-
-def _parent(api: Api, words: Words) -> tuple[str, str]:
-    """Return the parent of a custom role, and a token of the owner."""
-    options = words.options
-    kind = "organization" if "organization" in options else "project"
-    return f"{kind}s/{options[kind]}", owner(api.admin)[1]
 
 
 COMMANDS: Final[Mapping[tuple[str, ...], Callable[[Api, Words], None]]] = {
     ("services", "enable"): enable_services,
     ("projects", "add-iam-policy-binding"): add_binding,
-    ("storage", "buckets", "create"): create_bucket,
-    ("storage", "buckets", "update"): update_bucket,
     ("iam", "roles", "create"): create_role,
-    ("iam", "roles", "undelete"): undelete_role,
-    ("iam", "roles", "update"): update_role,
     ("beta", "quotas", "preferences", "create"): prefer_quota,
 }
 """Commands that change a project."""
