@@ -101,6 +101,13 @@ QUEUED, SECRET, SERVICE = (
     (SERVICES, {"serviceId": "stated"}),
 )
 VERSION = (f"{SECRETS}/stated:addVersion", {})
+SUBNETWORK = (f"/compute/compute/beta{P}/regions/us-east4/subnetworks", {})
+
+OVERLAPPING = {"name": "s", "network": DEFAULT, "ipCidrRange": "10.128.0.0/9"}
+MOUNTED = service(volumeMounts=[{"name": "v", "mountPath": "/a:b"}])
+MOUNTED["template"]["volumes"] = [{"name": "v", "emptyDir": {}}]
+FLEX_START = {**node(), "provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "600s"}}
+BACKWARDS = {"validInterval": {"startTime": "2099-01-02T00:00:00Z", "endTime": "2099-01-01T00:00:00Z"}}
 
 CASES = [
     (
@@ -167,6 +174,8 @@ ELSEWHERE = [
     ("service-id-length", (SERVICES, {"serviceId": "x" * 50}), service(), "Invalid serviceId 'xxx"),
     ("service-template", SERVICE, {"ingress": "INGRESS_TRAFFIC_ALL"}, "service.template: it must be given"),
     ("variable-name", SERVICE, service(env=[{"value": "x"}]), "env[0].name: '' is empty"),
+    ("mount-path", SERVICE, service(volumeMounts=[{"name": "v"}]), "no volume is named 'v'"),
+    ("mount-colon", SERVICE, MOUNTED, "'/a:b' must be an absolute path without ':'"),
     ("volume-name", SERVICE, template(volumes=[{"emptyDir": {}}]), "volumes[0].name: ''"),
     ("secret-id", (SECRETS, {}), AUTOMATIC, "Required parameter: secretId"),
     ("secret-label", SECRET, {**AUTOMATIC, "labels": {"X": "1"}}, "Invalid label key 'X'"),
@@ -212,6 +221,7 @@ ELSEWHERE = [
         bucket(lifecycle={"rule": [{"action": {"type": "Delete"}}]}),
         "a lifecycle rule needs a condition",
     ),
+    ("subnetwork-overlap", SUBNETWORK, OVERLAPPING, "conflicts with existing"),
     ("nat-tier", ROUTER, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
     ("node-absent", QUEUED, {"tpu": {"nodeSpec": [{"parent": ZONE, "nodeId": "n"}]}}, "node' must be given"),
     ("node-id", QUEUED, {"tpu": {"nodeSpec": [{"parent": ZONE, "node": MACHINE}]}}, "Invalid node id ''"),
@@ -227,6 +237,7 @@ ELSEWHERE = [
         {"tpu": {"nodeSpec": [{"parent": ZONE, "multiNodeParams": {"nodeIdPrefix": "n"}, "node": MACHINE}]}},
         "node_count must be from 1",
     ),
+    ("validity-interval", QUEUED, {**FLEX_START, "queueingPolicy": BACKWARDS}, "valid-until time must lie after"),
     ("node-parent", QUEUED, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
 ]
 """Id, where the body is sent, the body, and the error message: stated rules that `localcloud.services` enforces."""
