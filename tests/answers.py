@@ -29,6 +29,7 @@ def served(answer: Callable[[Request], Answer], port: int = 0) -> Generator[str]
             status, said = answer(Request(self.command, self.path, self.headers, body))
             data = (said if isinstance(said, str) else json.dumps(said)).encode()
             self.send_response(status)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -7,55 +7,36 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.answers import served
 from tests.polling import until
 
 ROOT = Path(__file__).parents[2]
 NAMES = [f"r{number}" for number in range(60)]
 
 
-class Server(ThreadingHTTPServer):
+class Model:
     """A model that echoes its prompt. It answers the number of requests that a test allows, and lets the others wait."""
-
-    daemon_threads = True
 
     def __init__(self, allowed):
         self.allowed = threading.Semaphore(allowed)
-        self.received = []
-        self.status = 200
-        super().__init__(("127.0.0.1", 0), Handler)
+        self.received, self.status, self.url = [], 200, ""
 
-    def handle_error(self, *_):
-        """Ignore clients that were killed."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        prompt = body["messages"][0]["content"]
-        self.server.received.append(prompt)
-        self.server.allowed.acquire()
-        status = 400 if prompt == "r7" and self.server.status == 200 else self.server.status
-        raw = json.dumps({"error": {"message": "too long"}} if status != 200 else {"text": prompt}).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_):
-        pass
+    def answer(self, asked):
+        prompt = json.loads(asked.body)["messages"][0]["content"]
+        self.received.append(prompt)
+        self.allowed.acquire()
+        status = 400 if prompt == "r7" and self.status == 200 else self.status
+        return status, {"error": {"message": "too long"}} if status != 200 else {"text": prompt}
 
 
 @contextmanager
 def serving(allowed):
-    with Server(allowed) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield server
-        server.allowed.release(10_000)
-        server.shutdown()
+    model = Model(allowed)
+    with served(model.answer) as model.url:
+        yield model
+        model.allowed.release(10_000)
 
 
 def start(folder, server, **options):
@@ -64,7 +45,7 @@ def start(folder, server, **options):
         {"custom_id": n, "url": "/v1/chat/completions", "body": {**body, "messages": [{"content": n}]}} for n in NAMES
     ]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    settings = {"OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_address[1]}/v1", "OPENAI_API_KEY": "key"}
+    settings = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "key"}
     command = [sys.executable, "-B", str(ROOT / "examples" / "batch.py"), "requests.jsonl", "results.jsonl"]
     return subprocess.Popen(
         command, cwd=folder, env=os.environ | settings, stderr=subprocess.PIPE, text=True, **options

@@ -5,12 +5,11 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.answers import served
 from tests.tools.ci_page import GITHUB, PAGE, REPOSITORY_ID, page_commands
 from tests.tools.federation import Google, RefusedError, Repository
 
@@ -144,24 +143,17 @@ def test_the_step_of_the_page_prints_the_claims_and_not_the_token(tmp_path):
         base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (b"{}", json.dumps(claims).encode(), b"s")
     )
 
-    class Issuer(BaseHTTPRequestHandler):
-        def do_GET(self):
-            assert self.headers["Authorization"] == "Bearer of-the-job"
-            assert self.path == "/token?api=1&audience=claims"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"value": token}).encode())
-
-        def log_message(self, *_):
-            pass
+    def issuer(asked):
+        assert asked.headers["Authorization"] == "Bearer of-the-job"
+        assert asked.path == "/token?api=1&audience=claims"
+        return 200, {"value": token}
 
     (script,) = re.findall(r"`run: python (\S+)`", PAGE)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with served(issuer) as url:
         done = subprocess.run(
             [sys.executable, GITHUB.parent / script],
             env={
-                "ACTIONS_ID_TOKEN_REQUEST_URL": f"http://127.0.0.1:{server.server_address[1]}/token?api=1",
+                "ACTIONS_ID_TOKEN_REQUEST_URL": f"{url}/token?api=1",
                 "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "of-the-job",
                 "NO_PROXY": "127.0.0.1",
             },
@@ -170,6 +162,5 @@ def test_the_step_of_the_page_prints_the_claims_and_not_the_token(tmp_path):
             check=True,
             timeout=60,
         )
-        server.shutdown()
     assert json.loads(done.stdout) == claims
     assert token not in done.stdout

@@ -8,15 +8,14 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import tomllib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 from PIL import Image
 
+from tests.answers import served
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
@@ -107,32 +106,15 @@ def server():
 def service(server):
     """Serve the server as Cloud Run does: only requests with an identity token for this address pass."""
 
-    class FrontEnd(BaseHTTPRequestHandler):
-        def do_GET(self):
-            token = self.headers["X-Serverless-Authorization"]
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            headers = {name: self.headers[name] or "" for name in ("Authorization", "Content-Type")}
-            status, content = 403, b"{}"
-            if token == f"Bearer token-for-{url}":
-                answer = requests.request(self.command, server + self.path, data=body, headers=headers, timeout=60)
-                status, content = answer.status_code, answer.content
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def front_end(asked):
+        if asked.headers["X-Serverless-Authorization"] != f"Bearer token-for-{url}":
+            return 403, {}
+        headers = {name: asked.headers[name] or "" for name in ("Authorization", "Content-Type")}
+        answer = requests.request(asked.method, server + asked.path, data=asked.body, headers=headers, timeout=60)
+        return answer.status_code, answer.text
 
-        def do_POST(self):
-            self.do_GET()
-
-        def log_message(self, *_):
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), FrontEnd) as front:
-        url = f"http://127.0.0.1:{front.server_port}"
-        threading.Thread(target=front.serve_forever, daemon=True).start()
+    with served(front_end) as url:
         yield url
-        front.shutdown()
 
 
 @pytest.fixture(scope="module")
