@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
+from localcloud.tests.conftest import Client
 from tests.engine.conftest import cloud_environment
 from tests.engine.warm import warm_programs
 from tests.polling import until
@@ -71,23 +71,18 @@ class Project:
         (found,) = (item for item in resources if item["type"] == "gcp-tpu:index:QueuedResource")
         return found
 
+    @property
+    def client(self) -> Client:
+        return Client(self.environment["LOCALCLOUD_URL"], self.environment["LOCALCLOUD_TOKEN"])
+
     def listed(self) -> list[dict[str, Any]]:
-        url = (
-            f"{self.environment['CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU']}v2alpha1/projects/local-project/locations/{ZONE}"
-        )
-        headers = {"Authorization": f"Bearer {self.environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"}
-        answer = requests.get(f"{url}/queuedResources", headers=headers, timeout=60)
-        answer.raise_for_status()
-        return answer.json().get("queuedResources", [])
+        path = f"/tpu/v2alpha1/projects/local-project/locations/{ZONE}/queuedResources"
+        return self.client.ok("GET", path).get("queuedResources", [])
 
     def capacity(self, free: int) -> None:
         """Set how many v6e-4 are free in the first zone."""
-        url = f"{self.environment['LOCALCLOUD_URL']}/admin/scenario"
-        headers = {"Authorization": f"Bearer {self.environment['LOCALCLOUD_TOKEN']}"}
-        zones = requests.get(url, headers=headers, timeout=60).json()["tpu"]["zones"]
-        zones[ZONE]["capacity"] = {"v6e-4": free}
-        changed = {"tpu": {"zones": zones}}
-        requests.put(f"{url}?merge=true", json=changed, headers=headers, timeout=60).raise_for_status()
+        changed = {"tpu": {"zones": {ZONE: {"capacity": {"v6e-4": free}}}}}
+        self.client.ok("PUT", "/admin/scenario", changed, merge="true")
 
 
 @pytest.fixture

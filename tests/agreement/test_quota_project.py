@@ -8,13 +8,12 @@ from google.auth.exceptions import RefreshError
 from google.auth.transport.requests import Request
 
 from gemma_serving.cloud.google_session import open_session
-from localcloud.tests.conftest import PROJECT, Client
+from localcloud.tests.conftest import PROJECT, PROJECT_POLICY, Client, grant
 from localcloud.world.oauth import login_file
 
 ANN = "ann@example.com"
 ROBOT = "robot@other.iam.gserviceaccount.com"
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
-POLICY = f"/cloudresourcemanager/v1/projects/{PROJECT}"
 
 
 def caller(cloud, email, project=None):
@@ -22,14 +21,8 @@ def caller(cloud, email, project=None):
     return Client(cloud.base_url, cloud.cloud.tokens.issue_access_token(email), headers=headers)
 
 
-def grant(client, member, *roles):
-    policy = client.ok("POST", f"{POLICY}:getIamPolicy")
-    policy["bindings"] += [{"role": role, "members": [member]} for role in roles]
-    client.ok("POST", f"{POLICY}:setIamPolicy", {"policy": policy})
-
-
 def test_a_persons_call_without_a_project_is_refused_in_the_words_of_google(own_cloud, own_client):
-    grant(own_client, f"user:{ANN}", "roles/owner")
+    grant(own_client, PROJECT_POLICY, "roles/owner", member=f"user:{ANN}")
     status, answer = caller(own_cloud, ANN).call("GET", SECRETS)
     assert status == 403
     assert answer["error"]["message"] == (
@@ -46,14 +39,14 @@ def test_a_persons_call_without_a_project_is_refused_in_the_words_of_google(own_
     "path", [f"/storage/storage/v1/b?project={PROJECT}", f"/compute/compute/v1/projects/{PROJECT}"]
 )
 def test_storage_and_compute_engine_count_for_the_project_of_the_resource(own_cloud, own_client, path):
-    grant(own_client, f"user:{ANN}", "roles/owner")
+    grant(own_client, PROJECT_POLICY, "roles/owner", member=f"user:{ANN}")
     caller(own_cloud, ANN).ok("GET", path)
 
 
 @pytest.mark.parametrize("email", [ANN, ROBOT])
 def test_a_project_that_the_caller_may_not_use_is_refused(own_cloud, own_client, email):
     member = f"{'user' if email == ANN else 'serviceAccount'}:{email}"
-    grant(own_client, member, "roles/viewer")
+    grant(own_client, PROJECT_POLICY, "roles/viewer", member=member)
     for project in (PROJECT, "no-such-project"):
         status, answer = caller(own_cloud, email, project).call("GET", SECRETS)
         assert status == 403
@@ -61,14 +54,14 @@ def test_a_project_that_the_caller_may_not_use_is_refused(own_cloud, own_client,
             f"Caller does not have required permission to use project {project}. Grant the caller the roles/serviceusage.serviceUsageConsumer role"
         )
         assert answer["error"]["details"][0]["reason"] == "USER_PROJECT_DENIED"
-    grant(own_client, member, "roles/serviceusage.serviceUsageConsumer")
+    grant(own_client, PROJECT_POLICY, "roles/serviceusage.serviceUsageConsumer", member=member)
     caller(own_cloud, email, PROJECT).ok("GET", SECRETS)
 
 
 def test_a_login_refreshes_its_token_and_its_calls_count_for_the_project_of_the_session(
     own_cloud, own_client, tmp_path, monkeypatch
 ):
-    grant(own_client, f"user:{ANN}", "roles/owner")
+    grant(own_client, PROJECT_POLICY, "roles/owner", member=f"user:{ANN}")
     path = login_file(tmp_path / "login.json", own_cloud.cloud.tokens.issue_refresh_token(ANN))
     monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))

@@ -10,6 +10,7 @@ import requests
 
 from gemma_serving.planning.data.images import IMAGES
 from localcloud.services.registries import parse
+from localcloud.tests.conftest import grant
 from localcloud.world.scenario import Images
 
 ROOT = Path(__file__).parents[2]
@@ -64,12 +65,9 @@ def secret(client, name="hub-token", value="right"):
     return f"{P}/secrets/{name}/versions/1"
 
 
-def grant(client, cloud, name="hub-token"):
-    number = cloud.cloud.project_number("local-project")
-    member = f"serviceAccount:service-{number}@{AGENT}"
-    binding = {"role": "roles/secretmanager.secretAccessor", "members": [member]}
-    policy = {"policy": {"bindings": [binding]}}
-    client.ok("POST", f"/secretmanager/v1/{P}/secrets/{name}:setIamPolicy", policy)
+def grant_to_agent(client, cloud):
+    member = f"serviceAccount:service-{cloud.cloud.project_number('local-project')}@{AGENT}"
+    grant(client, f"/secretmanager/v1/{P}/secrets/hub-token", "roles/secretmanager.secretAccessor", member=member)
 
 
 def with_account(version, username="someone", **config):
@@ -207,7 +205,7 @@ class TestDockerHub:
         status, message = own_client.error("POST", REPOSITORIES, body, repositoryId="hub")
         assert status == 403
         assert f"@{AGENT} on resource '{P}/secrets/hub-token/versions/1'" in message
-        grant(own_client, own_cloud)
+        grant_to_agent(own_client, own_cloud)
         repository(own_client, body=body)
 
     @pytest.mark.parametrize("username", ["someone", "nobody"])
@@ -217,7 +215,7 @@ class TestDockerHub:
         scenario(own_client, docker_hub_accounts={"someone": "another"})
         version = secret(own_client)
         own_client.ok("GET", REPOSITORIES)
-        grant(own_client, own_cloud)
+        grant_to_agent(own_client, own_cloud)
         body = with_account(version, username)
         assert "401" in own_client.error("POST", REPOSITORIES, body, repositoryId="hub")[1]
         hub = repository(own_client, body=with_account(version, username, disableUpstreamValidation=True))

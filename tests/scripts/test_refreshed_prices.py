@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import requests
 from tenacity import wait_none
 
 from gemma_serving.cloud import google_api
@@ -23,6 +22,7 @@ from gemma_serving.scripts.plan.prices import read_catalog
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,13 +151,12 @@ def test_a_catalog_that_cannot_be_read_whole_keeps_the_earlier_file(project, clo
 
 
 def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(project, cloud, capsys):
-    api = f"{cloud.base_url}/serviceusage/v1/projects/{PROJECT}/services/cloudbilling.googleapis.com"
-    header = {"Authorization": f"Bearer {cloud.token}"}
-    requests.post(f"{api}:disable", json={}, headers=header, timeout=30).raise_for_status()
+    client, api = Client(cloud.base_url, cloud.token), f"/serviceusage/v1/projects/{PROJECT}/services/cloudbilling"
+    client.ok("POST", f"{api}.googleapis.com:disable", {})
     try:
         code, out, err = run(capsys)
     finally:
-        requests.post(f"{api}:enable", json={}, headers=header, timeout=30).raise_for_status()
+        client.ok("POST", f"{api}.googleapis.com:enable", {})
     assert (code, out) == (1, "")
     assert f"API cloudbilling is off in project {PROJECT}. Nothing was written. Run `gcloud services enable" in err
     assert not (project / "prices.json").exists()

@@ -6,11 +6,7 @@ import json
 import subprocess
 
 import pytest
-import requests
-from google.auth.transport.requests import AuthorizedSession
-from google.oauth2.credentials import Credentials
 
-from gemma_serving.cloud import google_api
 from gemma_serving.cloud.secret_values import read_secret
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
@@ -20,10 +16,12 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.save_token.__main__ import COMMAND
 from gemma_serving.scripts.stack.access import open_stack_access
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world.scenario import OperationDurations, Scenario
 from tests.scripts.sample_outputs import sample_outputs
 
 PROJECT = "my-project"
+SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 TOKEN = "hf_canary0123456789"
 KEY = "canary-key-0123456789"
 
@@ -141,35 +139,30 @@ def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, caps
         ]
         assert read_secret(place, project=PROJECT) == TOKEN
     # A teardown finds what carries the stack's labels, and this secret belongs to its owner.
-    found = requests.get(
-        f"{cloud.base_url}/secretmanager/v1/projects/{PROJECT}/secrets/their-token",
-        headers={"Authorization": f"Bearer {cloud.token}"},
-        timeout=60,
-    ).json()
-    assert "labels" not in found
+    assert "labels" not in google(cloud).ok("GET", f"{SECRETS}/their-token")
 
 
 @pytest.mark.parametrize("api", ["secretmanager", "tpu"])
 def test_nothing_is_stored_and_no_value_is_read_while_an_api_of_the_stack_is_off(
     monkeypatch, capsys, pulumi, cloud, api
 ):
-    google(cloud).post("serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:disable", {})
+    service = f"/serviceusage/v1/projects/{PROJECT}/services/{api}.googleapis.com"
+    google(cloud).ok("POST", f"{service}:disable", {})
     code, said = save(monkeypatch, capsys, TOKEN, "hfToken", "--secret", "their-token")
     assert (code, pulumi.calls) == (2, [])
     assert f"Run `gcloud services enable {api}.googleapis.com --project={PROJECT}`" in said.err
-    google(cloud).post("serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:enable", {})
-    assert google(cloud).get("secretmanager", f"v1/projects/{PROJECT}/secrets").get("secrets", []) == []
+    google(cloud).ok("POST", f"{service}:enable", {})
+    assert google(cloud).ok("GET", SECRETS).get("secrets", []) == []
 
 
 def google(cloud):
-    return google_api.GoogleApi(AuthorizedSession(Credentials(cloud.token)), (PROJECT,))
+    return Client(cloud.base_url, cloud.token)
 
 
 def put_key(cloud):
-    api, name = google(cloud), f"v1/projects/{PROJECT}/secrets/key"
-    api.post("secretmanager", f"v1/projects/{PROJECT}/secrets?secretId=key", {"replication": {"automatic": {}}})
+    google(cloud).ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId="key")
     data = base64.b64encode(KEY.encode()).decode()
-    return str(api.post("secretmanager", f"{name}:addVersion", {"payload": {"data": data}})["name"])
+    return google(cloud).ok("POST", f"{SECRETS}/key:addVersion", {"payload": {"data": data}})["name"]
 
 
 def test_the_stacks_own_key_is_sent_and_not_the_one_of_the_environment(monkeypatch, cloud):
@@ -186,12 +179,7 @@ def outputs_with_key(version):
 def test_a_key_that_may_not_be_read_names_the_grant_and_the_variable(monkeypatch, cloud):
     version = put_key(cloud)
     refusal = {"faults": [{"method": "secretmanager.projects.secrets.versions.access", "count": 99, "status": 403}]}
-    requests.put(
-        f"{cloud.base_url}/admin/scenario?merge=true",
-        json=refusal,
-        headers={"Authorization": f"Bearer {cloud.token}"},
-        timeout=60,
-    ).raise_for_status()
+    google(cloud).ok("PUT", "/admin/scenario", refusal, merge="true")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ScriptError, match=r"add-iam-policy-binding key .*secretAccessor Or set OPENAI_API_KEY"):
         open_stack_access(outputs_with_key(version))

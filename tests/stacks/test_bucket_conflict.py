@@ -4,12 +4,12 @@ import asyncio
 
 import pulumi
 import pytest
-import requests
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.stacks.google_project.bucket_conflict import BucketCheck, require_free_bucket_name
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world.scenario import OperationDurations, Scenario
 
 PROJECT, BUCKET = "local-project", "weights-of-a-stack"
@@ -24,9 +24,8 @@ def make(monkeypatch):
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", started.token)
 
         def bucket(labels):
-            url, headers = f"{started.base_url}/storage/storage/v1/b", {"Authorization": f"Bearer {started.token}"}
             body = {"name": BUCKET, "location": "US-EAST4", "labels": labels}
-            requests.post(url, json=body, params={"project": PROJECT}, headers=headers, timeout=60).raise_for_status()
+            Client(started.base_url, started.token).ok("POST", "/storage/storage/v1/b", body, project=PROJECT)
 
         yield bucket
 

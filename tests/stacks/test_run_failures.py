@@ -12,7 +12,7 @@ from gemma_serving.stacks.google_project.propagation import SPEED_VARIABLE, NewG
 from gemma_serving.stacks.hooks import run_failures
 from gemma_serving.stacks.hooks.run_failures import FailureReport
 from localcloud.tests import idle_cloud
-from localcloud.tests.conftest import Client
+from localcloud.tests.conftest import PROJECT_POLICY, Client, grant
 from localcloud.world import run_messages
 from localcloud.world.run_messages import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
@@ -156,10 +156,8 @@ def test_a_log_without_lines_is_said(project, report):
 
 def test_who_may_not_read_the_log_gets_the_grant_and_the_command(project, report, monkeypatch):
     account = "x@y.iam.gserviceaccount.com"
-    path, owner = f"/cloudresourcemanager/v1/projects/{PROJECT}", Client(project.base_url, project.token)
-    policy = owner.ok("POST", f"{path}:getIamPolicy")
-    role = {"role": "roles/serviceusage.serviceUsageConsumer", "members": [f"serviceAccount:{account}"]}
-    owner.ok("POST", f"{path}:setIamPolicy", {"policy": {**policy, "bindings": [*policy["bindings"], role]}})
+    role, owner = "roles/serviceusage.serviceUsageConsumer", Client(project.base_url, project.token)
+    grant(owner, PROJECT_POLICY, role, member=f"serviceAccount:{account}")
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", project.cloud.tokens.issue_access_token(account))
     text = explained(report)
     assert "Permission denied for all log views. You need logging.logEntries.list" in text

@@ -128,9 +128,11 @@ def gcloud_itself() -> dict[str, str]:
 
 def grant(client: Client, policy: str, role: str, expression: str = "", member: str = ALICE) -> None:
     """Add a binding to the policy at a path, as a client does: read, change, write."""
-    version = {"options.requestedPolicyVersion": 3} if "/serviceAccounts/" in policy else {}
-    body = None if version else {"options": {"requestedPolicyVersion": 3}}
-    found = client.ok("POST", f"{policy}:getIamPolicy", body, **version)
+    is_project = policy.startswith("/cloudresourcemanager/")
+    body = {"options": {"requestedPolicyVersion": 3}} if is_project else None
+    version = {} if is_project else {"options.requestedPolicyVersion": 3}
+    verb = "POST" if is_project or "/serviceAccounts/" in policy else "GET"
+    found = client.ok(verb, f"{policy}:getIamPolicy", body, **version)
     condition = {"condition": {"title": "t", "expression": expression}} if expression else {}
     binding = {"role": role, "members": [member], **condition}
     bindings = [*found.get("bindings", []), binding]

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-import requests
 
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import state as states
 from gemma_serving.planning.cost.capacity_order import ABOVE
 from gemma_serving.scripts.capacity.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
+from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Stock, Tpu, TpuDurations, TpuZone
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.planted_states import queued, state
@@ -38,10 +38,7 @@ class Capacity:
 
     def asked(self):
         """Return the requests that the local cloud got."""
-        header = {"Authorization": f"Bearer {self.world.cloud.token}"}
-        return requests.get(f"{self.world.cloud.base_url}/admin/requests", headers=header, timeout=30).json()[
-            "requests"
-        ]
+        return Client(self.world.cloud.base_url, self.world.cloud.token).ok("GET", "/admin/requests")["requests"]
 
     def ask_for(self, zone):
         """Create the queued resource of stack tpu-v6e4."""

@@ -12,13 +12,9 @@ import pytest
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.cli.lines import for_stream
 from tests.engine.terminal import Terminal as RealTerminal
+from tests.scripts.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """The law of tables: at every width, each table of each command shows every number and name of its rows, or names the columns it leaves out."""
 
 import ast
-import io
 import re
 import sys
 from collections import Counter
@@ -37,6 +36,7 @@ from gemma_serving.scripts.smoke.results import FinishedCheck, SmokeReport, fail
 from gemma_serving.scripts.status.render import ReportView
 from tests.records import replace
 from tests.scripts.status.test_status import REPORT
+from tests.scripts.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
 WIDTHS = (60, 120)
@@ -176,11 +176,6 @@ TABLES = {
 
 
 # --- the law -------------------------------------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture

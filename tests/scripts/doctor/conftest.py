@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import requests
 from google.oauth2 import service_account
 
 from gemma_serving.cloud.staging import template_age
@@ -35,6 +34,7 @@ from gemma_serving.scripts.doctor import (
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world import oauth
 from localcloud.world.scenario import Hub, OperationDurations, Run, Scenario, Tpu
 from tests.cloud.test_template_age import JULY
@@ -122,10 +122,7 @@ class World:
         self.settings = {path.stem.removeprefix("Pulumi."): path.read_text() for path in shipped_files(ROOT)}
 
     def admin(self, verb, path, body=None):
-        headers = {"Authorization": f"Bearer {self.cloud.token}"}
-        answer = requests.request(verb, self.cloud.base_url + path, json=body, headers=headers, timeout=30)
-        assert answer.ok, answer.text
-        return answer.json() if answer.content else {}
+        return Client(self.cloud.base_url, self.cloud.token).ok(verb, path, body)
 
     def log_in_as(self, email):
         """Use the key file of a service account, known to the project or not."""

@@ -6,7 +6,6 @@ import shlex
 import threading
 
 import pytest
-import requests
 
 from gemma_serving.contracts import installation
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -21,6 +20,7 @@ from gemma_serving.scripts.doctor.checkup import concurrently
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.scripts.stack.settings import stack_settings
 from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.tests.server import gcloud_commands
 from localcloud.world.scenario import Hub, Run, Scenario
 from tests.scripts.doctor import rows
@@ -359,10 +359,7 @@ def test_the_lines_that_create_the_state_bucket_are_those_of_the_page(page, worl
         with idle_cloud.start(scenario=Scenario(operations=INSTANT)) as cloud:
             outcomes = gcloud_commands.run(real, cloud.base_url, tmp_path, words, token=cloud.token)
             assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
-            headers = {"Authorization": f"Bearer {cloud.token}"}
-            made = requests.get(
-                f"{cloud.base_url}/storage/storage/v1/b/{rows.STATE}", headers=headers, timeout=30
-            ).json()
+            made = Client(cloud.base_url, cloud.token).ok("GET", f"/storage/storage/v1/b/{rows.STATE}")
         assert (made["name"], made["location"], made["versioning"]) == (rows.STATE, "US", {"enabled": True})
         assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
         assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"

@@ -1,6 +1,5 @@
 """`gemma init` writes a folder that has a project: complete, or nothing."""
 
-import io
 import json
 import re
 from hashlib import sha256
@@ -15,6 +14,7 @@ from gemma_serving.contracts.answers import Present
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init import __main__ as command
 from gemma_serving.stacks.loading import from_file
+from tests.scripts.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMISED = ROOT / "tests" / "authors" / "promised.txt"
@@ -51,11 +51,6 @@ def init(monkeypatch, tmp_path, capsys, dist):
         return code, printed.out, printed.err
 
     return ran
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def _gemma_words(text):

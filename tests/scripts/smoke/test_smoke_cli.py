@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import signal
@@ -14,14 +13,10 @@ from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke.__main__ import COMMAND, _progress
 from gemma_serving.scripts.smoke.checks import CHECKS
 from tests.polling import until
+from tests.scripts.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]
 SERVER = ("--url", "http://127.0.0.1:9", "--model", "m")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def start(*words):

@@ -1,6 +1,5 @@
 """A desk at which a person tears stacks down: a cloud with three zones, a folder with settings, no engine, and the command."""
 
-import io
 import json
 import re
 import socket
@@ -19,6 +18,7 @@ from gemma_serving.scripts.teardown import removal
 from gemma_serving.scripts.teardown.__main__ import COMMAND
 from localcloud.world.scenario import OperationDurations, Scenario, Tpu
 from tests.cloud.populated import PROJECT, open_world, owner
+from tests.scripts.terminal import Terminal
 
 STACK = "x"
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,13 +27,6 @@ ZONES = ("us-east5-a", "us-east5-b", "asia-northeast1-b")
 SCENARIO = Scenario(
     operations=OperationDurations(instant=True), tpu=Tpu(zones={zone: Tpu().zones[zone] for zone in ZONES})
 )
-
-
-class Terminal(io.StringIO):
-    """Standard input of a person."""
-
-    def isatty(self):
-        return True
 
 
 class Desk:

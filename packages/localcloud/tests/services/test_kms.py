@@ -2,6 +2,8 @@
 
 import pytest
 
+from localcloud.tests.conftest import grant
+
 P = "projects/local-project"
 RING = f"{P}/locations/us/keyRings/r"
 KEY = f"{RING}/cryptoKeys/k"
@@ -45,10 +47,9 @@ def test_a_grant_on_the_key_or_above_it_is_what_may_be_used(key):
         ]
 
     assert held() == [[], []]
-    binding = {"role": "roles/cloudkms.cryptoKeyDecrypter", "members": [f"serviceAccount:{emails[0]}"]}
-    key.ok("POST", f"/cloudkms/v1/{KEY}:setIamPolicy", {"policy": {"bindings": [binding]}})
-    binding = {"role": "roles/cloudkms.cryptoKeyEncrypterDecrypter", "members": [f"serviceAccount:{emails[1]}"]}
-    key.ok("POST", f"/cloudkms/v1/{RING}:setIamPolicy", {"policy": {"bindings": [binding]}})
+    decrypts, encrypts = (f"serviceAccount:{each}" for each in emails)
+    grant(key, f"/cloudkms/v1/{KEY}", "roles/cloudkms.cryptoKeyDecrypter", member=decrypts)
+    grant(key, f"/cloudkms/v1/{RING}", "roles/cloudkms.cryptoKeyEncrypterDecrypter", member=encrypts)
     assert held() == [[DECRYPT], [DECRYPT, ENCRYPT]]
     assert callers[0].error("GET", f"/cloudkms/v1/{KEY}")[0] == 403, (
         "the permission to decrypt does not include reading"

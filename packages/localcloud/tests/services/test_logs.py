@@ -3,7 +3,7 @@
 import pytest
 
 from localcloud.tests import idle_cloud
-from localcloud.tests.conftest import Client
+from localcloud.tests.conftest import PROJECT_POLICY, Client, grant
 from localcloud.tests.services import test_run_rules
 from localcloud.tests.services.test_run_rules import SERVICES, P
 from localcloud.world.scenario import Logging, Scenario, Services
@@ -163,10 +163,7 @@ def test_who_may_not_read_and_an_api_that_is_off_are_told_in_googles_words():
         email = operator.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "reader-of-logs"})["email"]
         reader = Client(cloud.base_url, token=cloud.cloud.tokens.issue_access_token(email))
         assert reader.error("POST", LIST, {"resourceNames": [P]}) == (403, "Permission denied for all log views")
-        binding = {"role": "roles/logging.viewer", "members": [f"serviceAccount:{email}"]}
-        policy = operator.ok("POST", f"/cloudresourcemanager/v1/{P}:getIamPolicy")
-        policy["bindings"].append(binding)
-        operator.ok("POST", f"/cloudresourcemanager/v1/{P}:setIamPolicy", {"policy": policy})
+        grant(operator, PROJECT_POLICY, "roles/logging.viewer", member=f"serviceAccount:{email}")
         assert reader.call("POST", LIST, {"resourceNames": [P]})[0] == 200
     with idle_cloud.start(scenario=Scenario(services=Services(enabled=()))) as cloud:
         status, message = Client(cloud.base_url, cloud.token).error("POST", LIST, {"resourceNames": [P]})

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from localcloud.services.run import authorizer
+from localcloud.tests.conftest import grant
 from localcloud.world.runtime import AccessDecision
 
 P = "projects/local-project"
@@ -116,7 +117,6 @@ def limits(cpu, memory, gpus="1"):
         ("template.gpuZonalRedundancyDisabled", None, "You do not have quota for using GPUs with zonal redundancy"),
         ("template.maxInstanceRequestConcurrency", 1001, "must be from 1 to 1000; given 1001"),
         ("template.timeout", "3601s", "must be from 1s to 3600s; given 3601s"),
-        (f"{CONTAINER}.volumeMounts", [{"name": "nothing", "mountPath": "/x"}], "no volume is named 'nothing'"),
         ("template.volumes", [{"name": "v"}], "exactly one source must be given"),
         (f"{CONTAINER}.image", None, "Expected an image path like [host/]repo-path"),
         (f"{CONTAINER}.image", "ghcr.io/a/b:1", "[region-]docker.pkg.dev or docker.io but obtained ghcr.io/a/b:1"),
@@ -362,10 +362,8 @@ def test_an_account_without_access_to_the_secret_fails_the_deployment(own_client
     body["template"]["serviceAccount"] = email
     operation = deploy(own_client, "denied", body)
     assert "Secret Manager Secret Accessor" in operation["error"]["message"]
-    grant = {
-        "policy": {"bindings": [{"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}]}
-    }
-    own_client.ok("POST", f"/secretmanager/v1/{P}/secrets/token:setIamPolicy", grant)
+    secret = f"/secretmanager/v1/{P}/secrets/token"
+    grant(own_client, secret, "roles/secretmanager.secretAccessor", member=f"serviceAccount:{email}")
     assert "error" not in patched(own_client, "denied", body)
 
 

@@ -52,9 +52,8 @@ def test_a_service_account_reads_the_secret_that_it_was_granted_and_no_other(own
     for name in ("mine", "other"):
         own_client.ok("POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId=name)
         own_client.ok("POST", f"/secretmanager/v1{P}/secrets/{name}:addVersion", {"payload": {"data": "eA=="}})
-    accessor = {"role": "roles/secretmanager.secretAccessor", "members": [f"serviceAccount:{email}"]}
-    policy = {"policy": {"bindings": [accessor]}}
-    own_client.ok("POST", f"/secretmanager/v1{P}/secrets/mine:setIamPolicy", policy)
+    secret = f"/secretmanager/v1{P}/secrets/mine"
+    grant(own_client, secret, "roles/secretmanager.secretAccessor", member=f"serviceAccount:{email}")
     reader = own_client.as_caller(email)
     assert reader.ok("GET", f"/secretmanager/v1{P}/secrets/mine/versions/latest:access")["payload"]["data"] == "eA=="
     assert reader.error("GET", f"/secretmanager/v1{P}/secrets/other/versions/latest:access")[0] == 403
