@@ -19,7 +19,7 @@ PARTS: Final = {
     "engine": r"^\S*pulumi ",
     "commands": r"-m scripts\.",
     "model servers": r"localcloud\.vllm|vllm serve",
-    "machines": r"vm_agent|shims|envoy",
+    "machines": r"vm_agent|shims",
     "local cloud": r"localcloud",
 }
 """Patterns of command lines by part."""

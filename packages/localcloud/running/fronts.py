@@ -57,14 +57,9 @@ class Fronts:
         authorize: Authorize,
         limits: LimitsOf,
         ready: Callable[[str], bool] = lambda _: True,
-        host_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`ready` is called before each request to check whether the instance with this URL can receive it.
-
-        `host_of` returns the host name of a service's URL on Google Cloud, which other services use.
-        """
+        """`ready` is called before each request to check whether the instance with this URL can receive it."""
         self._authorize = authorize
-        self._host_of = host_of
         self._ready = ready
         self._limits = limits
         self._fronts: dict[tuple[str, str], _Front] = {}
@@ -76,7 +71,7 @@ class Fronts:
         if known is not None:
             return known.port
         raise_open_files()
-        front = _Front(service, self._authorize, self._ready, self._host_of(service))
+        front = _Front(service, self._authorize, self._ready)
         await front.listen(port)
         self._fronts[service, tag] = front
         return front.port
@@ -111,11 +106,10 @@ class Fronts:
 class _Front:
     """One listening port, and the instances behind it."""
 
-    def __init__(self, service: str, authorize: Authorize, ready: Callable[[str], bool], host: str) -> None:
+    def __init__(self, service: str, authorize: Authorize, ready: Callable[[str], bool]) -> None:
         self.port = 0
         self.targets: Mapping[_Target, int] = {}
         self._service = service
-        self._host = host
         self._authorize = authorize
         self._ready = ready
         self._credits: dict[_Target, int] = {}
@@ -196,8 +190,7 @@ class _Front:
         head_bytes = len(request.raw_path) + sum(len(name) + len(value) for name, value in request.raw_headers)
         if head_bytes > _HEAD_LIMIT_BYTES:
             return _answer(431, "Request Header Fields Too Large", "The request's headers are too large.")
-        host = request.headers.get("Host")
-        if foreign_host(host, address=_HOST, port=self.port) and (not host or host != self._host):
+        if foreign_host(request.headers.get("Host"), address=_HOST, port=self.port):
             return _answer(404, "Not Found", "The requested URL was not found on this server.")
         return self._denial(request)
 

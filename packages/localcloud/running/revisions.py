@@ -1,4 +1,4 @@
-"""Cloud Run's instances: one simulated vLLM server or real Envoy per revision, with its startup probe on the accelerated clock.
+"""Cloud Run's instances: one simulated vLLM server per revision, with its startup probe on the accelerated clock.
 
 One process represents all instances of a revision. It uses these parts of the template: the container with the port, its command, arguments and
 variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU, the startup probe, concurrency and the request timeout.
@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
 from localcloud.running import interpreter
-from localcloud.running.envoy import Envoy, Reach, is_envoy
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
@@ -79,7 +78,7 @@ class _Instance:
     restarts: asyncio.Task[None] | None = None
     folder: Path = field(default_factory=Path)
     volumes: Volumes
-    starter: Starter | Envoy | None = None
+    starter: Starter | None = None
 
     @property
     def url(self) -> str:
@@ -102,7 +101,6 @@ class SimulatedRevisions:
         version_of: VersionOf = lambda _: "",
         driver_of: DriverOf = lambda _: None,
         google: GoogleAccess | None = None,
-        reach: Reach = lambda _revision, _host, _port: None,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives them unchanged."""
         self._clock = clock
@@ -115,7 +113,6 @@ class SimulatedRevisions:
         self._version_of = version_of
         self._driver_of = driver_of
         self._google = google
-        self._reach = reach
         self._instances: dict[str, _Instance] = {}
 
     def limits(self, instance_url: str) -> Limits:
@@ -175,7 +172,7 @@ class SimulatedRevisions:
         buckets = folder / "buckets.json"
         buckets.write_text(json.dumps(self._named_buckets(template)), encoding="utf-8")
         volumes = template.memory_volumes(folder / "volumes")
-        starter = self._starter(revision, template, folder / "bin", port)
+        starter = self._starter(revision, template, folder / "bin")
         simulator = {
             "VLLM_SIM_ACCELERATOR": template.accelerator,
             "VLLM_SIM_CLOCK_SPEED": repr(self._clock.speed),
@@ -217,18 +214,13 @@ class SimulatedRevisions:
             starter=starter,
         )
 
-    def _starter(
-        self, revision: RevisionSpec, template: "_TemplateReader", folder: Path, port: int
-    ) -> Starter | Envoy | None:
+    def _starter(self, revision: RevisionSpec, template: "_TemplateReader", folder: Path) -> Starter | None:
         """Return the runner of the container's command, or None for the server itself. Raises RevisionFailedError."""
-        words, google = template.words, self._google
-        if not is_starter(words) and not is_envoy(words):
+        if not is_starter(template.words):
             return None
-        if google is None:
+        if self._google is None:
             raise RevisionFailedError("The local cloud only runs this command if instances can reach Google.")
-        if is_starter(words):
-            return Starter(revision, template.service_account, google, folder)
-        return Envoy(revision, words, self._reach, port=port)
+        return Starter(revision, template.service_account, self._google, folder)
 
     def _environment(self, revision: RevisionSpec, template: "_TemplateReader", secrets: list[str]) -> dict[str, str]:
         short = _short(revision.name)
@@ -423,9 +415,9 @@ def memory_mib(text: str) -> int:
 
 
 def is_other_program(image: str, command: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Return whether nothing here runs a container: its command is not vLLM's, Envoy or a Python text, and its image is not vLLM's by name."""
+    """Return whether nothing here runs a container: its command is not vLLM's or a Python text, and its image is not vLLM's by name."""
     name = PurePosixPath(image.partition("@")[0]).name
-    if "vllm" in name or is_envoy(command) or is_starter([*command, *arguments]):
+    if "vllm" in name or is_starter([*command, *arguments]):
         return False
     try:
         split_command([*command, *arguments])

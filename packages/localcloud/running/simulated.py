@@ -3,14 +3,12 @@
 import base64
 import re
 from collections.abc import Mapping
-from functools import partial
 
 from localcloud.rest.errors import CloudError
 from localcloud.running.fronts import Fronts
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess
-from localcloud.services import reachability
 from localcloud.services.run import authorizer
 from localcloud.services.secretmanager import version_name
 from localcloud.world import run_messages
@@ -79,14 +77,8 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         version_of=version_of,
         driver_of=driver_of,
         google=google,
-        reach=partial(reachability.address, cloud),
     )
-    fronts = Fronts(
-        authorize=authorizer(cloud),
-        limits=revisions.limits,
-        ready=revisions.ready,
-        host_of=partial(reachability.service_host, cloud),
-    )
+    fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits, ready=revisions.ready)
     machines = SimulatedMachines(
         clock=cloud.timeline.clock,
         state=cloud.state,

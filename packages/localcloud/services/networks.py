@@ -199,53 +199,23 @@ def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) 
     """
     rules = [
         rule
-        for rule in _rules(cloud, network, "EGRESS", tags, port)
+        for rule in _egress_rules(cloud, network, tags, port)
         if "0.0.0.0/0" in strings(rule, "destinationRanges") and not rule.get("targetServiceAccounts")
     ]
-    first = _first(rules)
+    # The lowest priority number decides; of two rules with the same number, the one that denies (VPC firewall rules).
+    first = min(rules, key=lambda rule: (int(rule["priority"]), bool(rule.get("allowed"))), default=None)
     return first is None or bool(first.get("allowed"))
 
 
-def allows_ingress(
-    cloud: Cloud, network: str, source: ipaddress.IPv4Network, *, tags: Collection[str], account: str, port: int
-) -> bool:
-    """Return whether all addresses of `source` can connect to a TCP port of a machine with these tags and this account.
-
-    Without a rule nothing is allowed. A rule that denies some of the addresses denies all here, because an instance can have any of them. Rules by source
-    tag or source account match no instance of Cloud Run (its page on Direct VPC, "Limitations").
-    """
-    rules = [
-        rule
-        for rule in _rules(cloud, network, "INGRESS", tags, port)
-        if not rule.get("targetServiceAccounts") or account in strings(rule, "targetServiceAccounts")
-        if _covers(rule, source)
-    ]
-    first = _first(rules)
-    return first is not None and bool(first.get("allowed"))
-
-
-def _rules(cloud: Cloud, network: str, direction: str, tags: Collection[str], port: int) -> list[JsonObject]:
-    """Return the enabled rules of a network for a machine with these tags and a TCP port."""
+def _egress_rules(cloud: Cloud, network: str, tags: Collection[str], port: int) -> list[JsonObject]:
+    """Return the enabled egress rules of a network for a machine with these tags and a TCP port."""
     return [
         rule
         for _, rule in cloud.store.under(FIREWALLS)
-        if rule["network"] == network and rule["direction"] == direction and not rule["disabled"]
+        if rule["network"] == network and rule["direction"] == "EGRESS" and not rule["disabled"]
         if not rule.get("targetTags") or set(strings(rule, "targetTags")) & set(tags)
         if any(_names_port(part, port) for part in (*parts(rule, "allowed"), *parts(rule, "denied")))
     ]
-
-
-def _first(rules: list[JsonObject]) -> JsonObject | None:
-    """Return the rule that applies: the one with the lowest priority number; of two with the same number, the one that denies (VPC firewall rules)."""
-    return min(rules, key=lambda rule: (int(rule["priority"]), bool(rule.get("allowed"))), default=None)
-
-
-def _covers(rule: JsonObject, source: ipaddress.IPv4Network) -> bool:
-    """Return whether a rule's source ranges contain the whole `source`; for a rule that denies, a part of it."""
-    ranges = [block for block in map(ipaddress.ip_network, strings(rule, "sourceRanges")) if block.version == 4]  # noqa: PLR2004 - IPv4
-    if rule.get("denied"):
-        return any(source.overlaps(block) for block in ranges)
-    return any(source.subnet_of(block) for block in ranges)
 
 
 def _names_port(traffic: JsonObject, port: int) -> bool:

@@ -16,7 +16,6 @@ from localcloud.services.checks import (
     region_documents,
     require_act_as,
 )
-from localcloud.services.reachability import service_host
 from localcloud.services.run_deployments import (
     BY_REVISION,
     LATEST,
@@ -83,8 +82,8 @@ def authorizer(cloud: Cloud) -> Authorize:
         if token is None:
             return AccessDecision.FORBIDDEN
         claims = cloud.tokens.id_token(token)
-        own = [*strings(document, "urls"), f"https://{service_host(cloud, service)}"]
-        audiences = {url.rstrip("/") for url in [*own, *strings(document, "customAudiences"), GCLOUD_CLIENT]}
+        named = [*strings(document, "urls"), *strings(document, "customAudiences"), GCLOUD_CLIENT]
+        audiences = {url.rstrip("/") for url in named}
         if claims is None or claims.audience.rstrip("/") not in audiences:
             return AccessDecision.UNAUTHENTICATED
         if cloud.may_do_everything(claims.email) or cloud.policies.allows(claims.email, "run.routes.invoke", resources):

@@ -126,10 +126,6 @@ class IdleMachines:
         """Return the address that a test stored in `listening`."""
         return self.listening.get(port)
 
-    def interface(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return the address that a test stored in `listening`."""
-        return self.address(name, port)
-
     async def stop(self, name: str) -> None:
         await asyncio.sleep(0)
         self.machines.pop(name, None)

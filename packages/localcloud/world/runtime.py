@@ -128,13 +128,6 @@ class MachineRuntime(Protocol):
         """Return host and port for a tunnel to this port of the machine, or None if nothing listens there."""
         ...
 
-    def interface(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return host and port for connections from the machine's network, or None if the machine does not run.
-
-        Raises ConnectionRefusedError if the server of this port listens on the machine's loopback address only.
-        """
-        ...
-
     async def stop(self, name: str) -> None:
         """Power off and remove the machine. An unknown name is ignored."""
         ...

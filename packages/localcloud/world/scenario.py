@@ -277,7 +277,6 @@ class Images(_ScenarioPart):
         f"{_VLLM_TPU}@sha256:ea98ed065a86d3e69ec7142b9f4766aa3cd7e475d752e680f4ef7612745aca61",
         f"{_VLLM_OPENAI}:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14",
         "us-docker.pkg.dev/cloudrun/container/hello",
-        "docker.io/envoyproxy/envoy:distroless-v1.39.1@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4",
         f"{_COLLECTOR}:0.135.0@sha256:90c2bab052e6c9da37efb6e7181b0cbb99562b9b39096dce895c7afe957b3b02",
     )
     """Existing images: `HOST/NAME`, then `:TAG`, `@sha256:DIGEST` or both. Without either, the tag is `latest`.

@@ -1,7 +1,6 @@
 """Machines: each has a folder, a loopback address, a metadata server and an init process."""
 
 import asyncio
-import itertools
 import json
 import os
 import re
@@ -38,9 +37,6 @@ _START_LIMIT_S: Final = 30.0
 _STOP_LIMIT_S: Final = 15.0
 _CONNECT_LIMIT_S: Final = 0.5
 _ADDRESS_TRIES: Final = 50
-_LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
-_SERVER_PORT: Final = "8000"
-"""vLLM's port without --port."""
 _BOOT_S: Final = 41.5
 """Simulated seconds from power-on to the startup script: the mean of 20 boots of a Google VM (C. McAnlis, "Understanding and profiling GCE
 cold-boot time", 2017)."""
@@ -145,16 +141,6 @@ class SimulatedMachines:
         with suppress(OSError), socket.create_connection((machine.address, port), _CONNECT_LIMIT_S):
             return machine.address, port
         return None
-
-    def interface(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return host and port for connections from the machine's network; see `MachineRuntime`."""
-        machine = self._machines.get(name)
-        if machine is None:
-            return None
-        for _, record in documents(machine.folder / "containers"):
-            if record.get("running") and _listens_on_loopback(list(record["command"]), port):
-                raise ConnectionRefusedError(f"{name} listens on its loopback address only.")
-        return machine.address, port
 
     async def stop(self, name: str) -> None:
         """Power off. When this returns, no process of the machine is left."""
@@ -291,13 +277,6 @@ def _make_devices(folder: Path, accelerator: str) -> None:
             os.mknod(folder / name, stat.S_IFCHR | 0o600, _NULL_DEVICE)
         except PermissionError:
             (folder / name).touch()
-
-
-def _listens_on_loopback(command: list[str], port: int) -> bool:
-    """Return whether a container's command names this port, by default 8000, and a loopback address. Without an address, vLLM listens on all."""
-    words = " ".join(command).replace("=", " ").split()
-    given = dict(itertools.pairwise(words))
-    return given.get("--host") in _LOOPBACK_NAMES and given.get("--port", _SERVER_PORT) == str(port)
 
 
 def _file_name(name: str) -> str:
