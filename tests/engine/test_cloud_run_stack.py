@@ -95,6 +95,7 @@ def test_every_command_is_driven_here_or_calls_no_google():
 
 
 def test_what_is_deployed_is_private_and_is_waited_for_longer_than_the_providers_own_limit(workspace, deployed):
+    """packages/localcloud/tests/plugins/test_lifecycles.py: a wait ends at the timeout of the program."""
     assert (deployed["target"], deployed["auth"], deployed.get("tunnel")) == ("cloud-run", "id-token", None)
     assert "@sha256:" in deployed["image"]
     assert deployed["labels"]["gemma-serving-stack"] == STACK
@@ -127,16 +128,6 @@ def test_a_start_longer_than_the_probes_budget_is_stopped_and_if_accepted_fails_
     restore()
     workspace.up(STACK)
     assert workspace.served_length(STACK) == 16384
-
-
-@pytest.mark.long
-def test_a_deployment_longer_than_the_providers_own_limit_is_waited_for(workspace, deployed):
-    """The real provider waits 20 minutes unless the program says more; 14 minutes of start and 13 of image pull are longer."""
-    workspace.change_scenario({"operations": {"run_s": 800}})
-    workspace.configure(STACK, **{"vllm.maxNumSeqs": 8})
-    workspace.up(STACK)
-    workspace.change_scenario({"operations": {"run_s": 2}})
-    workspace.configure(STACK, **{"vllm.maxNumSeqs": None})
 
 
 def test_a_serving_flag_makes_a_revision_that_each_command_knows(workspace, deployed):

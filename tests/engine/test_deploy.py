@@ -7,12 +7,10 @@ import pytest
 import requests
 
 from tests.engine.accounts import acting_as, set_up
-from tests.engine.conftest import FAILURE, LIMIT_S
+from tests.engine.conftest import CAPACITY, FAILURE, LIMIT_S
 from tests.tools.ci_page import step_script
 
 STACK = "tpu-v6e1"
-ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
-CAPACITY = "gcp-tpu:index:QueuedResource"
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(900)]
 DEPLOY_LIMIT_S = 800
@@ -164,9 +162,8 @@ def drift(workspace, folder, environment=None):
 
 def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed, tmp_path):
     assert drift(workspace, tmp_path) == []
-    listed = [workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes") for zone in ZONES]
-    (node,) = [node for found in listed for node in found.get("nodes", [])]
-    workspace.call("PATCH", f"tpu/v2alpha1/{node['name']}", {"labels": {"by": "hand"}}, updateMask="labels")
+    (node,) = workspace.made("/nodes/")
+    workspace.call("PATCH", f"tpu/v2alpha1/{node}", {"labels": {"by": "hand"}}, updateMask="labels")
     workspace.advance(600)
     before = workspace.state(STACK)
     (issue,) = drift(workspace, tmp_path)

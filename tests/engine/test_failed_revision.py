@@ -15,34 +15,11 @@ def failing(workspace):
     return workspace
 
 
-def change(workspace, *replaced):
-    """Replace parts of the stack's settings and return a function that takes the change back."""
-    path = workspace.settings(STACK)
-    original = text = path.read_text()
-    for before, after in replaced:
-        assert before in text
-        text = text.replace(before, after)
-    path.write_text(text)
-    return lambda: path.write_text(original)
-
-
-def services(workspace):
-    return workspace.get("run", "v2/projects/local-project/locations/us-east4/services").get("services", [])
-
-
-def test_weights_that_are_not_staged_are_found_before_the_service_is_made(failing):
-    said = f"No weights are staged in gs://local-project-gemma-{STACK}-models/gemma-4-12B-it-qat-w4a16-ct"
-    refused = failing.up(STACK, expect=FAILURE)
-    assert said in refused.text
-    assert f"gemma stage_model {STACK}" in refused.text
-    assert services(failing) == []
-
-
 def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_lines(failing):
     """A length that the KV cache cannot hold."""
     failing.stage(STACK)
-    restore = change(
-        failing,
+    restore = failing.edit(
+        STACK,
         ("maxModelLen: 8192", "maxModelLen: 262144"),
         ("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.5"),
         ("config:\n", "config:\n  gemma-serving:acceptFindings: [FIT04]\n"),
@@ -66,7 +43,7 @@ def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_tha
 
 
 def test_settings_that_fit_bring_the_server_up(failing):
-    change(failing, ("  gemma-serving:cloudRun:\n", "  gemma-serving:cloudRun:\n    cudaCompatibility: false\n"))
+    failing.edit(STACK, ("  gemma-serving:cloudRun:\n", "  gemma-serving:cloudRun:\n    cudaCompatibility: false\n"))
     failing.up(STACK)
     assert failing.served_length(STACK) == 8192
     failing.teardown(STACK)

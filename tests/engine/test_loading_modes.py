@@ -5,8 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
-from tests.engine.conftest import FAILURE, until
+from tests.engine.conftest import until
 
 STACK = "l4-12b-qat"
 MODEL = "gemma-4-12B-it-qat-w4a16-ct"
@@ -54,22 +53,6 @@ def test_a_streamed_service_mounts_nothing_and_answers(staged):
     # 10.3 GB without Direct VPC: as slow as the network, 75 MB/s.
     assert "Loading weights took 136" in log_of(staged, revision)
     staged.assert_no_changes(STACK)
-
-
-def test_an_image_that_is_too_old_is_stopped_by_the_plan_and_by_the_server(staged):
-    """The same image under an older tag: the plan stops it; accepted, vLLM treats a gs:// URI as an id of the hub."""
-    restore = staged.edit(STACK)
-    digest = "sha256:" + "1" * 64
-    ours, olds = IMAGES[DEFAULT_IMAGES["cloud-run"]], f"docker.io/vllm/vllm-openai:v0.10.2@{digest}"
-    staged.change_scenario({"images": {"existing": [olds, f"docker.io/{ours.repository}@{ours.digest}"]}})
-    staged.configure(STACK, image={"repository": ours.repository, "digest": digest, "version": "0.10.2"})
-    assert "LDR02" in staged.pulumi("preview", "--stack", STACK, expect=FAILURE).text
-    staged.configure(STACK, acceptFindings=["LDR02", "FIT06"])
-    failed = staged.up(STACK, expect=FAILURE)
-    restore()
-    staged.up(STACK)
-    assert "Repo id must be in the form" in failed.text
-    assert staged.served_length(STACK) == 8192
 
 
 def test_weights_in_memory_are_copied_by_the_container_itself_and_its_graphs_are_archived(staged):

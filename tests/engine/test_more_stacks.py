@@ -86,9 +86,8 @@ def assert_replicated_in_place(workspace, stack):
 
 def machines(workspace, stack):
     """The TPU machines that there are, with the moment in which each was created."""
-    zones = settings(stack)["tpu"]["zones"]
-    answers = [workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes") for zone in zones]
-    found = {node["name"]: node["createTime"] for answer in answers for node in answer.get("nodes", [])}
+    names = workspace.made(f"/nodes/gemma-{stack}")
+    found = {name: workspace.get("tpu", f"v2alpha1/{name}")["createTime"] for name in names}
     assert found
     return found
 
