@@ -64,6 +64,7 @@ config:
 """,
 }
 """Settings of the former target, and of a stack behind it."""
+ENVOY = "docker.io/envoyproxy/envoy@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4"
 GATEWAY_NETWORK = {
     "network": f"projects/{PROJECT}/global/networks/gemma-gateway",
     "subnetwork": "gemma-gateway",
@@ -200,7 +201,9 @@ def test_a_gateway_of_the_earlier_commit_goes_and_the_machine_behind_it_stays(bo
     for stack, text in GATEWAY.items():
         earlier.pulumi("stack", "init", stack)
         earlier.settings(stack).write_text(text)
-    for stack in ("gateway", "tpu-a", "gateway"):
+    images = now.admin("scenario")["images"]["existing"]
+    now.change_scenario({"images": {"existing": [*images, ENVOY]}})
+    for stack in ("gateway", "tpu-a", "gateway"):  # the second time with a service
         earlier.up(stack)
     for stack in GATEWAY:
         shutil.copy2(earlier.settings(stack), now.settings(stack))
