@@ -201,9 +201,9 @@ class Machine:
         return seen
 
     def log_lines(self, source: str) -> list[str]:
-        """What the agent has written to Cloud Logging."""
-        entries = [entry for body in list(self.shipped) for entry in body["entries"]]
-        return [entry["textPayload"] for entry in entries if entry["labels"]["source"] == source]
+        """What Cloud Logging lists of the agent's entries: the first of each insertId, because an agent that stops may send a batch again."""
+        entries = {entry["insertId"]: entry for body in list(self.shipped) for entry in body["entries"]}
+        return [entry["textPayload"] for entry in entries.values() if entry["labels"]["source"] == source]
 
     def docker_calls(self) -> list[list[str]]:
         whole_lines, _, _ = (
