@@ -111,6 +111,7 @@ def with_cloud(scenario=None):
 
             asyncio.run(main())
 
+        # pytest looks for a fixture for each parameter of the signature, and `cloud` is given here.
         shown = inspect.signature(test)
         run.__signature__ = shown.replace(parameters=[one for one in shown.parameters.values() if one.name != "cloud"])
         return run
