@@ -1,8 +1,9 @@
 """Encryption of a stack's secrets: a passphrase, or the Cloud KMS key in its settings file."""
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,18 @@ def create_state(stack: str, *, folder: Path | None = None, backend: str | None 
     words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
     variables = {} if backend is None else {BACKEND_VARIABLE: backend}
     runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)
+
+
+@contextlib.contextmanager
+def no_new_file(stack: str) -> Generator[None]:
+    """Remove the settings file that the engine writes, with a salt alone, for a stack that has none."""
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    exists = path.exists()
+    try:
+        yield
+    finally:
+        if not exists:
+            path.unlink(missing_ok=True)
 
 
 def uses_passphrase(stack: str, backend: str) -> bool:

@@ -39,6 +39,7 @@ from gemma_serving.engine.deployment import (
     write_empty,
 )
 from gemma_serving.engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
+from gemma_serving.engine.secrets_provider import no_new_file
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written, print_text
@@ -328,7 +329,8 @@ class Teardown:
             runner.query(["cancel", "--yes", "--stack", stack])
 
         try:
-            past_locks(work, end)
+            with no_new_file(stack):
+                past_locks(work, end)
         except CommandRefusedError:
             raise
         except ScriptError as error:
