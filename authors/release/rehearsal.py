@@ -194,7 +194,7 @@ gemma chat first "Say hello."
 gemma smoke first
 gemma bench first --concurrency 1,2 --requests 8 --input-tokens 64 --output-tokens 16 --allow-invalid --out results
 gemma up first --restart --yes
-gemma recover first --yes
+gemma up first --dry-run
 gemma preview plans --out plans.json
 echo hf_rehearsalrehearsalrehearsal | gemma save_token hfToken --stack first
 gemma teardown first --yes

@@ -166,6 +166,8 @@ class StackFacts:
     """True if an `up` got as far as the request for capacity, but none was granted."""
     refusal: Sequence[str] = ()
     """Sentences of the last `gemma up` of this folder, if no zone granted capacity, then the answer of each zone. The requests are deleted since."""
+    is_interrupted: bool = False
+    """True if the last `gemma up` of this folder did not end, or failed."""
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
     held: str = ""

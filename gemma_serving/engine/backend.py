@@ -70,6 +70,19 @@ def file_text(stack: str) -> str:
         return ""
 
 
+def drop_empty_side_file(stack: str) -> bool:
+    """Remove the side file of a local backend's state if it is empty, and return whether it did.
+
+    A kill between two writes leaves one. The engine then reads nothing (gocloud.dev, blob/fileblob); it writes the file again.
+    """
+    folder = state_folder()
+    path = folder / "stacks" / PRODUCT / f"{stack}.json.attrs" if folder else None
+    if path is None or not path.is_file() or path.stat().st_size:
+        return False
+    path.unlink()
+    return True
+
+
 def chosen_url(folder: Path) -> str:
     """Return the backend's URL: variable, project file, login. Empty if none is set."""
     if given := os.environ.get(BACKEND_VARIABLE):

@@ -18,6 +18,7 @@ from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.resource_types import BUCKET_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import write_private
+from gemma_serving.engine.backend import drop_empty_side_file, file_text
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -209,6 +210,7 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
     `pulumi stack import` drops pending creations. Raises ScriptError if the engine rejects the state.
     """
+    drop_empty_side_file(stack)
     with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
         path = Path(folder) / f"{stack}.json"
         path.write_text(deployment.text(), encoding="utf-8")
@@ -267,16 +269,16 @@ def _resource(stack: str, raw: object) -> ResourceState:
 def _unreadable(stack: str, problem: str) -> StateUnreadableError:
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
-    if problem.rstrip(".").endswith("failed to load checkpoint: EOF"):  # gocloud.dev, blob/fileblob, after a SIGKILL
-        return StateUnreadableError(
-            f"The state of stack {stack} is whole, but a side file of the file backend is empty (failed to load checkpoint: EOF). "
-            f"Delete stacks/gemma-serving/{stack}.json.attrs in the backend's folder; the engine writes it again.",
-            cut_off=False,
-        )
+    # An empty side file hides whether the state itself is whole (gocloud.dev, blob/fileblob).
+    is_whole = problem.rstrip(".").endswith("failed to load checkpoint: EOF") and bool(file_text(stack))
+    what = (
+        "An interrupted write left an empty side file"
+        if is_whole
+        else "It may have been truncated by an interrupted write"
+    )
     return StateUnreadableError(
-        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). It may have been truncated by an interrupted write. "
-        f"Run `gemma recover {stack}`.",
-        cut_off=True,
+        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). {what}. Run `gemma up {stack}`, which repairs it.",
+        cut_off=not is_whole,
     )
 
 

@@ -33,10 +33,10 @@ class PreviewFailedError(ScriptError):
         self.reasons = reasons
 
 
-def declared(stack: str) -> Mapping[str, ResourceState]:
-    """Return the resources that `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
-    steps = steps_in(previewed(stack))
-    states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
+def creations_in(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
+    """Return the resources that `pulumi up` will create, by URN, parents first."""
+    created = [step for step in steps_in(preview) if step.get("op") == "create"]
+    states = [ResourceState(as_mapping(step.get("newState"))) for step in created]
     return {state.urn: state for state in states if state.urn}
 
 

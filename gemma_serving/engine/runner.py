@@ -28,10 +28,6 @@ QUERY_LIMIT_S = 120.0
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
-_LOST_TRACK: Final = re.compile(
-    r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b|failed to save snapshot", re.IGNORECASE
-)
-"""Errors after which a resource may exist that is not in the state."""
 _CUT_OFF: Final = "unexpected end of JSON input"
 """Error of a list of stacks if an interrupted write truncated the state of one."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
@@ -134,13 +130,6 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def recover_hint(stack: str, output: str) -> str:
-    """Return the start of an error if resources may be missing from the state."""
-    if _LOST_TRACK.search(output) is None:
-        return ""
-    return f"Run `gemma recover {stack}` first, because Google may have resources of this stack that are not in its state. "
-
-
 def attended(
     *arguments: str,
     watch: Callable[[], None] | None = None,
@@ -200,10 +189,7 @@ def no_such_stack(stack: str) -> str:
     """Return the error for a stack that the engine does not know, with the probable name."""
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
-        return (
-            f"Stack {stack} does not exist. Run `gemma up {stack}` to deploy it. "
-            f"If it was deployed and its state is lost, run `gemma recover {stack}`."
-        )
+        return f"Stack {stack} does not exist in this backend. Run `gemma up {stack}` to deploy it."
     listed = did_you_mean(stack, with_settings) or f" Stacks: {', '.join(with_settings) or 'none'}."
     return f"Stack {stack} does not exist.{listed} Pass an existing stack."
 

@@ -80,7 +80,14 @@ def create_state(stack: str, *, folder: Path | None = None, backend: str | None 
         )
     words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
     variables = {} if backend is None else {BACKEND_VARIABLE: backend}
-    runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)
+    try:
+        runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)
+    except runner.PulumiFailedError as error:
+        if "already exists" not in str(error):
+            raise
+        raise CommandRefusedError(
+            f"Another command has just created the state of stack {stack}. Nothing was changed. Run `gemma status {stack} --watch`."
+        ) from None
 
 
 @contextlib.contextmanager

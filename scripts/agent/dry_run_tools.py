@@ -1,4 +1,4 @@
-"""`restart` and `recover`: a dry run shows a plan, and only that plan runs."""
+"""`restart`: a dry run shows a plan, and only that plan runs."""
 
 from typing import Final
 
@@ -6,7 +6,6 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.scripts.agent.command_tools import CommandCall, Own, command_tool
 from gemma_serving.scripts.agent.context import CHANGES, Answer, PlanId, ShownPlan
-from gemma_serving.scripts.agent.permissions import Change
 from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
 
 _PLAN_ID: Final = Own("Omit it for a dry run, whose answer has a plan_id. Pass that one to run it.", PlanId)
@@ -18,39 +17,25 @@ async def restart(call: CommandCall) -> Answer:
 
     Call it without plan_id, show the user the effect, then call it with that plan_id.
     """
-    return await _dry_run_or_change(call, "restart", "--restart")
-
-
-@command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
-async def recover(call: CommandCall) -> Answer:
-    """Find the resources that an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
-
-    Call it without plan_id, and show the user the result.
-    """
-    return await _dry_run_or_change(call, "recover")
-
-
-async def _dry_run_or_change(call: CommandCall, change: Change, *fixed: str) -> Answer:
-    """Show a dry run, or run the plan that one showed. The command, with these fixed words, refuses it if a new dry run differs."""
     agent = call.agent
     stack = call.given["stack"]
     plan_id = call.given["plan_id"]
     if plan_id is None:
-        found = await call.answer(*fixed, "--dry-run")
-        plan = _plan(call, change, found)
+        found = await call.answer("--restart", "--dry-run")
+        plan = _plan(call, found)
         agent.shown[plan.plan_id] = plan
         return {**found, "plan_id": plan.plan_id, "changed": False}
-    agent.require(change)
+    agent.require("restart")
     agent.runs.claim(stack)
-    agent.find_plan(plan_id, change, tuple(call.words))
+    agent.find_plan(plan_id, "restart", tuple(call.words))
     del agent.shown[plan_id]
-    answer = await call.answer(*fixed, "--yes", "--plan", plan_id)
+    answer = await call.answer("--restart", "--yes", "--plan", plan_id)
     return {**answer, "plan_id": plan_id, "changed": True}
 
 
-def _plan(call: CommandCall, change: Change, found: Answer) -> ShownPlan:
+def _plan(call: CommandCall, found: Answer) -> ShownPlan:
     """Return the plan of a dry run. Raises CommandRefusedError without one."""
     stack, document = call.given["stack"], as_mapping(found["document"])
     if not found["ok"] or not document.get("plan"):
         raise CommandRefusedError(f"gemma {call.command} has no plan for stack {stack}: {found['said']['text']}")
-    return ShownPlan(plan_id=str(document["plan"]), tool=change, stack=stack, words=tuple(call.words))
+    return ShownPlan(plan_id=str(document["plan"]), tool="restart", stack=stack, words=tuple(call.words))

@@ -10,7 +10,7 @@ ANSWER_WITHIN_S: Final = 45.0
 LONGEST_WAIT_S: Final = 600.0
 OWN_HOURS: Final = 4.0
 """Hours of a service that no guard limits: as of a TPU run of this repository."""
-Change = Literal["up", "ask", "smoke", "bench", "stage", "scale", "restart", "recover", "teardown"]
+Change = Literal["up", "ask", "smoke", "bench", "stage", "scale", "restart", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
@@ -18,7 +18,7 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics", "list_weights"),
     "logs": ("logs", "summarize_logs"),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
-    "deploy": ("preview", "up", "stage_weights", "scale", "restart", "recover", "wait", "cancel"),
+    "deploy": ("preview", "up", "stage_weights", "scale", "restart", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it."""

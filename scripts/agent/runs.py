@@ -23,9 +23,7 @@ from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S
 from gemma_serving.scripts.agent.presenting import untrusted
 from gemma_serving.scripts.cli.command import print_progress
 
-CAN_BE_LEFT: Final = frozenset(
-    {"preview", "up", "smoke", "benchmark", "stage_weights", "restart", "recover", "teardown"}
-)
+CAN_BE_LEFT: Final = frozenset({"preview", "up", "smoke", "benchmark", "stage_weights", "restart", "teardown"})
 ASKS_A_PERSON: Final = "teardown"
 """Its work starts when the user has typed the name. Until then, it cannot be detached."""
 

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -24,7 +23,7 @@ from gemma_serving.engine.runner import stacks_in
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.agent import action_tools, dry_run_tools, read_tools, server_tools, staging, update_tools
 from gemma_serving.scripts.agent.command_tools import CommandTool
-from gemma_serving.scripts.agent.context import ASKS, ERROR_NOTE, AgentContext
+from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
 from gemma_serving.scripts.agent.delete_tools import TOOL, add_teardown
 from gemma_serving.scripts.agent.pages import add_pages
 from gemma_serving.scripts.agent.permissions import CHANGES
@@ -124,8 +123,7 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
     for tool in TOOLS:
         is_allowed = tool.change is None or tool.change in agent.allowed
         if is_allowed and (tools is None or tool.name in tools):
-            only_looks = tool is dry_run_tools.recover and "recover" not in agent.allowed
-            (replace(tool, hint=ASKS) if only_looks else tool).add(server, agent)
+            tool.add(server, agent)
     if "teardown" in agent.allowed and (tools is None or TOOL in tools):
         add_teardown(server, agent)
     add_pages(server)

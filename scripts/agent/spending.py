@@ -91,9 +91,9 @@ def usd_per_hour_of(state: StackState) -> float | None:
     facts = facts_of(state) if servers else read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)
     usd_per_hour = total(costs.most for costs in servers)
     if isinstance(facts.state, Unknown):
-        why = f"{facts.state.why} If its state is broken, the user can run `gemma recover {state.stack}`."
+        why = f"{facts.state.why} If its state is broken, the user can run `gemma up {state.stack}` in a terminal."
     elif facts.is_unrecorded:
-        why = f"Google has its server, which its state does not have. The user can run `gemma recover {state.stack}`."
+        why = f"Google has its server, which its state does not have. The user can run `gemma up {state.stack}` in a terminal."
     elif isinstance(facts.server, Unknown):
         why = f"Cannot check whether its server exists: {facts.server.why}"
     elif usd_per_hour is None:

@@ -20,7 +20,7 @@ from gemma_serving.engine.atomic_file import private_folder, replace_file
 from gemma_serving.engine.backend import BACKEND_VARIABLE
 from gemma_serving.engine.events import EventLog
 from gemma_serving.engine.locks import end_dead_locks, is_lock_error, parse_locks, stack_locks
-from gemma_serving.engine.previewed import PREVIEW_LIMIT_S, preview_errors
+from gemma_serving.engine.previewed import PREVIEW_LIMIT_S, creations_in, preview_errors
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.engine.steps import PlannedStep, changes_of, steps_of
@@ -126,7 +126,8 @@ async def up(call: CommandCall) -> Answer:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         await report(call.context, 0, None, "comparing with the plan")
         state = await asyncio.to_thread(read, stack)
-        steps = steps_of(await _previewed(agent, frozen, state, refresh=plan.refresh))
+        document = await _previewed(agent, frozen, state, refresh=plan.refresh)
+        steps = steps_of(document)
         if frozen.plan_id(steps) != plan_id:
             raise CommandRefusedError(
                 f"{plan_id} is stale: the program, the settings of stack {stack}, the packages or the planned steps have changed. "
@@ -146,6 +147,7 @@ async def up(call: CommandCall) -> Answer:
                     await asyncio.to_thread(create_state, stack, folder=frozen.folder)
             lines: Sequence[str] = ()
             try:
+                await asyncio.to_thread(_begin, frozen, state, document)
                 result = await _run_engine(call, frozen, plan, steps, folder / "events")
             finally:  # even after a cancelled call, because the state has the salt
                 with anyio.CancelScope(shield=True):
@@ -188,6 +190,16 @@ async def scale(call: CommandCall) -> Answer:
     file.apply(instances)
     replace_file(path, file.text())
     return {"stack": stack, "most_usd_per_hour": round(most, 4), "next": "Nothing is deployed yet. Call preview."}
+
+
+def _begin(frozen: FrozenProject, state: StackState, document: Mapping[str, object]) -> None:
+    """Import what Google has of the stack and its state lacks, and record that this folder deploys it. Raises ScriptError."""
+    from gemma_serving.scripts.stack.own_runs import remember_run  # noqa: PLC0415 - loads Google's packages
+    from gemma_serving.scripts.up.api import import_missing  # noqa: PLC0415 - the same
+
+    if state.pending or creations_in(document):
+        import_missing(frozen.stack, frozen.settings.project, document)
+    remember_run(frozen.stack, "begun")
 
 
 def _kept_lines(frozen: FrozenProject, before: StackState) -> Sequence[str]:
@@ -307,11 +319,12 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
     ok = result.exit_code == ExitCode.DONE
     if not ok and is_lock_error(text):
         _end_dead_locks(stack, parse_locks(text))
-    then = (
-        f"Check it with smoke or status of stack {stack}."
-        if ok
-        else f"Read the reason, check the logs of stack {stack}, then preview again.{runner.recover_hint(stack, text)}"
-    )
+    if ok:
+        from gemma_serving.scripts.stack.own_runs import remember_run  # noqa: PLC0415 - loads Google's packages
+
+        remember_run(stack, "done")
+    failed = f"Read the reason, check the logs of stack {stack}, then preview again: up imports what exists."
+    then = f"Check it with smoke or status of stack {stack}." if ok else failed
     return {
         "ok": ok,
         "stack": stack,

@@ -52,7 +52,7 @@ _ORDER: Final = {
     "Use": "chat connect smoke bench",
     "Operate": "status logs alerts agent",
     "Change": "preview",
-    "Recover and delete": "recover teardown",
+    "Delete": "teardown",
 }
 """Commands by task. A folder of `scripts/` with a command that is not listed is under "Other"."""
 
@@ -74,6 +74,7 @@ _ANSWERS: Final = {
     "price cost costs": "To show the cost of a stack, run `gemma plan STACK --costs`.",
     "create new": "To write the settings of a new stack, run `gemma init NAME --model 12B`.",
     "deploy launch start serve run apply update": "To deploy a stack, run `gemma up STACK`.",
+    "recover repair import": "To continue after an interrupted run, run `gemma up STACK`.",
     "restart": "To restart the server of a stack, run `gemma up STACK --restart`.",
     "ssh open tunnel proxy": "To reach the server of a stack, run `gemma connect STACK`.",
     "ask talk": "To ask the model of a stack, run `gemma chat STACK`.",

@@ -5,7 +5,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from typing import Final, Literal
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -18,6 +17,7 @@ from gemma_serving.engine.events import VARIABLES, EventLog
 from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.cli.tables import console
 from gemma_serving.scripts.cli.transfer import PERIOD_S
+from gemma_serving.scripts.stack.own_runs import remember_run
 
 Describe = Callable[[str], str] | None
 """Returns more about a step than the engine reports, or an empty string. None: nothing."""
@@ -40,22 +40,23 @@ def change(
 
     `steps`: resources that the engine will change, 0 if unknown.
     """
-    with _ending_in(after_failure, stack, verb, partial(runner.recover_hint, stack)):
+    with _ending_in(after_failure, stack, verb):
         run_engine(stack, verb, *options, name=name, steps=steps)
 
 
 def destroy(stack: str, _proof: Proof, *options: str, name: str, steps: int, after_failure: str) -> None:
     """Destroy the resources that the proof's state names. Raises PulumiFailedError as `change` does."""
-    with _ending_in(after_failure, stack, "destroy", lambda _: ""):  # a teardown searches for lost resources itself
+    with _ending_in(after_failure, stack, "destroy"):
         run_engine(stack, "destroy", *options, name=name, steps=steps)
+    remember_run(stack, "destroyed")
 
 
 @contextlib.contextmanager
-def _ending_in(after_failure: str, stack: str, verb: str, hint: Callable[[str], str]) -> Generator[None]:
+def _ending_in(after_failure: str, stack: str, verb: str) -> Generator[None]:
     try:
         yield
     except EngineRunError as error:
-        failed = f"{hint(error.output)}`pulumi {verb} --stack {stack}` failed: {error.first}. {after_failure}"
+        failed = f"`pulumi {verb} --stack {stack}` failed: {error.first}. {after_failure}"
         raise runner.PulumiFailedError(failed, error.output) from None
 
 
@@ -74,6 +75,9 @@ def run_engine(
     """
     before = {_plain(_one_line(text)) for text in known}
     errors: list[str] = []
+    is_up = arguments[0] == "up"
+    if is_up:
+        remember_run(stack, "begun")
     with private_folder() as folder, show_step("starting") as show:
         log = EventLog(path=folder / "events", plain=_plain, steps=steps, errors=errors)
         step, detail = "starting", ""
@@ -101,6 +105,8 @@ def run_engine(
     if code != 0:
         first = masked(runner.first_error(output, code)).rstrip(".")
         raise EngineRunError(_shown_reason(name, _explained(errors, explain), first), output, first)
+    if is_up:
+        remember_run(stack, "done")
 
 
 @contextlib.contextmanager

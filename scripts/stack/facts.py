@@ -24,6 +24,7 @@ from gemma_serving.scripts.stack.deployed_server import (
     serving,
 )
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
+from gemma_serving.scripts.stack.own_runs import is_interrupted
 from gemma_serving.scripts.stack.refused_capacity import remembered_refusal
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
@@ -45,6 +46,7 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
         has_server_component=has_component,
         is_without_capacity=state.lacks_capacity,
         refusal=remembered_refusal(state.stack),
+        is_interrupted=is_interrupted(state.stack),
         # Only a deletion removes the server of a complete `up` from the state with its component.
         teardown_began=(is_complete and declared is None and not has_component)
         or unfinished_teardown.is_unfinished(state.stack),

@@ -101,14 +101,15 @@ def differs(facts: StackFacts) -> Sequence[str]:
 
 
 def changed_by_hand(facts: StackFacts) -> Sequence[str]:
-    """Return what was changed about a running server outside Pulumi, one sentence each."""
+    """Return what was changed about a running server outside Pulumi, or by an interrupted `up`, one sentence each."""
     cloud, server, found = facts.cloud, facts.recorded, list[str]()
     if cloud is None or server is None:
         return ()
     if cloud.declared and cloud.stored and cloud.declared != cloud.stored and not server.has_failed:
         kind = "revision" if server.kind == SERVICE else "document"
         stored, declared = short_identity(cloud.stored), short_identity(cloud.declared)
-        found.append(f"The {kind} was changed outside Pulumi: {stored} instead of {declared}.")
+        how = "by an interrupted `up`" if facts.is_interrupted else "outside Pulumi"
+        found.append(f"The {kind} was changed {how}: {stored} instead of {declared}.")
     if cloud.scaling:
         scaling = ", ".join(f"{key} {value}" for key, value in cloud.scaling.items())
         found.append(f"The scaling of the service was changed outside Pulumi: {scaling}.")
@@ -192,7 +193,7 @@ def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
     deployment = read_deployment(stack)
     facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
     if facts.is_unrecorded:
-        raise CommandRefusedError(f"{UNRECORDED} Run `gemma recover {stack}`, then `gemma up {stack}`.")
+        raise CommandRefusedError(f"{UNRECORDED} Run `gemma up {stack}`, which imports it.")
     if facts.recorded is None and isinstance(facts.server, Unknown):
         raise ScriptError(serves_now(facts).why)
     outputs = outputs_in(stack, deployment.resources)
@@ -239,8 +240,8 @@ def lock_sentence(lock: StackLock, now: datetime) -> str:
 
 
 def after_locks(stack: str, locks: Sequence[StackLock]) -> str:
-    """Return the command for a locked stack: wait for a holder that runs, or import what a killed one has created."""
-    return f"gemma recover {stack}" if all(lock.is_left for lock in locks) else f"gemma status {stack} --watch"
+    """Return the command for a locked stack: wait for a holder that runs, or continue after a killed one."""
+    return f"gemma up {stack}" if all(lock.is_left for lock in locks) else f"gemma status {stack} --watch"
 
 
 def why_not_asked(outputs: StackOutputs, found: StatedResource | None, *, tunnel: bool, wake: bool) -> str | None:

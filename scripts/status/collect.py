@@ -20,6 +20,7 @@ from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.logs.api import MeasuredStart, failed_service_cause, first_start
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
+from gemma_serving.scripts.stack.own_runs import without_state
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
 from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.report import (
@@ -81,7 +82,7 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if found and all(state.is_out_of_reach for state in found):
         raise ScriptError(found[0].detail)
     if request.stack and found[0].status == "missing":
-        raise CommandRefusedError(found[0].detail)
+        raise CommandRefusedError(_without_state(found[0], request.limit_s))
     known = each([partial(_known, state, request, clock) for state in found], workers=CALLS)
     if request.stack and not known[0][0].is_without_capacity:
         require_deployed(known[0][0])
@@ -90,6 +91,15 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
         simulated=is_simulated(),
         stacks=tuple(row for _, row in known),
     )
+
+
+def _without_state(state: StackState, limit_s: float) -> str:
+    """Return what Google has of a stack without a state, or that it does not exist, as sentences with the next command."""
+    labels = read_facts(state, "labels", limit_s=limit_s).labels
+    if isinstance(labels, Present):
+        return f"{without_state(state.stack, labels.value)} Use that backend, or run `gemma up {state.stack}` to take the stack over."
+    unknown = f" Whether Google has it is unknown: {labels.why}" if isinstance(labels, Unknown) else ""
+    return f"{state.detail}{unknown}"
 
 
 def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[StackFacts, StackStatus]:

@@ -98,15 +98,14 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     cloud, pending = status.cloud, bool(facts.pending)
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
     yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
-    yield isinstance(facts.state, Unknown), "gemma recover {stack}"
+    yield isinstance(facts.state, Unknown), "{up}"
     yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
-    yield facts.is_unrecorded, "gemma recover {stack}"
-    yield not status.deployed and not pending and cloud is None, "{up}"
+    yield facts.is_unrecorded or (not status.deployed and not pending and cloud is None), "{up}"
     yield google == "FAILED" and bool(moved_traffic(facts)), "gemma up {stack} --refresh"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield cloud is not None and cloud.has_ended, "{up}"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
-    yield pending, "gemma recover {stack}"
+    yield pending, "{up}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield google == ACTIVE and (recorded_state(facts) in WITHOUT_MACHINE or bool(_renewal(facts))), "{up}"
     yield bool({*status.drift} - {moved_traffic(facts)}), "gemma up {stack} --refresh"

@@ -6,8 +6,10 @@
 
 First it runs the checks of `gemma doctor` that a deployment needs: APIs, quotas, weights, the image, what the server loads from the hub, passphrase,
 and limits that are used up. If one fails, it prints a list and stops. Before anything changes, it prints the effect on the server, the duration and the
-cost. Ctrl-C during the deployment keeps the created resources and prints their cost. A stack without a state gets one. `pulumi up --stack STACK` deploys
-the same.
+cost. Ctrl-C during the deployment keeps the created resources and prints their cost. `pulumi up --stack STACK` deploys the same.
+
+It continues from what an interrupted or failed run left, and imports what Google has of the stack and its state lacks. If another folder began that, it
+asks; without a terminal, it changes nothing and exits with 2. A stack without a state gets one.
 
 With --restart, the server on a TPU VM drains the running requests and starts again. Capacity, address and settings stay, and edits of the file wait.
 For a Cloud Run service, see docs/cloud-run.md.
@@ -32,7 +34,7 @@ class UpOptions:
     yes: Annotated[bool, Option("Deploy without a question.")] = False
     refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
     restart: Annotated[bool, Option("Only restart the server, with the settings that it has.")] = False
-    dry_run: Annotated[bool, Option("With --restart: show the effect without changing anything.")] = False
+    dry_run: Annotated[bool, Option("Show what it found and the effect without changing anything.")] = False
     plan: Annotated[
         str | None, Option("With --restart: run only if --dry-run still shows the plan with this id.", metavar="ID")
     ] = None
@@ -42,17 +44,17 @@ class UpOptions:
 def _up(options: UpOptions) -> ExitCode:
     if options.restart:
         return _restart(options)
-    if options.dry_run or options.plan or options.as_json:
+    if options.plan or options.as_json:
         raise CommandRefusedError(
-            f"--dry-run, --plan and --json need --restart. To see the changes first, run `gemma preview {options.stack}`."
+            f"--plan and --json need --restart. To see the changes first, run `gemma up {options.stack} --dry-run`."
         )
     from gemma_serving.scripts.stack.held_networks import finish_held
     from gemma_serving.scripts.up.deploying import deploy
     from gemma_serving.scripts.up.starting import prepared_stack
 
     finish_held(partial(print_progress, "up"), but=options.stack)
-    with prepared_stack(options.stack) as (facts, settings):
-        return deploy(facts, settings, yes=options.yes, refreshes=options.refresh)
+    with prepared_stack(options.stack, dry_run=options.dry_run) as (facts, settings):
+        return deploy(facts, settings, yes=options.yes, refreshes=options.refresh, dry_run=options.dry_run)
 
 
 def _restart(options: UpOptions) -> ExitCode:

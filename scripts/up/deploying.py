@@ -4,21 +4,21 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final
 
+from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.guard import limits_line
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
-from gemma_serving.engine import runner
 from gemma_serving.engine.children import interruptible
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.locks import past_dead_locks
-from gemma_serving.engine.previewed import diagnostics, previewed
+from gemma_serving.engine.previewed import creations_in, diagnostics, previewed
 from gemma_serving.engine.state import of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
@@ -32,6 +32,8 @@ from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
 from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
+from gemma_serving.scripts.up.importing import examine
+from gemma_serving.scripts.up.returning import import_missing
 from gemma_serving.scripts.up.start_phases import StartPhases
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
 from gemma_serving.stacks.planned import notes_line
@@ -50,17 +52,16 @@ _SERVER_FAILED: Final = "The server failed: "
 """Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
 
 
-def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool) -> ExitCode:
-    """Preview a stack, confirm, and deploy it. Raises ScriptError."""
-    stack, differences = facts.stack, differs(facts)
-    refresh = ["--refresh"] if refreshes or differences else []
+def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool, dry_run: bool) -> ExitCode:
+    """Preview a stack, import what its state lacks, confirm, and deploy it. Raises ScriptError."""
+    stack, refresh = facts.stack, ["--refresh"] if refreshes or differs(facts) else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
-    with show_step("previewing"):
-        document = previewed(stack, *refresh)
-        changes, unchanged, warnings = changes_of(document)
-        starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
-        is_dead = facts.cloud is not None and facts.cloud.serves_nothing
-        coming = upcoming(stack, document, changes, serves_nothing=is_dead) if changes else None
+    facts, document = _previewed(facts, settings, refresh, dry_run=dry_run)
+    differences = differs(facts)
+    changes, unchanged, warnings = changes_of(document)
+    starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
+    is_dead = facts.cloud is not None and facts.cloud.serves_nothing
+    coming = upcoming(stack, document, changes, serves_nothing=is_dead) if changes else None
     # The checks of a stack without a server had the weights.
     if starts_server and facts.declared is not None:
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
@@ -75,7 +76,8 @@ def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool)
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
     if coming is None:
         compared = "are as Google reports them" if refresh else "are up to date"
-        engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])  # settings can change the outputs alone
+        if not dry_run:  # settings can change the outputs alone
+            engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])
         print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
         return ExitCode.DONE
     limits = ""
@@ -84,11 +86,13 @@ def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool)
     order = [f"  {line}" for line in coming.order]
     effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
     print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
+    if dry_run:
+        return ExitCode.DONE
     if not yes:
         confirm(
             f"Deploy {stack}?",
             without_terminal=f"Deploying stack {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
-            declined="Cancelled. Nothing was changed.",
+            declined="Cancelled. No resource was changed.",
         )
     try:
         with closing(StartPhases(facts, settings)) as phases:
@@ -101,6 +105,29 @@ def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool)
     staging = ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
     print_result("\n".join([done, *(staging if has_new_bucket else next_lines(stack))]))
     return ExitCode.DONE
+
+
+def _previewed(
+    facts: StackFacts, settings: Settings, options: Sequence[str], *, dry_run: bool
+) -> tuple[StackFacts, Mapping[str, object]]:
+    """Return a preview and the facts, after the import of what the state lacks. A dry run only says what that is."""
+    stack = facts.stack
+
+    def preview() -> Mapping[str, object]:
+        with show_step("previewing"):
+            return previewed(stack, *options)
+
+    first = preview()
+    if not facts.pending and not creations_in(first):
+        return facts, first
+    if dry_run:
+        lacking = examine(stack, connect(settings.project), first)
+        if lacking.owned:
+            print_result(f"{lacking.sentence} `gemma up {stack}` imports them first; the changes below create them.")
+        return facts, first
+    last = import_missing(stack, settings.project, first, preview=preview)
+    is_same = last is first
+    return facts if is_same else read_facts(read(stack), "server", "lost", limit_s=_START_LIMIT_S), last
 
 
 def _exists_after_interrupt(stack: str) -> str:
@@ -144,10 +171,8 @@ def engine_up(stack: str, options: Sequence[str], describe: Describe, *, steps: 
     try:
         past_dead_locks(stack, up, report=partial(print_progress, "up"))
     except EngineRunError as error:
-        hint = runner.recover_hint(stack, error.output)
-        then = "Then run" if hint else "The created resources are in the state: fix the cause and run"
-        failed = f"{hint}Stack {stack} was not deployed completely: {error}. {then} `gemma up {stack}` again."
-        raise ScriptError(failed) from None
+        again = f"Fix the cause and run `gemma up {stack}` again: it continues with what exists."
+        raise ScriptError(f"Stack {stack} was not deployed completely: {error}. {again}") from None
     return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
 
 

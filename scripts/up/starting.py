@@ -16,7 +16,10 @@ from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.contracts.stack_facts import MISSING, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.backend import drop_empty_side_file
 from gemma_serving.engine.deployed_config import deployed_values, values_in
+from gemma_serving.engine.locks import require_dead, stack_locks
+from gemma_serving.engine.previewed import scratch_backend
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning.planner import plan
@@ -26,8 +29,10 @@ from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
 from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
+from gemma_serving.scripts.stack.serves import short_identity
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import forget
+from gemma_serving.scripts.up.returning import may_take_over, replace_cut_off
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
 from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
@@ -42,32 +47,56 @@ _SEARCH_LIMIT_S: Final = 60.0
 
 
 @contextlib.contextmanager
-def prepared_stack(stack: str) -> Generator[tuple[StackFacts, Settings]]:
+def prepared_stack(stack: str, *, dry_run: bool = False) -> Generator[tuple[StackFacts, Settings]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
-    Yield its facts with its server, and its settings.
+    Yield its facts with its server, and its settings. With `dry_run`, a state that is missing or cut off is replaced in a temporary backend.
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
-    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     runner.pulumi()  # before the project, which a command of Pulumi may have to set
     settings = stack_settings(stack)
+    if locks := [lock for lock in stack_locks(stack) if not lock.is_dead]:
+        require_dead(stack, locks)
+    if not dry_run and drop_empty_side_file(stack):
+        print_progress("up", f"removed the empty side file of the state of stack {stack}")
     state = _readable_state(stack)
-    is_known = state.status != "missing"
-    if not is_known:
+    if state.status == "missing":
         _require_same_project(stack)
     _require_plan(stack, settings)
     home_region(settings, stack, state.by_urn)  # before the checks of another region
-    facts = read_facts(state, "server", "lost", limit_s=_ANSWER_LIMIT_S)
+    is_lost = state.proof_of_loss is not None
+    facts = read_facts(state, "server", "lost", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
+    if isinstance(facts.labels, Unknown):
+        print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
+    if isinstance(facts.labels, Present) and state.status == "missing":
+        may_take_over(stack, facts.labels.value, dry_run=dry_run)
     _require_zone(settings, facts)
     report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
-    text = path.read_text(encoding="utf-8")
-    if not is_known:
-        create_state(stack)
-    try:
+    with _kept_state(state, dry_run=dry_run and is_lost):
         yield facts, settings
-        forget(stack)
+        if not dry_run:
+            forget(stack)
+
+
+@contextlib.contextmanager
+def _kept_state(state: StackState, *, dry_run: bool) -> Generator[None]:
+    """Give a stack a state if it has none that can be read. A failure removes an empty new one, and says what exists."""
+    stack, is_new = state.stack, state.status == "missing"
+    if dry_run:
+        with scratch_backend(stack):
+            create_state(stack)
+            yield
+        return
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    text = path.read_text(encoding="utf-8")
+    if is_new:
+        create_state(stack)
+    elif state.is_cut_off:
+        replace_cut_off(state)
+    try:
+        yield
     except BaseException as error:
-        if not is_known and remove_empty(read(stack)):
+        if is_new and remove_empty(read(stack)):
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))
@@ -79,7 +108,7 @@ def _readable_state(stack: str) -> StackState:
     state = read(stack)
     if state.status == "no engine":
         raise CommandRefusedError(state.detail)
-    if state.status == "unreadable":
+    if state.status == "unreadable" and not state.is_cut_off:
         raise ScriptError(state.detail)
     if state.rename:
         raise CommandRefusedError(f"{state.rename} `up` would delete them and create others. Nothing was changed.")
@@ -178,7 +207,10 @@ def exists_now(stack: str) -> str:
     is_service = what == "service"
     serves = f"; revision {facts.running} still serves" if is_service and facts.running else f", {facts.state}"
     costs = reported_costs(facts, is_service=is_service)
-    return f"Exists now: {what}{place}{serves}. {costs.sentence} {end}"
+    restarts = ""
+    if not is_service and facts.stored and facts.running and facts.stored != facts.running:
+        restarts = f"The server restarts with document {short_identity(facts.stored)}. "
+    return f"Exists now: {what}{place}{serves}. {restarts}{costs.sentence} {end}"
 
 
 def _found(state: StackState) -> str:

@@ -70,7 +70,7 @@ class BucketCheck:
         if self.ownership.owns(labels=cast("Mapping[str, object]", answer.get("labels") or {})):
             return (
                 f"Bucket {self.bucket} was retained by an earlier deployment of this stack. "
-                f"Run `gemma recover {stack}` to import it with its weights, then `gemma up {stack}`."
+                f"Run `gemma up {stack}`, which imports it with its weights."
             )
         return (
             f"Bucket {self.bucket} exists without this stack's labels. To use its weights, set "

@@ -139,8 +139,7 @@ def exists_hint(message: str) -> str | None:
     else:
         return None
     stack = pulumi.get_stack()
-    fix = f"Run `gemma recover {stack}`, then `gemma up {stack}`."
-    return f"{fix} {cause} recover imports resources with this stack's labels and lists the others."
+    return f"{cause} Run `gemma up {stack}`, which imports what has this stack's labels and names the others."
 
 
 def image_advice(name: str, message: str) -> str | None:

@@ -267,15 +267,12 @@ def test_a_service_is_deleted_when_its_server_ends_or_at_its_limit(workspace):
     assert {kind for kind, _ in existing(workspace) - before} == {"buckets", "objects"}
 
     async def over(client):
-        found = await finished(client, "recover", {"stack": GONE})
-        arguments = {"stack": GONE, "plan_id": found.structured_content["plan_id"]}
-        assert (await finished(client, "recover", arguments)).structured_content["ok"]
         await deployed(client)
         await anyio.to_thread.run_sync(lambda: until(lambda: not limit.exists()))
         assert services() == set()
         return await finished(client, "preview", {"stack": GONE})
 
-    again = driven(workspace, over, "--allow", "up,recover", "--max-hours", "0.015").structured_content
+    again = driven(workspace, over, "--allow", "up", "--max-hours", "0.015").structured_content
     assert again["allowed"], again
     workspace.script("teardown", "--stack", GONE, "--yes")
     assert existing(workspace) == before
@@ -337,7 +334,6 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
                     "requests": 4,
                 },
             ),
-            ("recover", {"stack": TPU}),
         ):
             found[f"{name} after"] = await finished(client, name, arguments)
         found["kept"] = await client.call_tool("teardown", {"stack": TPU})

@@ -107,9 +107,10 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     [kept] = receipt["retained"]
     assert kept["name"] == f"projects/_/buckets/{report['bucket']}"
     again = workspace.up(STACK, expect=1)
-    assert f"was retained by an earlier deployment of this stack. Run `gemma recover {STACK}`" in again.text
-    workspace.script("recover", "--stack", STACK, "--yes")
-    workspace.up(STACK)
+    assert (
+        f"was retained by an earlier deployment of this stack. Run `gemma up {STACK}`, which imports it" in again.text
+    )
+    workspace.script("up", "--stack", STACK, "--yes")
     assert revision(workspace)[0] == report["manifest"]
     workspace.assert_no_changes(STACK)
     # By hand the engine keeps the weights; a teardown asks, and deletes them.

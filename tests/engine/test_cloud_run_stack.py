@@ -29,7 +29,6 @@ DRIVEN = {
     "status": (),
     "logs": ("--stack", STACK),
     "alerts": ("--stack", STACK),
-    "recover": ("--stack", STACK, "--dry-run"),
     "smoke": ("--stack", STACK),
     "save_token": None,
     "stage_model": None,

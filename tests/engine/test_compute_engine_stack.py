@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from tests.engine.conftest import ALICE, CAPACITY, LIMIT_S, PROJECT, until
+from tests.engine.terminal import come_back
 
 STACK = "tpu-v6e1"
 
@@ -100,7 +101,7 @@ def test_a_lost_state_is_built_again_from_what_exists(workspace, deployed):
     stored["checkpoint"]["latest"]["resources"] = []
     workspace.state_file(STACK).write_text(json.dumps(stored))
     before = instances(workspace)
-    workspace.script("recover", "--stack", STACK, "--yes")
+    come_back(workspace, STACK)
     assert queued(workspace)["id"].endswith(f"/queuedResources/{next(iter(before))}")
     assert ids(instances(workspace)) == ids(before)
 

@@ -107,7 +107,7 @@ class EngineWorld:
     def events(self) -> dict[str, Callable[[], None]]:
         """Return what can happen now."""
         requests, is_up = self.queued(), bool(self.nodes())
-        can: dict[str, Callable[[], None]] = {"recover": self.recover, "teardown": self.teardown, "time": self.wait}
+        can: dict[str, Callable[[], None]] = {"teardown": self.teardown, "time": self.wait}
         if self.stack == STACK:
             can |= {"up": self.up, "rename": lambda: self.rename(RENAMED)}
             if not requests:
@@ -158,10 +158,6 @@ class EngineWorld:
         self.workspace.change_scenario({"faults": [fault]})
         self.up()
         self.workspace.change_scenario({"faults": []})
-
-    def recover(self) -> None:
-        self.workspace.script("recover", "--stack", self.stack, "--yes", expect=None)
-        self.is_in_step = False
 
     def rename(self, after: str) -> None:
         done = self.workspace.pulumi("stack", "rename", after, "--stack", self.stack, expect=None)

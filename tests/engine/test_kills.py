@@ -25,7 +25,7 @@ def test_up_ends_when_only_the_program_gets_sigint_before_a_hook_is_asked(tmp_pa
     steps = tuple(
         Kill(command=command, target="program", signal="SIGINT", moment=moment) for command, moment in moments.items()
     )
-    assert_cycle_holds(tmp_path, Cycle(number=0, stack=TPU, steps=steps, recover=True))
+    assert_cycle_holds(tmp_path, Cycle(number=0, stack=TPU, steps=steps, comes_back=True))
 
 
 def test_a_second_day_goes_on_after_a_kill_in_the_middle_of_coming_back(tmp_path):
@@ -38,4 +38,4 @@ def test_a_second_day_goes_on_after_a_kill_in_the_middle_of_coming_back(tmp_path
         Edit(what="preempted"),
         Kill(command="come back", target="everything", signal="SIGKILL", moment=Moment(call=2, seconds=0.2)),
     )
-    assert_cycle_holds(tmp_path, Cycle(number=0, stack=TPU, steps=steps, recover=True))
+    assert_cycle_holds(tmp_path, Cycle(number=0, stack=TPU, steps=steps, comes_back=True))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.terminal import come_back
+
 STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b")
 WAITING = "us-east5-a WAITING (zone 1 of 2)"
@@ -80,9 +82,8 @@ def test_a_request_in_a_zone_that_was_moved_away_from_is_found_after_kills(stack
     shown = stack.script("teardown", "--stack", STACK, "--dry-run", expect=1)
     assert "TPU queued resource" in shown.out
     assert "us-east5-a" in shown.out
-    report = stack.script("recover", "--stack", STACK, "--yes", "--json").json
     restore()
-    assert "queued resource" in {each["kind"] for each in report["imported"]}
+    assert "queued resource" in come_back(stack, STACK)
 
 
 def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(stack):
@@ -94,7 +95,7 @@ def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(s
     os.killpg(interrupted.process.pid, signal.SIGINT)
     assert "^C received; terminating" in interrupted.end()
     lost = {"PULUMI_CONFIG_PASSPHRASE": "another"}
-    refused = stack.script("recover", "--stack", STACK, "--yes", expect=1, environment=lost)
+    refused = stack.script("up", "--stack", STACK, "--yes", expect=1, environment=lost)
     assert "cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE" in refused.err
     done = stack.script("teardown", "--stack", STACK, "--yes", "--json", environment=lost)
     assert any("incorrect passphrase" in line for line in done.json["warnings"])

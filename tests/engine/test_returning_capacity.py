@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from tests.engine.conftest import CAPACITY, FAILURE, LIMIT_S, until
-from tests.engine.terminal import typed
+from tests.engine.terminal import come_back, typed
 from tests.engine.test_recovery_words import provider_process
 
 STACK = "tpu-v6e1-e4b"
@@ -226,13 +226,13 @@ def test_what_costs_more_than_the_ceiling_is_never_requested(workspace, deployed
     assert queued(workspace) == {}
 
 
-def test_recover_of_a_lost_state_and_the_next_up_keep_the_form_in_use(workspace, deployed):
+def test_after_a_lost_state_up_keeps_the_form_in_use(workspace, deployed):
     stock(workspace, {"SPOT": PLENTY})
     workspace.up(STACK)
     node = the_node(workspace)
     workspace.state_file(STACK).unlink()
     workspace.state_file(STACK).with_suffix(".json.bak").unlink(missing_ok=True)
-    workspace.script("recover", "--stack", STACK, "--yes")
+    come_back(workspace, STACK)
     (kept,) = workspace.resources(STACK, CAPACITY)
     assert kept["outputs"]["provisioningModelInUse"] == "spot"
     workspace.up(STACK)

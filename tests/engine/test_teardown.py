@@ -83,7 +83,7 @@ def test_a_request_in_a_zone_that_the_settings_no_longer_name_is_found(stack):
         kill(shown.process)
     killed = status(stack)
     assert any("no longer running" in wait for wait in killed["waits"])
-    assert killed["next_command"] == f"gemma recover {STACK}"
+    assert killed["next_command"] == f"gemma up {STACK}"
     nothing = stack.script("logs", "--stack", STACK)
     assert (nothing.out, "no logs of stack" in nothing.err) == ("", True)
     stack.configure(STACK, **{"tpu.zones": ["us-east5-b"]})

@@ -55,7 +55,7 @@ def test_what_the_program_does_not_know_and_secrets_stay_as_they_are():
 def test_a_state_that_cannot_be_read_is_one_sentence_with_the_command(text, problem):
     with pytest.raises(StateUnreadableError, match=problem) as refused:
         parse_deployment("dev", text)
-    assert str(refused.value).endswith("Run `gemma recover dev`.")
+    assert str(refused.value).endswith("Run `gemma up dev`, which repairs it.")
     assert "\n" not in str(refused.value)
     assert refused.value.cut_off
 

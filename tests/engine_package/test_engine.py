@@ -43,7 +43,7 @@ def project(monkeypatch, tmp_path):
     [
         ("TPU-V6E1", "Stack TPU-V6E1 does not exist. Did you mean tpu-v6e1? Pass an existing stack."),
         ("xyzzy", "Stack xyzzy does not exist. Stacks: mine, tpu-v6e1, tpu-v6e4. Pass"),
-        ("mine", "Stack mine does not exist. Run `gemma up mine`"),
+        ("mine", "Stack mine does not exist in this backend. Run `gemma up mine`"),
     ],
 )
 def test_a_typing_error_names_the_nearest_stack_and_creates_none(monkeypatch, project, typed, said):

@@ -27,7 +27,7 @@ TARGETS: Final = {
 `everything` is each process below it, as when a machine loses power. `local cloud` hosts the stand-ins of the plugins gcp and docker.
 """
 
-COMMANDS: Final = {"up": 7, "update": 3, "come back": 2, "recover": 2, "destroy": 2, "stage": 1, "teardown": 2}
+COMMANDS: Final = {"up": 7, "update": 3, "come back": 4, "destroy": 2, "stage": 1, "teardown": 2}
 """Interrupted commands, with their weights. `up` is the engine's, and `come back` is `gemma up`."""
 
 CALLS: Final = {
@@ -39,7 +39,6 @@ SECONDS: Final = {
     "up": 6.0,
     "update": 4.0,
     "come back": 12.0,
-    "recover": 6.0,
     "destroy": 4.0,
     "teardown": 5.0,
     "stage": 3.0,
@@ -122,19 +121,19 @@ Step = Kill | Edit | Damage | Whole
 
 @dataclass(frozen=True, kw_only=True)
 class Cycle:
-    """Kills, edits and damage in their order, and how the cycle ends: `recover` is recover, up, teardown; else teardown alone."""
+    """Kills, edits and damage in their order, and how the cycle ends: `comes_back` is `gemma up`, then teardown; else teardown alone."""
 
     number: int
     stack: str
     steps: tuple[Step, ...]
-    recover: bool
+    comes_back: bool
 
 
 def cycle(seed: int, number: int, kills: int, stacks: Sequence[str] = STACKS) -> Cycle:
     """Return a cycle with this many kills, on one of the stacks in turn."""
     chance = random.Random(f"{seed}:{number}")  # noqa: S311 - a schedule, not a secret
     stack = stacks[number % len(stacks)]
-    recover = chance.random() < 0.6
+    comes_back = chance.random() < 0.6
     steps: list[Step] = []
     for position in range(kills):
         command = "" if position else "up"
@@ -147,7 +146,7 @@ def cycle(seed: int, number: int, kills: int, stacks: Sequence[str] = STACKS) ->
         steps.append(_kill(chance, stack, command))
         if position and chance.random() < 0.5 / kills:
             steps.append(Damage(what=chance.choice(DAMAGES)))
-    return Cycle(number=number, stack=stack, steps=tuple(steps), recover=recover)
+    return Cycle(number=number, stack=stack, steps=tuple(steps), comes_back=comes_back)
 
 
 def _kill(chance: random.Random, stack: str, command: str) -> Kill:

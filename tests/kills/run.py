@@ -1,4 +1,4 @@
-"""One cycle: its kills, edits and damage, then recover, up and teardown, or teardown alone; and what must hold afterwards."""
+"""One cycle: its kills, edits and damage, then `gemma up` and teardown, or teardown alone; and what must hold afterwards."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ class Outcome:
     kills: list[Done] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    recovered: bool = False
+    came_back: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return the cycle as the history keeps it."""
@@ -70,7 +70,7 @@ class Outcome:
                 {"kill": str(done.kill), "hit": not done.missed, "seconds": round(done.seconds, 2)}
                 for done in self.kills
             ],
-            "recovered": self.recovered,
+            "came_back": self.came_back,
             "problems": self.problems,
             "seconds": round(self.seconds, 1),
         }
@@ -141,7 +141,6 @@ class Runner:
             "destroy": lambda: world.pulumi(stack, "destroy", "--yes", "--skip-preview"),
             "cancel": lambda: world.pulumi(stack, "cancel", "--yes"),
             "preview": lambda: world.pulumi(stack, "preview", "--refresh", "--expect-no-changes"),
-            "recover": lambda: world.script(stack, "recover", "--yes", "--json"),
             "teardown": lambda: world.script(stack, "teardown", "--yes", "--json"),
             "stage": lambda: world.script(stack, "stage_model", "--from", str(checkpoint)),
         }[command]()
@@ -149,7 +148,7 @@ class Runner:
     def _kill(self, kill: Kill) -> None:
         if kill.command == "update":
             self._edit("length")
-        if kill.command not in {"recover", "teardown"} and self.world.locked(self.stack):
+        if kill.command not in {"come back", "teardown"} and self.world.locked(self.stack):
             self._whole("cancel", self._words("cancel"), may_fail=True)
         self.world.forget_calls()
         self.count += 1
@@ -265,17 +264,17 @@ class Runner:
     # The end
 
     def _end(self) -> None:
-        if self.cycle.recover:
+        if self.cycle.comes_back:
             if self.stack == TPU:
                 self._set(**{"tpu.zones": list(_ZONES)})
             if self.stack == GPU:
                 self._go_where_the_bucket_is()
-            self._whole("recover", self._words("recover"))
             if self.stack == GPU:
+                self._whole("come back", self._words("come back"), may_fail=True)  # imports the bucket
                 self._whole("stage", self._words("stage"))
             self._whole("come back", self._words("come back"))
             self._whole("preview", self._words("preview"))
-            self.outcome.recovered = True
+            self.outcome.came_back = True
         self._whole("teardown", self._words("teardown"))
         self._nothing_left_and_nothing_touched()
 

@@ -41,8 +41,8 @@ class Summary:
             "missed": sum(len(each.kills) for each in self.outcomes) - len(hits),
             "cycles": len(self.outcomes),
             "failed": sum(bool(each.problems) for each in self.outcomes),
-            "recovered": sum(each.recovered for each in self.outcomes),
-            "to_recover": sum(each.cycle.recover for each in self.outcomes),
+            "came_back": sum(each.came_back for each in self.outcomes),
+            "to_come_back": sum(each.cycle.comes_back for each in self.outcomes),
             "foreign": self.foreign,
             "seconds": round(self.seconds),
             "by_signal": dict(Counter(done.kill.signal for done in hits)),
@@ -115,7 +115,7 @@ class Series:
         return world
 
     def _tell(self, outcome: Outcome) -> None:
-        way = "recover, up, teardown" if outcome.cycle.recover else "teardown"
+        way = "up, teardown" if outcome.cycle.comes_back else "teardown"
         hits = sum(not done.missed for done in outcome.kills)
         word = "FAILED" if outcome.problems else "held"
         print(
@@ -137,7 +137,7 @@ def assert_cycle_holds(folder: Path, cycle: plan.Cycle) -> None:
         world.close()
     assert outcome.problems == [], "\n".join([*outcome.history, *outcome.problems])
     assert not [str(done) for done in outcome.kills if done.missed]
-    assert outcome.recovered == cycle.recover
+    assert outcome.came_back == cycle.comes_back
 
 
 def assert_kills_lose_nothing(folder: Path, stack: str, count: int) -> None:
@@ -146,5 +146,5 @@ def assert_kills_lose_nothing(folder: Path, stack: str, count: int) -> None:
     assert summary.problems == [], "\n".join(summary.problems)
     figures = summary.figures()
     assert figures["kills"] >= count
-    assert figures["recovered"] == figures["to_recover"]
+    assert figures["came_back"] == figures["to_come_back"]
     assert figures["foreign"] > 10

@@ -75,7 +75,7 @@ def test_a_program_that_plans_gets_the_same_refusal(path: str, value: float):
         plan(with_changes(QUESTION, {path: value}))
 
 
-COMMANDS = ("plan", "bench", "smoke", "teardown", "preview", "recover", "doctor")
+COMMANDS = ("plan", "bench", "smoke", "teardown", "preview", "doctor")
 
 
 def number_options(command: Command[Any]) -> Iterator[tuple[str, str]]:

@@ -125,9 +125,7 @@ GEMMA = (
     typed("gemma completion tcsh", "'tcsh'", "Run `gemma completion bash | zsh | fish`."),
     typed("gemma status tpu-v6e2", "Stack tpu-v6e2 does not exist", "Did you mean tpu-v6e1 or tpu-v6e4? Pass an"),
 )
-NOT_EXISTING = (
-    "Run `gemma up tpu-v6e1` to deploy it. If it was deployed and its state is lost, run `gemma recover tpu-v6e1`."
-)
+NOT_EXISTING = "Run `gemma up tpu-v6e1` to deploy it."
 NO_DEPLOYMENT = {
     "no state": (255, "", "error: no stack named 'tpu-v6e1' found\n"),
     "torn down": (0, '{"version": 3, "deployment": {}}', ""),
@@ -294,7 +292,7 @@ def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, su
             out, message = capsys.readouterr()
             assert says in out.replace("\n", " ") + message
             assert "is not deployed" not in message
-            assert "gemma up" not in message
+            assert "to deploy it" not in message
 
 
 @pytest.mark.usefixtures("project", "no_logs")

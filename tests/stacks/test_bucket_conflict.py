@@ -50,7 +50,7 @@ def test_a_kept_bucket_names_the_command_that_takes_it_over(make, monkeypatch):
     with pytest.raises(CommandRefusedError) as raised:
         require()
     assert warned == [str(raised.value)]
-    assert "was retained by an earlier deployment of this stack. Run `gemma recover x`" in warned[0]
+    assert "was retained by an earlier deployment of this stack. Run `gemma up x`, which imports it" in warned[0]
 
 
 @pytest.mark.parametrize("labels", [{}, dict(Ownership(project="gemma-serving", stack="y").labels)])

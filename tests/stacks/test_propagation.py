@@ -84,7 +84,7 @@ def test_what_exists_already_is_named_with_the_command_that_takes_it_over(monkey
     monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
     hint = propagation.exists_hint(message)
     assert (hint is not None) is named
-    assert not named or hint.startswith("Run `gemma recover dev`, then `gemma up dev`. ")
+    assert not named or "Run `gemma up dev`, which imports " in hint
 
 
 POLICY = "gcp:monitoring/alertPolicy:AlertPolicy"

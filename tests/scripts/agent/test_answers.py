@@ -84,7 +84,6 @@ LONG = {
         "lines": [{"time": "t" * 24, "source": "stderr", "text": '"\\\u202e' * 40} for _ in range(120)],
     },
     "bench": {"points": [{"point": {"concurrency": n}, "notes": ["n" * 300], **POINT} for n in range(16)]},
-    "recover": {"plan": "plan-00000000000000aa", "owned": [{"name": "n" * 200}] * 90},
     "up": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
 }
 """Output of commands that ask Google or a server, and whose keys a tool reads; longer than usual."""
@@ -212,7 +211,7 @@ async def with_plan(client, tool, name, given):
     """Return the arguments with a plan that holds, where the call runs one."""
     if tool == "up":
         made = await client.call_tool("preview", {"stack": STACK})
-    elif tool in {"restart", "recover"} and name == "plan_id":
+    elif tool == "restart" and name == "plan_id":
         given = {key: value for key, value in given.items() if key != "plan_id"}
         made = await client.call_tool(tool, given)
     else:

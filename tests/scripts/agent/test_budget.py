@@ -53,7 +53,7 @@ def test_a_preview_shows_the_price_that_counts_for_the_deployed_stack(  # noqa: 
 
 
 def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
-    with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*gemma recover x"):
+    with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*gemma up x"):
         usd_per_hour_of(UNREADABLE)
     unpriced = state("tpu-v6e4", without=("pulumi:pulumi:Stack", "StackDetails"), acceleratorType="v9-4")
     with pytest.raises(CommandRefusedError, match="The price list does not have its hardware"):
@@ -67,7 +67,7 @@ CAPACITY = "gcp-tpu:index:QueuedResource"
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Present(CloudFacts(state="ACTIVE")), r"Google has its server, .*`gemma recover tpu-v6e4`"),
+        (Present(CloudFacts(state="ACTIVE")), r"Google has its server, .*`gemma up tpu-v6e4`"),
         (Unknown("no network"), "Cannot check whether its server exists: no network"),
         (Absent(), None),
     ],

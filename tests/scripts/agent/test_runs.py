@@ -11,7 +11,7 @@ from gemma_serving.scripts.agent import programs, update_tools
 from gemma_serving.scripts.agent.server import build
 from tests.scripts.agent.conftest import STACK, answering, keep, lines
 
-ALL = "up,ask,smoke,bench,stage,restart,recover,teardown"
+ALL = "up,ask,smoke,bench,stage,restart,teardown"
 NO_PLAN = f"plan-{'0' * 16}"
 
 
@@ -100,7 +100,7 @@ def while_up_runs(agent, audit, slow, work, **client):
     return driven(agent, audit, run, **client)
 
 
-@pytest.mark.parametrize("tool", ["up", "teardown", "restart", "recover"])
+@pytest.mark.parametrize("tool", ["up", "teardown", "restart"])
 def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow, commands, tool):
     agent = left(bench_of)
 

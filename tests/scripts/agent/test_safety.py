@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[3]
 READING = {
     *("plan", "compare_machines", "solve", "explain_finding", "doctor", "capacity", "prices", "status", "alerts"),
     *("logs", "endpoint", "metrics", "list_weights", "deployment_command", "preview", "compare_benchmarks"),
-    *("gke_objects", "recover", "wait", "cancel"),
+    *("gke_objects", "wait", "cancel"),
 }
 
 
@@ -71,7 +71,7 @@ def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, a
     assert offered(everything, "") == {tool for group in TOOLSETS.values() for tool in group}
     for name, group in TOOLSETS.items():
         assert offered("", name) == {*group} & READING
-    assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "recover", "wait", "cancel"}
+    assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "wait", "cancel"}
     with pytest.raises(CommandRefusedError, match=r"--toolsets has 'gke'. Use a list of plan, status, logs, "):
         offered("", "plan,gke")
 
@@ -81,16 +81,6 @@ def test_the_page_lists_the_permissions_and_toolsets_of_the_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
     assert {name: tuple(re.findall(r"`(\w+)`", rows.pop(name))) for name in TOOLSETS} == dict(TOOLSETS)
     assert tuple(rows) == CHANGES
-
-
-def test_recover_only_looks_without_the_permission(bench_of, audit, commands):
-    server = build(bench_of(), audit)
-    refused = anyio.run(lambda: call(server, "recover", {"stack": STACK, "plan_id": "plan-0123456789abcdef"}))
-    assert refused.is_error
-    assert "--allow recover" in refused.content[0].text
-    assert commands.run == []
-    anyio.run(lambda: call(server, "recover", {"stack": STACK}))
-    assert "--dry-run" in commands.run[0]
 
 
 # A person's word.

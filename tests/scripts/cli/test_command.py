@@ -166,7 +166,6 @@ STOPPABLE = [
     ("doctor", "--stack", "l4-qat"),
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
-    ("recover", "--stack", "l4-qat"),
     ("save_token", "hfToken", "--stack", "l4-qat"),
     ("smoke", "--stack", "l4-qat"),
     ("stage_model", "--stack", "l4-qat", "--from", "checkpoint"),

@@ -99,7 +99,7 @@ def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(e
     monkeypatch.setattr(first, "stack_locks", lambda stack: (dead,) if stack == "none" else ())
     text = told()
     assert f"  none  incomplete: A killed command left a lock: {dead.holder} is no longer running. " in text
-    assert "Run `gemma recover none`." in text
+    assert "Run `gemma up none`." in text
 
 
 def test_a_deletion_is_continued_by_teardown_as_in_status(engine, monkeypatch, tmp_path):

@@ -111,7 +111,6 @@ DELETES = {"teardown", *(word for word, sentence in SYNONYMS.items() if "delete"
 SPENDS = {
     "up",
     "stage_model",
-    "recover",
     "deploy",
     "launch",
     "serve",

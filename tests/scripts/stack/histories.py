@@ -74,7 +74,7 @@ EVENTS: Final = {
 }  # fmt: skip
 """What can happen to each target, with its weight."""
 SHARED: Final = {
-    "up killed before": 2, "up killed after": 3, "up lost": 3, "recover": 3, "rename": 3, "rename back": 1, "version": 2,
+    "up killed before": 2, "up killed after": 3, "up lost": 3, "import": 3, "rename": 3, "rename back": 1, "version": 2,
     "stranger": 4, "time": 3, "delete server": 2, "teardown": 2, "teardown begun": 1, "teardown half": 2, "teardown killed": 2,
 }  # fmt: skip
 UNREADABLE: Final = ("server", "account", "login", "state", "search", "phase")
@@ -368,7 +368,8 @@ class HistoryWorld:
         self._note()
         self.is_in_step = how != "partial"
 
-    def _recover(self, _how: str) -> None:
+    def _import(self, _how: str) -> None:
+        """An `up` imports what the state lacks, and ends before it deploys."""
         self.lock_file.unlink(missing_ok=True)
         self.pending.clear()
         if self.has_state and self.stack == STACK:

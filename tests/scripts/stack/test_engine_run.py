@@ -120,12 +120,3 @@ def test_an_interrupt_prints_the_errors_before_it_goes_on(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         destroyed()
     assert capsys.readouterr().err == "teardown: in use\n"
-
-
-@pytest.mark.parametrize(("verb", "hint"), [("destroy", False), ("refresh", True)])
-def test_a_destruction_that_failed_names_no_recovery(engine, verb, hint):
-    """A teardown searches for resources that are missing from the state, and its proof follows."""
-    engine(end="echo 'error: Error 500: Internal'; exit 255")
-    with pytest.raises(PulumiFailedError) as failed:
-        destroyed(verb)
-    assert ("gemma recover x" in str(failed.value)) == hint

@@ -65,8 +65,8 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
         (DEPLOYED, EMPTY, (), "gemma connect x"),
         (service("READY"), EMPTY, (), "gemma connect x"),
         (DEPLOYED, EMPTY, (ALIVE,), "gemma status x --watch"),
-        (DEPLOYED, EMPTY, (DEAD,), "gemma recover x"),
-        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "gemma recover x"),
+        (DEPLOYED, EMPTY, (DEAD,), "gemma up x"),
+        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "gemma up x"),
         (
             NOTHING,
             replace(EMPTY, status="missing"),
@@ -88,7 +88,7 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
             (),
             "gemma logs x",
         ),
-        (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "gemma recover x"),
+        (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "gemma up x"),
         (
             replace(DEPLOYED, deployed=False, cloud=replace(READY, state="WAITING_FOR_RESOURCES")),
             EMPTY,
@@ -173,13 +173,13 @@ def test_a_command_that_ends_while_its_lock_is_read_left_no_lock(tmp_path):
     assert after_locks("x", [lock]) == "gemma status x --watch"
     path.touch()
     assert "no longer running" in lock_sentence(lock, NOW)
-    assert after_locks("x", [lock]) == "gemma recover x"
+    assert after_locks("x", [lock]) == "gemma up x"
 
 
 def test_a_server_that_the_state_lacks_is_imported_before_anything_else():
     facts = reported(state(resource("gcp:compute/network:Network", "network")))
     assert drift_of(facts, "tpu") == ["Google has a server of this stack that the stack's state does not have."]
-    assert next_command(replace(DEPLOYED, deployed=False), facts) == "gemma recover x"
+    assert next_command(replace(DEPLOYED, deployed=False), facts) == "gemma up x"
 
 
 def test_a_teardown_that_did_not_finish_is_continued_by_teardown():
@@ -217,5 +217,5 @@ def test_whatever_the_state_has_no_answer_of_google_is_read_as_another(kept, rep
     status = replace(NOTHING, serves=found, cloud=facts.cloud)
     command = next_command(status, facts)
     if facts.is_unrecorded and not facts.teardown_began:
-        assert command == "gemma recover x"
+        assert command == "gemma up x"
     assert (command == "gemma teardown x") is facts.teardown_began

@@ -1,11 +1,10 @@
-"""After a Ctrl-C, a SIGKILL of the engine, and with a state that is lost or cut off, nothing is lost: `recover` brings back what is ours and nothing else."""
+"""After a Ctrl-C, a SIGKILL of the engine, and with a state that is lost or cut off, nothing is lost: `up` continues with what is ours and nothing else."""
 
 import json
 import os
 import signal
 import stat
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,13 @@ from gemma_serving.cloud.kinds import POLICIES
 from gemma_serving.contracts.run_record import RUNS_WORD
 from gemma_serving.engine.deployment import UNKNOWN
 from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, LIMIT_S, PROJECT, until
+from tests.engine.terminal import come_back
 
 TPU, RUN = "tpu-v6e1", "l4-qat"
 BUCKET = f"local-project-gemma-{RUN}-models"
 REPEATABLE = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity", *POLICIES})
 """Types that the next `up` creates again without a conflict, and that leave no resource behind."""
+REFUSED = 2
 CREATION_S = 3
 """Real seconds that each resource of the network takes."""
 
@@ -58,24 +59,21 @@ def ids(workspace, stack):
     return {each["urn"]: each["id"] for each in resources if each.get("id") and ":providers:" not in each["type"]}
 
 
-def recovered(workspace, stack, *, expect=0):
-    return workspace.script("recover", "--stack", stack, "--yes", "--json", expect=expect).json
-
-
 def assert_answers(workspace, stack):
-    """Deploy with the command that `recover` names, and ask the model."""
-    workspace.script("up", "--stack", stack, "--yes")
+    """The stack serves, and the state has all of it."""
     workspace.assert_no_changes(stack, "--refresh")
     assert workspace.script("gemma", "chat", stack, "Say hello.").out.strip()
 
 
-def assert_comes_back_whole(workspace, stack, before, state_was):
-    """Recover a damaged state, and deploy: the same resources are in it."""
-    assert recovered(workspace, stack)["state_was"] == state_was
-    missing = before.keys() - ids(workspace, stack).keys()
-    assert all(urn.split("::")[2].rpartition("$")[2] in REPEATABLE for urn in missing), "made again by the next up"
+def assert_comes_back_whole(workspace, stack, before):
+    """Continue with a damaged state: the same resources are in it."""
+    made = {*workspace.made("")}
+    come_back(workspace, stack)
+    assert {*workspace.made("")} == made, "nothing was made a second time"
     assert_answers(workspace, stack)
-    assert ids(workspace, stack) == before
+    found = ids(workspace, stack)
+    different = {urn for urn in before if found.get(urn) != before[urn]}
+    assert all(urn.split("::")[2].rpartition("$")[2] in REPEATABLE for urn in different), different
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +109,16 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
     assert any(urn.endswith("::network-us-east5") for urn in begun), begun
     refused = workspace.up(TPU, expect=FAILURE)
     assert "failed to load checkpoint: EOF" in refused.text
-    unread = workspace.script("recover", "--stack", TPU, "--yes", expect=1).err
-    assert "removed the stale lock of" in unread
-    assert f"Delete stacks/gemma-serving/{TPU}.json.attrs" in unread
-    workspace.state_file(TPU).with_suffix(".json.attrs").unlink()
-    made = {*workspace.made("")}
-    report = recovered(workspace, TPU)
-    never_asked_for = begun - {each["urn"] for each in report["imported"]}
-    assert never_asked_for == {line.partition(" ")[2] for line in report["cleared"]}
-    assert {each["interrupted"] for each in report["imported"]} >= {True}
-    assert report["clean"] is True
+    said = come_back(workspace, TPU)
+    assert "router" in said
     assert "pending_operations" not in json.loads(workspace.state(TPU))["checkpoint"]["latest"]
-    for backup in report["backups"]:
-        assert stat.S_IMODE(Path(backup).stat().st_mode) == 0o600
-        assert HF_CANARY not in Path(backup).read_text()
+    backups = [*(workspace.folder / "project" / ".work" / "deployments").iterdir()]
+    assert backups
+    for backup in backups:
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+        assert HF_CANARY not in backup.read_text()
     assert_answers(workspace, TPU)
-    # The engine may have begun a resource and died before it asked Google.
-    found = ids(workspace, TPU)
-    assert begun <= found.keys()
-    assert not {found[urn] for urn in never_asked_for} & made
+    assert begun <= ids(workspace, TPU).keys()
 
 
 def test_a_lost_state_comes_back_whole(workspace, killed):
@@ -139,9 +128,23 @@ def test_a_lost_state_comes_back_whole(workspace, killed):
     record = workspace.get("iam", account)["description"]
     assert f"{RUNS_WORD}=" in record
     lose(workspace, TPU)
-    assert_comes_back_whole(workspace, TPU, before, "missing")
+    refused = workspace.script("status", "--stack", TPU, expect=None)
+    assert "Traceback" not in refused.text
+    assert_comes_back_whole(workspace, TPU, before)
     assert workspace.get("iam", account)["description"] == record, "the first start and the costs stay"
     assert HF_CANARY not in workspace.state(TPU)
+
+
+def test_with_another_backend_a_running_stack_is_refused_with_where_it_runs(workspace, killed, tmp_path):
+    made, other = workspace.made(""), {"PULUMI_BACKEND_URL": f"file://{tmp_path}"}
+    for command in (("up", "--stack", TPU, "--yes"), ("status", "--stack", TPU)):
+        refused = " ".join(workspace.script(*command, expect=REFUSED, environment=other).err.split())
+        assert f"Stack {TPU} runs in us-east5-a since 20" in refused
+        assert (
+            f"The backend file://{tmp_path} has no state of it. This folder deployed it with `pulumi login" in refused
+        )
+    assert workspace.made("") == made
+    assert [*tmp_path.glob(".pulumi/stacks/*/*.json")] == []
 
 
 def test_the_engines_own_destroy_leaves_nothing_and_no_grant(workspace, killed):
@@ -163,8 +166,8 @@ def foreign(workspace):
 def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     failed = workspace.script("stage_model", "--stack", RUN, expect=1)
     assert f"Bucket {BUCKET} exists without this stack's labels" in failed.text
-    report = recovered(workspace, RUN, expect=1)
-    assert [each["name"] for each in report["not_owned"]] == [f"gs://{BUCKET}"]
+    refused = workspace.script("up", "--stack", RUN, "--yes", expect=REFUSED).err
+    assert f"gs://{BUCKET}" in refused
     assert not [urn for urn in ids(workspace, RUN) if urn.endswith("Bucket::models")]
     assert workspace.get("storage", f"storage/v1/b/{BUCKET}") == foreign
     workspace.call("DELETE", f"storage/storage/v1/b/{BUCKET}")
@@ -173,7 +176,7 @@ def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
 def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
-    assert "Cloud Run service" in {each["kind"] for each in recovered(workspace, RUN)["imported"]}
+    assert "imported Cloud Run service" in come_back(workspace, RUN)
     assert [one["urn"] for one in workspace.resources(RUN) if UNKNOWN in json.dumps(one)] == []
     assert_answers(workspace, RUN)
 
@@ -183,4 +186,4 @@ def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):
     lose(workspace, RUN, cut=True)
     refused = workspace.script("teardown", "--stack", RUN, "--dry-run", expect=None)
     assert "Traceback" not in refused.text
-    assert_comes_back_whole(workspace, RUN, before, "unreadable")
+    assert_comes_back_whole(workspace, RUN, before)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.cloud.kinds import POLICIES
-from gemma_serving.engine import previewed
 from gemma_serving.engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
-from gemma_serving.scripts.recover.lookup import KINDS
-from gemma_serving.scripts.recover.state_edit import REDACTED, candidates, is_complete, with_resource, without_unknown
+from gemma_serving.engine.previewed import creations_in
+from gemma_serving.scripts.up.lookup import KINDS
+from gemma_serving.scripts.up.state_edit import REDACTED, candidates, is_complete, with_resource, without_unknown
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]
@@ -73,8 +73,8 @@ def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stac
     last = next(each for each in reversed(whole.resources) if each.raw.get("custom"))
     begun = PendingOperation(kind="creating", resource=last.changed(id=None, outputs=None))
     before = whole.changed(resources=[each for each in whole.resources if each.urn != last.urn], pending=[begun])
-    ((candidate, is_interrupted),) = candidates(before, [])
-    assert (is_interrupted, candidate.urn) == (True, last.urn)
+    (candidate,) = candidates(before, [])
+    assert candidate.urn == last.urn
     after = with_resource(before.changed(pending=()), candidate, last.id, {"more": 1}, {})
     assert_whole(after)
     assert json.loads(after.text())["deployment"].get("pending_operations") is None
@@ -121,10 +121,9 @@ def test_a_queued_resource_with_unknown_inputs_is_imported_by_its_full_name():
     assert (entry.id, entry.inputs, entry.raw["outputs"]) == ("projects/p/full", {}, {})
 
 
-def test_a_preview_names_what_it_would_create_and_nothing_else(monkeypatch):
+def test_a_preview_names_what_it_would_create_and_nothing_else():
     steps = [
         {"op": op, "urn": op, "newState": {"urn": f"u-{op}", "type": "t"}}
         for op in ("create", "same", "update", "replace")
     ]
-    monkeypatch.setattr(previewed, "previewed", lambda _stack: {"steps": steps})
-    assert list(previewed.declared("dev")) == ["u-create"]
+    assert list(creations_in({"steps": steps})) == ["u-create"]

@@ -4,7 +4,7 @@ If all inputs are known, they are the outputs too. Otherwise the outputs are emp
 (pulumi/pulumi-terraform-bridge, pkg/tfbridge/provider.go, Read).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -23,14 +23,13 @@ def contains_text(value: object, *texts: str) -> bool:
     return any(contains_text(item, *texts) for item in (*as_mapping(value).values(), *as_sequence(value)))
 
 
-def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> list[tuple[ResourceState, bool]]:
-    """Return the resources that may exist, and whether their creation was interrupted."""
+def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> Sequence[ResourceState]:
+    """Return the resources that may exist: those that the program creates, and those whose creation was interrupted."""
     found = {
         each.urn: each for each in declared if each.raw.get("custom") and not each.type.startswith("pulumi:providers:")
     }
-    interrupted = {one.resource.urn: one.resource for one in deployment.pending if one.kind == "creating"}
-    found |= interrupted
-    return [(each, urn in interrupted) for urn, each in found.items() if urn not in deployment.urns]
+    found |= {one.resource.urn: one.resource for one in deployment.pending if one.kind == "creating"}
+    return [each for urn, each in found.items() if urn not in deployment.urns]
 
 
 def is_complete(resource: ResourceState) -> bool:

@@ -17,7 +17,7 @@ from gemma_serving.contracts.labels import URN_DIGITS, Ownership
 from gemma_serving.contracts.parallel import each
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine.deployment import UNKNOWN
-from gemma_serving.scripts.recover.state_edit import contains_text
+from gemma_serving.scripts.up.state_edit import contains_text
 
 _ZONES_AT_ONCE: Final = 8
 
@@ -57,8 +57,7 @@ class LookupSession:
             case Unknown(why=why):
                 raise ScriptError(
                     f"Could not look up {path.partition('?')[0]}: {why.rstrip('.')}. "
-                    f"`gemma doctor {self.owner.stack}` names APIs that are off and missing permissions; "
-                    "then run recover again."
+                    f"`gemma doctor {self.owner.stack}` names APIs that are off and missing permissions. Nothing was changed."
                 )
 
     def whose(self, body: Json | None, name: str, resource_id: str, outputs: Json | None = None) -> LookupResult:
@@ -74,7 +73,7 @@ class LookupSession:
 
 
 class AdoptableKind(NamedTuple):
-    """A type that recover can import, the inputs that identify a resource, and its lookup."""
+    """A type that `up` can import, the inputs that identify a resource, and its lookup."""
 
     noun: str
     needs: tuple[str, ...]

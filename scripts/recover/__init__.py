@@ -1,1 +1,0 @@
-"""Import existing resources of a stack that are missing from its state."""

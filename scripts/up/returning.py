@@ -1,0 +1,82 @@
+"""What `up` may continue without a question: what this folder began. Before all else it asks, and without a terminal it refuses."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.engine.backend import file_text
+from gemma_serving.engine.deployment import back_up, write_empty
+from gemma_serving.engine.locks import past_dead_locks
+from gemma_serving.engine.previewed import previewed
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.cli.command import print_progress
+from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.stack.own_runs import is_own, remember_run, servers_in, without_state
+from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
+from gemma_serving.scripts.up.importing import Document, Examination, import_all
+
+_DECLINED: Final = "Cancelled. Nothing was changed."
+
+
+def import_missing(
+    stack: str, project: str, document: Document, *, preview: Callable[[], Document] | None = None
+) -> Document:
+    """Import what Google has of a stack and its state lacks, as far as this folder may. Return the last preview.
+
+    `preview`: makes another one, by default of the project's folder. Raises CommandRefusedError before a change, and ScriptError.
+    """
+    return import_all(
+        stack,
+        connect(project),
+        document,
+        preview=preview or partial(previewed, stack),
+        confirm=partial(may_import, stack),
+        report=partial(print_progress, "up"),
+    )
+
+
+def may_import(stack: str, lacking: Examination) -> None:
+    """Say what the state of a stack lacks, and ask unless this folder made it. Raises CommandRefusedError if it may not be imported."""
+    _ask(stack, f"{lacking.sentence} `up` imports what it lacks.", has_server=lacking.has_server)
+
+
+def _ask(stack: str, sentence: str, *, has_server: bool) -> None:
+    print_progress("up", sentence)
+    if is_own(stack, has_server=has_server):
+        return
+    confirm(
+        f"Import it into the state of stack {stack}?",
+        without_terminal=f"Another folder may have made it. To import it, run `gemma up {stack}` in a terminal. Nothing was changed.",
+        declined=_DECLINED,
+    )
+    remember_run(stack, "begun")  # asked once: what follows is this folder's
+
+
+def may_take_over(stack: str, found: Sequence[FoundResource], *, dry_run: bool = False) -> None:
+    """Ask before `up` takes over a stack of which the backend has no state, unless this folder lost it. Raises CommandRefusedError."""
+    if is_own(stack, has_server=bool(servers_in(found))) or is_unfinished(stack):
+        return
+    print_progress("up", without_state(stack, found))
+    if dry_run:
+        return
+    confirm(
+        f"Take over stack {stack}, with a new state in this backend?",
+        without_terminal=f"To use the state that it has, run `pulumi login` with its backend. To take the stack over into this one, run `gemma up {stack}` "
+        "in a terminal. Nothing was changed.",
+        declined=_DECLINED,
+    )
+    remember_run(stack, "begun")
+
+
+def replace_cut_off(state: StackState) -> None:
+    """Replace a state that was cut off by an empty one, with a copy, after a question unless this folder began it. Raises ScriptError."""
+    stack, proof = state.stack, state.proof_of_loss
+    if proof is None:
+        return
+    cut_off = f"The state of stack {stack} was cut off by an interrupted write. `up` imports what Google has of it into an empty one."
+    _ask(stack, cut_off, has_server=True)
+    if before := file_text(stack):
+        print_progress("up", f"copied the previous state to {back_up(stack, before)}")
+    past_dead_locks(stack, lambda: write_empty(stack, proof), report=partial(print_progress, "up"))

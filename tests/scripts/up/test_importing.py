@@ -1,0 +1,198 @@
+"""What `up` imports: a resource waits for its dependencies, one of another owner stops it, and a changed state is never overwritten."""
+
+from pathlib import Path
+
+import pytest
+
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.engine import runner
+from gemma_serving.engine.deployment import PendingOperation, parse_deployment
+from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack import engine_run, own_runs
+from gemma_serving.scripts.up import importing, returning
+from gemma_serving.scripts.up.lookup import KINDS, LookupResult
+from tests.cloud.populated import owner
+
+STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
+STACK = "l4-qat"
+HERE, ELSEWHERE = "file:///here", "gs://theirs"
+
+
+class World:
+    """A stack's state and what exists, in place of the engine and of Google."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self.whole = parse_deployment(STACK, STATE.read_text())
+        self.state = self.whole
+        self.owners, self.calls, self.said, self.asked = {}, [], [], []
+        for name, value in {
+            "read_deployment": lambda _stack: self.state,
+            "write_deployment": self.write,
+            "lookup": self.lookup,
+        }.items():
+            monkeypatch.setattr(importing, name, value)
+        monkeypatch.setattr(engine_run, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
+        monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+
+    def write(self, _stack, deployment):
+        self.calls.append(("write", len(deployment.resources)))
+        self.state = deployment.changed(pending=[])  # as `pulumi stack import` does
+
+    def preview(self):
+        """What the program would create. A value of something that is not in the state is unknown, as in a preview."""
+        missing = [each for each in self.whole.resources if each.urn not in self.state.urns]
+        return {"steps": [{"op": "create", "newState": {**one.changed(id=None, outputs=None).raw}} for one in missing]}
+
+    def lookup(self, _search, type_, urn, _inputs):
+        if type_ not in KINDS:
+            return None
+        found = next(each for each in self.whole.resources if each.urn == urn)
+        return LookupResult(owner=self.owners.get(found.name, "owned"), name=found.name, id=found.id)
+
+    def lose(self, *names):
+        """Forget resources, and begin their creation again."""
+        gone = [each for each in self.whole.resources if each.raw.get("custom") and each.name in names]
+        self.state = self.whole.changed(
+            resources=[each for each in self.whole.resources if each not in gone],
+            pending=[PendingOperation(kind="creating", resource=each.changed(id=None, outputs=None)) for each in gone],
+        )
+
+    def import_all(self):
+        calls = {"preview": self.preview, "confirm": self.asked.append, "report": self.said.append}
+        return importing.import_all(STACK, None, self.preview(), **calls)
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    return World(monkeypatch, tmp_path)
+
+
+def test_what_never_came_is_forgotten(world):
+    world.lose("vllm")
+    world.owners["vllm"] = "missing"
+    world.import_all()
+    assert world.state.pending == ()
+    assert world.asked == [], "forgetting what does not exist needs no question"
+
+
+def test_what_another_owner_has_stops_it_before_anything_changes(world):
+    world.lose("vllm", "models")
+    world.owners["models"] = "not_owned"
+    with pytest.raises(CommandRefusedError, match="does not have the labels of this stack"):
+        world.import_all()
+    assert (world.calls, world.asked) == ([], [])
+
+
+def test_what_cannot_be_looked_up_keeps_its_interrupted_operation(world, monkeypatch):
+    """Without the operation nothing would know of a service that was made before the API was turned off."""
+    world.lose("vllm", "models")
+    before = world.state
+
+    def off(*_):
+        raise ScriptError("Could not look up vllm: the API run.googleapis.com is off or was just enabled.")
+
+    monkeypatch.setattr(importing, "lookup", off)
+    with pytest.raises(ScriptError, match="is off"):
+        world.import_all()
+    assert world.state is before
+    assert world.calls == []
+
+
+def test_a_lost_state_comes_back_after_one_question(world):
+    world.state = parse_deployment(STACK, '{"version": 3, "deployment": {}}')
+    world.import_all()
+    absent = {each.type for each in world.whole.resources if each.urn not in world.state.urns}
+    assert not absent & KINDS.keys(), "the next `up` writes the others"
+    (lacking,) = world.asked
+    assert lacking.sentence.startswith("The state lacks 7 resources that Google has of this stack: ")
+    assert lacking.sentence.endswith(", 4 more.")
+    assert lacking.has_server
+
+
+def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
+    world.lose("vllm")
+
+    def lookup(*_):
+        world.state = world.whole
+        return LookupResult(owner="owned", name="n", id="x")
+
+    monkeypatch.setattr(importing, "lookup", lookup)
+    with pytest.raises(ScriptError, match=f"The state of stack {STACK} changed meanwhile"):
+        world.import_all()
+    assert world.calls == []
+
+
+# Permission
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """A folder without a terminal, and its backend."""
+    monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "up")
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr("sys.stdin", type("Pipe", (), {"isatty": lambda _: False})())
+    monkeypatch.setenv("PULUMI_BACKEND_URL", HERE)
+
+
+SERVER = FoundResource(
+    kind="TPU queued resource", name="projects/p/locations/us-east5-a/queuedResources/q", location="us-east5-a",
+    created="2026-11-28T01:46:09Z", command="", owner=owner(STACK),
+)  # fmt: skip
+BUCKET = FoundResource(kind="storage bucket", name="projects/_/buckets/b", command="", owner=owner(STACK))
+
+
+def test_without_a_terminal_only_what_this_folder_made_is_imported(world, folder, capsys):
+    world.lose("vllm")
+    lacking = importing.examine(STACK, None, world.preview())
+    with pytest.raises(CommandRefusedError, match=r"run `gemma up l4-qat` in a terminal"):
+        returning.may_import(STACK, lacking)
+    own_runs.remember_run(STACK, "begun")
+    returning.may_import(STACK, lacking)
+    assert "has of this stack: Cloud Run service vllm. `up` imports" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "found", "backend"),
+    [
+        (None, SERVER, HERE),
+        ("done", SERVER, ELSEWHERE),
+        ("destroyed", SERVER, HERE),
+        (None, BUCKET, HERE),
+    ],
+)
+def test_a_stack_of_another_folder_or_backend_is_not_taken_over(folder, monkeypatch, state, found, backend):
+    if state is not None:
+        monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+        own_runs.remember_run(STACK, state)
+        monkeypatch.setenv("PULUMI_BACKEND_URL", HERE)
+    said = []
+    monkeypatch.setattr(returning, "print_progress", lambda _command, text: said.append(text))
+    with pytest.raises(
+        CommandRefusedError, match=r"To take the stack over into this one, run `gemma up l4-qat` in a terminal"
+    ):
+        returning.may_take_over(STACK, [found])
+    (sentence,) = said
+    assert ("runs in us-east5-a since 2026-11-28 01:46 UTC" in sentence) is (found is SERVER)
+    assert f"The backend {HERE} has no state of it." in sentence
+    assert ("`pulumi login gs://theirs`" in sentence) is (backend == ELSEWHERE)
+
+
+@pytest.mark.parametrize(("state", "found"), [("done", SERVER), ("destroyed", BUCKET)])
+def test_what_this_folder_made_comes_back_without_a_question(folder, state, found):
+    own_runs.remember_run(STACK, state)
+    returning.may_take_over(STACK, [found])
+
+
+def test_a_state_that_was_cut_off_is_copied_before_an_empty_one_replaces_it(folder, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(returning, "file_text", lambda _stack: '{"version": 3, "deplo')
+    monkeypatch.setattr(returning, "write_empty", lambda stack, proof: written.append((stack, proof.claim)))
+    state = StackState(stack=STACK, status="unreadable", detail="unexpected EOF", is_cut_off=True)
+    with pytest.raises(CommandRefusedError):
+        returning.replace_cut_off(state)
+    assert written == []
+    own_runs.remember_run(STACK, "begun")
+    returning.replace_cut_off(state)
+    assert written == [(STACK, f"the state of stack {STACK} is missing or cut off")]
+    assert [path.read_text() for path in (tmp_path / ".work" / "deployments").iterdir()] == ['{"version": 3, "deplo']
