@@ -13,7 +13,7 @@ from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.planning.settings.stack import SmokeSettings
 from gemma_serving.planning.settings.vllm_args import given_options
-from gemma_serving.planning.speed.residuals import THRESHOLD_MARGIN, smoke_bands
+from gemma_serving.planning.speed.residuals import BURST_REQUESTS, THRESHOLD_MARGIN, smoke_bands
 from gemma_serving.stacks.base import Context, Foundation
 
 T = TypeVar("T")
@@ -23,18 +23,18 @@ _STARTUP_MARGIN: Final = 1.5
 
 
 def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> SmokeThresholds:
-    """Return the thresholds of the settings, otherwise the planner's figures with a margin, as if no proposed token were accepted."""
+    """Return the threshold of the settings and the planner's figures with a margin, as if no proposed token were accepted."""
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
     rate, ttft, burst = smoke_bands(
-        subject.resolved, subject.memory, subject.throughput, smoke.burst_requests, THRESHOLD_MARGIN
+        subject.resolved, subject.memory, subject.throughput, BURST_REQUESTS, THRESHOLD_MARGIN
     )
     features, accepted = served_features(subject.resolved), subject.throughput.tokens_per_step
     return SmokeThresholds(
-        startup_budget_s=smoke.startup_budget_s or round(startup_s),
-        max_ttft_s=smoke.max_ttft_s or round(ttft.high, 3),
+        startup_budget_s=round(startup_s),
+        max_ttft_s=round(ttft.high, 3),
         min_decode_tok_per_s=smoke.min_decode_tok_per_s or round(rate.low / accepted, 1),
-        min_burst_tok_per_s=smoke.min_burst_tok_per_s or round(burst.low / accepted, 1),
-        burst_requests=smoke.burst_requests,
+        min_burst_tok_per_s=round(burst.low / accepted, 1),
+        burst_requests=BURST_REQUESTS,
         max_model_len=plan.vllm.max_model_len,
         expect_reasoning=features.thinking,
         expect_tool_calls=features.tools,

@@ -74,11 +74,7 @@ async def ready(context: CheckContext) -> Outcome:
     if unreached:
         return unknown(unreached)
     stack = context.target.stack
-    step = (
-        f"Run `gemma status {stack}`, or raise smoke.startupBudget"
-        if stack
-        else "Check the server log, or raise --ready-budget-s"
-    )
+    step = f"Run `gemma status {stack}`" if stack else "Check the server log, or raise --ready-budget-s"
     detail = f"last /health response: {last.rstrip('.')}. {step}."
     return failed(f"not ready after {budget_s:.0f} s", detail, {"ready_s": None, "budget_s": budget_s})
 

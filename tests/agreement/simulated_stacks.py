@@ -11,7 +11,7 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from gemma_serving.planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS
+from gemma_serving.planning.speed.residuals import BURST_REQUESTS, SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm.arguments import Arguments, parse
@@ -73,7 +73,7 @@ class Served:
     def rates(self, start: Start) -> Mapping[str, Mapping[str, float]]:
         """Return what the smoke checks of speed measure on an idle machine, by check."""
         assert start.model is not None
-        arguments, together = self.arguments, self.settings.smoke.burst_requests
+        arguments, together = self.arguments, BURST_REQUESTS
         pace = timing(
             start.model,
             start.card,

@@ -13,7 +13,7 @@ import pytest
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountMode
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.speed.residuals import smoke_figures
+from gemma_serving.planning.speed.residuals import BURST_REQUESTS, smoke_figures
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm import recorded
 from localcloud.vllm.startup import Start
@@ -42,8 +42,7 @@ def planned_s(one: Served) -> float:
 def slower_or_faster(one: Served, start: Start) -> Iterator[str]:
     """Yield simulated rates outside the plan's band for a healthy server, which is what the smoke check warns about."""
     subject, rates = one.subject, one.rates(start)
-    together = one.settings.smoke.burst_requests
-    planned = smoke_figures(subject.resolved, subject.memory, subject.throughput, together)
+    planned = smoke_figures(subject.resolved, subject.memory, subject.throughput, BURST_REQUESTS)
     assert planned.burst_tok_per_s is not None
     for name, band, rate in (
         ("one stream", planned.decode_tok_per_s, rates["single stream"]["decode_tok_per_s"]),

@@ -15,7 +15,7 @@ from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.settings.vllm_args import given_options, vllm_arguments
-from gemma_serving.planning.speed.residuals import smoke_figures
+from gemma_serving.planning.speed.residuals import BURST_REQUESTS, smoke_figures
 from gemma_serving.scripts.smoke.checks import CHECKS, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeTarget, stack_target
 from gemma_serving.scripts.smoke.results import Outcome, SmokeReport, failed_or_passed
@@ -40,7 +40,7 @@ def target_of(one: Served, stack: str) -> SmokeTarget:
         smoke=smoke_thresholds(settings.smoke, one.subject, plan),
     )
     subject = one.subject
-    figures = smoke_figures(subject.resolved, subject.memory, subject.throughput, settings.smoke.burst_requests)
+    figures = smoke_figures(subject.resolved, subject.memory, subject.throughput, BURST_REQUESTS)
     return stack_target(stack, outputs, figures)
 
 

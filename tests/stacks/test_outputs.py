@@ -71,8 +71,8 @@ def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
     planned = plan_of(subject)
     derived = smoke_thresholds(settings.smoke, subject, planned)
     assert derived.min_decode_tok_per_s == round(planned.throughput.decode_tok_per_s / 2, 1)
-    given = replace(settings.smoke, max_ttft_s=0.7)
-    assert smoke_thresholds(given, subject, planned) == replace(derived, max_ttft_s=0.7)
+    given = replace(settings.smoke, min_decode_tok_per_s=0.7)
+    assert smoke_thresholds(given, subject, planned) == replace(derived, min_decode_tok_per_s=0.7)
     assert given_options(planned.vllm)["maxModelLen"] == derived.max_model_len
 
 

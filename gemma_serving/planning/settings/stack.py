@@ -67,13 +67,9 @@ def _tools_problem(options: VllmOptions) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeSettings:
-    """Custom thresholds of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
+    """A custom threshold of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
 
-    max_ttft_s: PositiveNumber | None = None
     min_decode_tok_per_s: PositiveNumber | None = None
-    min_burst_tok_per_s: PositiveNumber | None = None
-    burst_requests: Positive = 8
-    startup_budget_s: DurationS | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +115,7 @@ class Settings:
     bucket: BucketSettings = field(default_factory=BucketSettings)
     """Bucket for weights (`weights: bucket`) and for compiled programs (`compileCache: bucket`)."""
     smoke: Annotated[SmokeSettings, OnChange("nothing")] = field(default_factory=SmokeSettings)
-    """Thresholds of the smoke checks. Default: from the plan."""
+    """Threshold of the smoke checks. Default: from the plan."""
     workload: Annotated[Workload | None, OnChange("nothing")] = None
     """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed.
 

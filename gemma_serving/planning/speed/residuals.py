@@ -19,6 +19,8 @@ Residual: TypeAlias = Literal["within", "below", "above", "not measured"]
 SMOKE_PROMPT_TOKENS: Final = 64
 SMOKE_OUTPUT_TOKENS: Final = 128
 """The streams of the smoke checks (`scripts.smoke.checks_speed`): one sentence with its chat template in, 128 tokens out."""
+BURST_REQUESTS: Final = 8
+"""Streams of the burst of a stack's smoke checks."""
 TTFT_FLOOR_S: Final = 2.0
 """A constant, not an estimate, because a first token over a tunnel, or to a distant client, may always take this long.
 
