@@ -26,7 +26,7 @@ OTHERS: Final[Mapping[str, object]] = {
     "max_image_tokens": 1120, "enable_auto_tool_choice": False, "tool_call_parser": "hermes", "reasoning_parser": "qwen3",
     "chat_template": "template_chatml.jinja", "thinks_by_default": True, "load_format": "auto", "safetensors_load_strategy": "eager",
     "speculative_config": {"method": "ngram", "num_speculative_tokens": 3}, "lora_adapters": {"a": "org/a"}, "max_lora_rank": 32,
-    "max_loras": 2, "trust_remote_code": True, "served_model_name": "other", "seed": 1, "allowed_media_domains": ("a.org",),
+    "max_loras": 2, "trust_remote_code": True, "served_model_name": "other", "allowed_media_domains": ("a.org",),
     "extra_args": ("--max-logprobs=5",),
 }  # fmt: skip
 """Another value of each option of the planner than the stack has."""

@@ -43,9 +43,9 @@ def test_the_local_hub_has_every_commit_of_the_catalog_as_its_head_and_says_who_
 
 
 def test_the_server_is_told_the_commit_before_the_options_and_the_tokenizers_too():
-    given = vllm_arguments(VllmOptions(seed=1), model_or_path="m", revision=A)
+    given = vllm_arguments(VllmOptions(max_num_seqs=1), model_or_path="m", revision=A)
     assert given[3:5] == (f"--revision={A}", f"--tokenizer-revision={A}")
-    assert "--seed=1" in given[5:]
+    assert "--max-num-seqs=1" in given[5:]
     own = VllmOptions(extra_args=("--tokenizer=other/one", f"--tokenizer-revision={B}"))
     assert f"--tokenizer-revision={A}" not in vllm_arguments(own, model_or_path="m", revision=A)
     assert [word for word in vllm_arguments(VllmOptions(), model_or_path="m") if "revision" in word] == []

@@ -125,8 +125,8 @@ EDITS: Mapping[str, st.SearchStrategy[Any]] = {
         [
             ['--mm-processor-kwargs={"max_soft_tokens":100}', "--lora-modules=a=org/adapter"],
             ["--api-key=canary"],
-            ["--seed=1", "--hf-token", "canary"],
-            ["--seed=1"],
+            ["--max-num-seqs=8", "--hf-token", "canary"],
+            ["--max-num-seqs=8"],
             ["--grpc", '--allowed-origins=["*"]'],
         ]
     ),

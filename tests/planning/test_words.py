@@ -43,6 +43,7 @@ SMALL = {
     "--override-generation-config": "defaults of requests",
     "--pt-load-map-location": "pickled files",
     "--reasoning-config": "marks of the parser",
+    "--seed": "random numbers",
     "--structured-outputs-config": "requests with a schema",
     "--tokenizer": "SEC07",
     "--tokenizer-mode": "the tokenizer's code",
@@ -169,6 +170,13 @@ def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nob
     assert found.throughput.decode_sources == 0
     assert found.throughput.saturated_low_tok_per_s < plain.throughput.saturated_low_tok_per_s
     assert found.throughput.saturated_high_tok_per_s > plain.throughput.saturated_high_tok_per_s
+
+
+@pytest.mark.parametrize("base", [GPU, TPU], ids=["gpu", "tpu"])
+def test_a_seed_changes_no_finding_and_no_speed(base: Deployment):
+    plain, found = plan(base), plan(with_options(base, extra_args=("--seed=7",)))
+    assert found.findings == plain.findings
+    assert found.throughput == plain.throughput
 
 
 def test_eager_on_a_gpu_is_planned():

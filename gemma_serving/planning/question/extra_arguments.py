@@ -27,6 +27,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "--override-generation-config",
         "--pt-load-map-location",
         "--reasoning-config",
+        "--seed",
         "--structured-outputs-config",
         "--tokenizer-mode",
         "--use-tqdm-on-load",

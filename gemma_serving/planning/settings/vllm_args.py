@@ -241,7 +241,6 @@ class VllmOptions:
         bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
     ] = None
     served_model_name: Annotated[str | None, Doc("Name that clients send as `model`. Default: the model's id.")] = None
-    seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
     allowed_media_domains: Annotated[
         tuple[_HostName, ...] | None,
         Flag("--allowed-media-domains"),
