@@ -10,7 +10,7 @@ import pulumi_gcp as gcp
 
 from gemma_serving.components.dashboard import dashboard_json
 from gemma_serving.contracts.alerts import LOG_RATE_LIMIT_S, RUNBOOK, Alert, AlertValues, MetricCondition, Severity
-from gemma_serving.contracts.collector import SHORTEST_INTERVAL_S
+from gemma_serving.contracts.collector import SCRAPE_INTERVAL_S
 from gemma_serving.contracts.labels import Ownership
 
 _SEVERITIES: Final[Mapping[Severity, str]] = {"page": "CRITICAL", "ticket": "WARNING"}
@@ -127,7 +127,7 @@ def _promql(
         condition_prometheus_query_language=gcp.monitoring.AlertPolicyConditionConditionPrometheusQueryLanguageArgs(
             query=values.replace_in(condition.expression),
             duration=values.replace_in(condition.hold),
-            evaluation_interval=f"{SHORTEST_INTERVAL_S}s",
+            evaluation_interval=f"{SCRAPE_INTERVAL_S}s",
             alert_rule=condition.title.title().replace(" ", ""),
             rule_group=re.sub(r"\W", "_", values.name),
             labels={"severity": severity},

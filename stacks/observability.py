@@ -80,7 +80,6 @@ def collector_text(context: Context) -> str | None:
         namespace=context.names.base,
         cluster=_CLUSTERS[settings.target],
         ports=(PORT, AGENT_METRICS_PORT) if settings.tpu is not None else (PORT,),
-        interval_s=settings.metrics.interval_s,
         has_api_key=settings.has_secret(API_KEY.key),
     )
 

@@ -31,10 +31,10 @@ COLLECTOR_MIN_GIB: Final = 0.5
 GIB_PER_VCPU: Final = 4
 """Cloud Run's maximum memory of a container per vCPU."""
 
-SHORTEST_INTERVAL_S: Final = 30
-"""Time between two scrapes. Alerts are evaluated as often. Google accepts multiples of 30 s (discovery: monitoring.v3)."""
-LONGEST_INTERVAL_S: Final = 120
-"""Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
+SCRAPE_INTERVAL_S: Final = 30
+"""Time between two scrapes. Alerts are evaluated as often. Google accepts multiples of 30 s (discovery: monitoring.v3).
+
+Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
 MOST_SAMPLES: Final = 120
 """Samples of one scrape and engine, at most: speculative decoding, all buckets filled, and the agent's."""
 
@@ -67,7 +67,7 @@ def parse_collector(text: str) -> CollectorSettings:
 
 
 def collector_config(
-    *, project: str, namespace: str, cluster: str, ports: Sequence[int], interval_s: int, has_api_key: bool = False
+    *, project: str, namespace: str, cluster: str, ports: Sequence[int], has_api_key: bool = False
 ) -> str:
     """Return the configuration as JSON, which is YAML too.
 
@@ -76,7 +76,6 @@ def collector_config(
         namespace: name of the service or the queued resource; alerts select by this label.
         cluster: another label of each series; Google requires one.
         ports: loopback ports whose /metrics is scraped.
-        interval_s: scrape interval.
         has_api_key: True if the server requires its API key at /metrics (contracts.path_guard).
     """
     config = json.loads(Path(__file__).with_name("collector.json").read_text(encoding="utf-8"))
@@ -90,7 +89,7 @@ def collector_config(
             "job_name": "vllm" if port != AGENT_METRICS_PORT else AGENT_JOB,
             **(_CREDENTIALS if has_api_key and port != AGENT_METRICS_PORT else {}),
             **template,
-            "scrape_interval": f"{interval_s}s",
+            "scrape_interval": f"{SCRAPE_INTERVAL_S}s",
             "static_configs": [
                 {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": namespace, "cluster": cluster}}
             ],

@@ -155,7 +155,6 @@ EXAMPLES: dict[str, object] = {
     "image.digest": f"sha256:{'a' * 64}",
     "image.supports": ("fp8", "w4a16"),
     "alerts.ttft_goal": 0.97,
-    "metrics.interval_s": 60,
 }
 
 

@@ -29,13 +29,12 @@ KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
 VALUE = "canary-key-0123456789"
 
 
-def settings(*, interval_s: int = 30, key: str | None = None, image: str = COLLECTOR_IMAGE) -> str:
+def settings(*, namespace: str = "gemma-x", key: str | None = None, image: str = COLLECTOR_IMAGE) -> str:
     config = collector_config(
         project="p",
-        namespace="gemma-x",
+        namespace=namespace,
         cluster="tpu",
         ports=(8000, 8001),
-        interval_s=interval_s,
         has_api_key=key is not None,
     )
     return CollectorSettings(image, config, key).text()
@@ -81,9 +80,9 @@ def test_the_key_starts_one_collector_with_its_configuration_and_a_limit_of_memo
 
 def test_a_changed_key_replaces_the_collector_and_no_key_removes_it(observer: Observer, machine: Machine):
     applied(observer, settings())
-    applied(observer, settings(interval_s=60))
+    applied(observer, settings(namespace="gemma-y"))
     assert len(calls(machine, "run")) == 2
-    assert "60s" in seen(machine)[-1]["env"][CONFIG_VARIABLE]
+    assert "gemma-y" in seen(machine)[-1]["env"][CONFIG_VARIABLE]
     applied(observer, None)
     assert not machine.vm.record(COLLECTOR_NAME).exists()
     with pytest.raises(urllib.error.URLError):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gemma_serving.contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
+from gemma_serving.contracts.collector import MOST_SAMPLES, SCRAPE_INTERVAL_S
 from gemma_serving.planning.cost.costs import machines_with_renewals, most_usd_per_hour, parts_at, regions_of
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.overheads import constant
@@ -237,7 +237,7 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
 
 
 def observability_parts(subject: Subject, *, collects: bool | None = None) -> Iterator[BillPart]:
-    """Yield the conditions of alerts, and the samples of metrics at the shortest interval; `collects` is the deployment's own by default."""
+    """Yield the conditions of alerts, and the samples of metrics; `collects` is the deployment's own by default."""
     resolved = subject.resolved
     book = resolved.prices
     if resolved.platform not in OBSERVABILITY_PLATFORMS:
@@ -254,7 +254,7 @@ def observability_parts(subject: Subject, *, collects: bool | None = None) -> It
         price = book.price("alert_condition_usd_per_month")
         yield _part("alert conditions", conditions, "condition-month", "month", price)
     if collects:
-        per_hour = MOST_SAMPLES * resolved.dp * HOUR_S / SHORTEST_INTERVAL_S / _MILLION
+        per_hour = MOST_SAMPLES * resolved.dp * HOUR_S / SCRAPE_INTERVAL_S / _MILLION
         price = book.price("metric_usd_per_million_samples")
         yield _part("metric samples", per_hour, "million samples", "hour", price)
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
-from gemma_serving.contracts.collector import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S
 from gemma_serving.planning.settings.annotations import Checked, Limit, Matching
 from gemma_serving.planning.settings.text import DurationS, PositiveNumber
 
@@ -20,12 +19,6 @@ _MAX_IDLE_S: Final = 86_400
 
 def _idle_problem(idle_s: int) -> str | None:
     return None if _MIN_IDLE_S <= idle_s <= _MAX_IDLE_S else f"idle is {idle_s}s; expected 5m to 1d"
-
-
-def _interval_problem(interval_s: int) -> str | None:
-    if SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
-        return None
-    return f"interval is {interval_s}s; expected {SHORTEST_INTERVAL_S}s to {LONGEST_INTERVAL_S}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +85,6 @@ class MetricsSettings:
 
     On Cloud Run the collector takes 2 vCPU and at least 512Mi of each instance. Turning it on or off creates a revision.
     """
-    interval_s: Annotated[DurationS, Checked(_interval_problem)] = SHORTEST_INTERVAL_S
-    """Time between two scrapes, from 30s to 2m. On Cloud Run a change creates a revision."""
 
 
 OBSERVABILITY_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
