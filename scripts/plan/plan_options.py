@@ -47,7 +47,7 @@ class Question:
         str | None,
         Option(
             "Client load, e.g. in=4000,out=500,users=32. Replaces the stack's workload. Keys: in, out, users, rate, prefix, "
-            "images, imageTokens, videos, audio, adapters, adapterRank, accepted.",
+            "images, imageTokens, videos, audio, adapters, accepted.",
             metavar="LIST",
         ),
     ] = None

@@ -127,6 +127,14 @@ def test_adapters_take_memory_and_slow_each_step_down():
     assert adapted.workload.tpot_s.typical > plain.workload.tpot_s.typical
 
 
+def test_adapters_of_a_higher_rank_slow_each_step_down_more():
+    def tpot_s(rank: int):
+        options = VllmOptions(lora_adapters={}, max_lora_rank=rank, max_loras=4)
+        return answer(replace(E2B, vllm=options), Workload(users=8, adapters=4)).tpot_s.typical
+
+    assert tpot_s(64) > tpot_s(16)
+
+
 def test_the_memory_of_adapters_is_what_the_server_reserves_in_either_spelling():
     block = VllmOptions(lora_adapters={"a": "org/a"}, max_lora_rank=64, max_loras=2)
     flags = VllmOptions(

@@ -10,7 +10,7 @@ from typing import Final
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.lora import lora_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.settings.vllm_args import LORA_RANKS
+from gemma_serving.planning.settings.vllm_args import DEFAULT_LORA_RANK
 from gemma_serving.planning.settings.workload import Workload
 
 _BF16: Final = 2
@@ -35,12 +35,17 @@ def adapters_bytes(resolved: Resolved) -> float:
         return lora.slots * adapter_bytes(resolved.spec, lora.rank) / resolved.tp
     if workload is None or not workload.adapters:
         return 0.0
-    return workload.adapters * adapter_bytes(resolved.spec, workload.adapter_rank) / resolved.tp
+    return workload.adapters * adapter_bytes(resolved.spec, DEFAULT_LORA_RANK) / resolved.tp
+
+
+def adapter_rank(resolved: Resolved) -> int:
+    """Return the rank of each of the workload's adapters: the server's, or vLLM's default if it has no LoRA."""
+    lora = lora_of(resolved)
+    return DEFAULT_LORA_RANK if lora is None else lora.rank
 
 
 def adapter_options(workload: Workload | None) -> Mapping[str, object]:
     """Return the options of a server that enable the workload's adapters; empty without adapters."""
     if workload is None or not workload.adapters:
         return {}
-    rank = next((rank for rank in LORA_RANKS if rank >= workload.adapter_rank), LORA_RANKS[-1])
-    return {"lora_adapters": {}, "max_lora_rank": rank, "max_loras": workload.adapters}
+    return {"lora_adapters": {}, "max_lora_rank": DEFAULT_LORA_RANK, "max_loras": workload.adapters}

@@ -61,7 +61,6 @@ class Workload:
         Annotated[float, Limit(at_least=0, at_most=_MOST_AUDIO_S)], Doc("Seconds of audio per request.")
     ] = 0.0
     adapters: Annotated[_Items, Doc("LoRA adapters that the requests use in turn.")] = 0
-    adapter_rank: Annotated[Annotated[int, Limit(at_least=1, at_most=512)], Doc("Rank of each LoRA adapter.")] = 16
     accepted_share: Annotated[
         _Share | None, Doc("Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts.")
     ] = None

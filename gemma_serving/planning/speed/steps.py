@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gemma_serving.planning.data.overheads import CONSTANTS, constant
 from gemma_serving.planning.machine.hardware import Accelerator
-from gemma_serving.planning.memory.adapters import adapter_bytes
+from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_rank
 from gemma_serving.planning.memory.weights import WeightSizes
 from gemma_serving.planning.model.spec import ModelSpec, active_params, tensors
 from gemma_serving.planning.question.releases import (
@@ -260,7 +260,7 @@ def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
         return 0.0
     used = min(float(workload.adapters), batch)
     read_s = (
-        used * adapter_bytes(resolved.spec, workload.adapter_rank) / resolved.tp / bytes_per_s(resolved.accelerator)
+        used * adapter_bytes(resolved.spec, adapter_rank(resolved)) / resolved.tp / bytes_per_s(resolved.accelerator)
     )
     per_layer = resolved.accelerator.measured("TPU_LORA_LAYER_S") if resolved.is_tpu else constant("GPU_LORA_LAYER_S")
     return read_s + resolved.spec.layers * per_layer
