@@ -40,6 +40,9 @@ _MIB_PER_GIB = 1024
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
+_READINESS_PERIOD_S = 10
+_READINESS_TIMEOUT_S = 5
+_READINESS_FAILURES = 3
 _IMAGE_PULL_S = 15 * 60
 """Time to import an image of 8.6 GB and for Cloud Run's work around the start. Assumed, on the safe side."""
 require_names(CloudRunSettings)
@@ -305,13 +308,12 @@ def _container(
 
 
 def _readiness(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs | None:
-    probe = args.service.readiness_probe
-    if probe is None:
+    if not args.service.readiness_probe:
         return None
     return gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeArgs(
-        period_seconds=probe.period_s,
-        failure_threshold=probe.failure_threshold,
-        timeout_seconds=probe.timeout_s,
+        period_seconds=_READINESS_PERIOD_S,
+        failure_threshold=_READINESS_FAILURES,
+        timeout_seconds=_READINESS_TIMEOUT_S,
         http_get=gcp.cloudrunv2.ServiceTemplateContainerReadinessProbeHttpGetArgs(
             path=HEALTH_PATH, port=args.server.port
         ),

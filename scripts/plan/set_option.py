@@ -26,7 +26,6 @@ OF_NAMED_IMAGE: Final = frozenset({"image.audio", "image.gid", "image.supports",
 """Keys that change the image of a plan, even one that the file names: only an image with a repository is a block there."""
 _OPTIONAL_BLOCKS: Final = {
     "cloudRun.startupProbe": "cloud_run.startup_probe",
-    "cloudRun.readinessProbe": "cloud_run.readiness_probe",
     "tpu.existingNetwork": "tpu.existing_network",
 }
 """Blocks that `none` removes, with their paths."""

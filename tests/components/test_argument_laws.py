@@ -25,7 +25,7 @@ from gemma_serving.components.stored_secret import (
 from gemma_serving.components.tpu_queued_resource import TpuQueuedResource
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.serving_document import BucketWeights
-from gemma_serving.planning.settings.cloud_run import CloudRunSettings, ReadinessProbeSettings
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.tpu import TpuSettings
 from tests.components.test_cloud_run_gpu_service import ARGS as SERVICE
 from tests.components.test_tpu_queued_resource import ARGS as CAPACITY
@@ -35,7 +35,7 @@ VPC = DirectVpc(network="projects/my-project/global/networks/n", subnetwork="n",
 VOLUME = MemoryVolume(name="cache", path="/mnt/cache", size_limit="2Gi")
 COLLECTOR = Collector(image="i@sha256:" + "0" * 64, config="{}", secrets={})
 WEIGHTS = BucketWeights(uri="gs://my-models/m", path="/mnt/models/m")
-RUN = dataclasses.replace(SERVICE.service, direct_vpc=True, readiness_probe=ReadinessProbeSettings())
+RUN = dataclasses.replace(SERVICE.service, direct_vpc=True, readiness_probe=True)
 TOKEN = StoredSecretArgs(project=PROJECT, secret_id="hf-token", value="hf", readers={"server": MEMBER})
 SERVICE_OBJECT = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
 COMPONENTS = {

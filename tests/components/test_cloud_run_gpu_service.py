@@ -19,12 +19,7 @@ from gemma_serving.components.stored_secret import (
 )
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.labels import Ownership
-from gemma_serving.planning.settings.cloud_run import (
-    CloudRunSettings,
-    MountSettings,
-    ProbeSettings,
-    ReadinessProbeSettings,
-)
+from gemma_serving.planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
 
 PROBE = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
 RUN = CloudRunSettings(
@@ -130,8 +125,7 @@ def test_a_public_service_and_the_default_probe(declare):
 
 
 def test_readiness_probe_and_ingress_are_as_given(declare):
-    probe = ReadinessProbeSettings(period_s=10, failure_threshold=3, timeout_s=5)
-    _, inputs, _ = service(declare, run=dataclasses.replace(RUN, readiness_probe=probe, ingress="internal"))
+    _, inputs, _ = service(declare, run=dataclasses.replace(RUN, readiness_probe=True, ingress="internal"))
     assert inputs["ingress"] == "INGRESS_TRAFFIC_INTERNAL_ONLY"
     assert inputs["template"]["containers"][0]["readinessProbe"] == {
         "periodSeconds": 10,

@@ -10,8 +10,6 @@ from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, M
 
 LONGEST_REQUEST_S: Final = 3600
 """docs.cloud.google.com/run/docs/configuring/request-timeout"""
-LONGEST_READINESS_PERIOD_S: Final = 300
-"""Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""
 GraphCacheMode = Literal["off", "bucket"]
 """Storage of a service's torch.compile graphs: none, or its bucket for the next start."""
 MountMode = Literal["fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"]
@@ -86,25 +84,6 @@ class MountSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadinessProbeSettings:
-    """A readiness probe on /health. A failing instance gets no new requests until it passes again. Cloud Run does not terminate it."""
-
-    period_s: DurationS = 10
-    """Time between probes. Maximum: 300s."""
-    failure_threshold: Positive = 3
-    """Consecutive failed probes before the instance gets no new requests."""
-    timeout_s: DurationS = 5
-    """Timeout of one probe. Maximum: `period`."""
-
-    def problems(self) -> Iterator[str]:
-        """Yield each contradiction between keys of the block, and what to change."""
-        if not 1 <= self.period_s <= LONGEST_READINESS_PERIOD_S:
-            yield f"period is {self.period_s}s; expected 1s to {LONGEST_READINESS_PERIOD_S}s"
-        if not 1 <= self.timeout_s <= self.period_s:
-            yield f"timeout is {self.timeout_s}s; expected 1s to {self.period_s}s, the period"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudRunSettings:
     """A Cloud Run service with one GPU per instance."""
 
@@ -139,8 +118,8 @@ class CloudRunSettings:
 
     The default probe starts after 240 s if the start may take longer. The planner checks the probe against Cloud Run's limits.
     """
-    readiness_probe: ReadinessProbeSettings | None = None
-    """Readiness probe on /health of a running instance. A preview feature of Cloud Run.
+    readiness_probe: bool = False
+    """Keep probing /health of a running instance. A preview feature of Cloud Run.
 
     An instance that fails it gets no new requests until it passes again. Cloud Run does not terminate it.
     """

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.settings.annotations import HasProblems
-from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings, ReadinessProbeSettings
+from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
@@ -39,7 +39,6 @@ _NOT_SETTABLE: Final = frozenset(
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
     "startup_probe": ProbeSettings(),
-    "readiness_probe": ReadinessProbeSettings(),
     "image": ImageSettings(repository="", digest=""),
     "existing_network": ExistingNetworkSettings(network="", subnetwork="", private_google_access=False),
 }
