@@ -36,8 +36,6 @@ class ModelBucketArgs:
     """IAM members that can also write, list and delete objects below `ARCHIVE_PREFIX`, by a short name."""
     archive_days: text.Positive | None = None
     """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""
-    force_destroy: bool = True
-    """Delete the objects with the bucket, once it is no longer protected. `gemma teardown` always deletes them."""
     protect: bool = True
     """Keep the engine from deleting or replacing the bucket. With False, `pulumi destroy` deletes it."""
     retain: bool = False
@@ -112,7 +110,7 @@ class ModelBucket(pulumi.ComponentResource):
                 # Soft delete keeps deleted weights for a week and bills them. They can be staged again from the hub.
                 soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
                 lifecycle_rules=_lifecycle(args),
-                force_destroy=args.force_destroy,
+                force_destroy=True,  # the objects too, once the bucket is no longer protected
                 labels={
                     **args.labels,
                     **args.ownership.labels,

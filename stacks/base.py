@@ -173,7 +173,6 @@ def _bucket(
             readers=readers,
             labels=settings.labels,
             existing=settings.bucket.existing,
-            force_destroy=settings.bucket.force_destroy,
             # A replacement, or settings without a bucket, empties and deletes it, along with the files that a running revision reads.
             protect=settings.weights == "bucket",
             retain=settings.bucket.retain_on_destroy,

@@ -34,8 +34,6 @@ class BucketSettings:
     """
     templates: Annotated[Mapping[str, TemplateAge], OnChange("nothing")] = field(default_factory=dict[str, TemplateAge])
     """Newest of Google's fixes in each staged chat template, written by `gemma stage_model`. `older` lacks one of April 2026 too."""
-    force_destroy: Annotated[bool, OnChange("update")] = True
-    """Delete the staged weights together with the stack. You can stage them again from the hub."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False
     """Keep the stack's own bucket and its weights when the stack is destroyed. It is billed until you delete it."""
 
