@@ -115,7 +115,6 @@ def _solved_file(options: InitOptions, provider: str, root: Path) -> str | None:
         name=options.name,
         solution=found,
         limits=ServiceLimits(max_usd_per_hour=options.budget),
-        goal="cost",
         revision=revision,
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
         is_off_hub=is_hidden,

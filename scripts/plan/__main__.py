@@ -52,12 +52,10 @@ _CONFLICTS: Final = (
     ("from-hub", "config"),
     ("compile", "solve compare device"),
     ("gke", "solve compare compile explain costs from-hub"),
-    ("latency-first", "throughput-first"),
 )
 """An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
     ("write max-ttft-s max-tpot-s region conservative", "--solve"),
-    ("latency-first throughput-first", "--solve"),
     ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
     ("solve", "--workload in=4000,out=500,users=32"),
     ("from-hub", "--model ORG/NAME or STACK"),

@@ -110,13 +110,6 @@ class Solving:
         tuple[str, ...], Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
     ] = ()
     conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
-    latency_first: Annotated[bool, Option("With --solve: choose the shortest request, not the lowest price.")] = False
-    throughput_first: Annotated[
-        bool,
-        Option(
-            "With --solve: choose the lowest price per token. Without users or rate, the server is full, as for a batch job."
-        ),
-    ] = False
 
 
 THREE_PROGRAMS: Final = "default"

@@ -12,7 +12,7 @@ from gemma_serving.planning.question.types import rounded
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
 from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
-from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
+from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question, Solving
@@ -55,12 +55,11 @@ def solve_question(
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
     chosen = found.answer.chosen
-    goal = found.answer.goal
     prices = question.prices
     if write is not None and path is not None and chosen is not None:
         from gemma_serving.scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
-        write_stack(StackFile(name=write, solution=chosen, limits=found.limits, prices=prices, goal=goal))
+        write_stack(StackFile(name=write, solution=chosen, limits=found.limits, prices=prices))
         print_progress("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
     if as_json:
         written = path.name if path and chosen else None
@@ -86,11 +85,9 @@ def search(question: Question, comparison: ComparisonOptions, solving: Solving) 
         conservative=solving.conservative,
     )
     prices = prices_of(question)
-    goal: Goal = "latency" if solving.latency_first else "throughput" if solving.throughput_first else "cost"
     answer = solve(
         workload,
         limits,
-        goal=goal,
         checkpoints=checkpoints_of(question.model),
         places=rentable_accelerators(solving.region, accelerator=question.accelerator, prices=prices),
         prices=prices,
@@ -140,12 +137,11 @@ def _table(found: SolvedQuestion) -> "FittedTable":
 
 def _notes(found: SolvedQuestion) -> Iterator[str]:
     """Yield what the table does not say by itself, one paragraph each."""
-    by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
     is_open = found.question.model is None
     yield (
-        f"Chosen by {by} among the deployments that meet the limits{context}; of equal ones, those that public logs show running precede "
+        f"Chosen by price among the deployments that meet the limits{context}; of equal ones, those that public logs show running precede "
         f"the others.{f' {quality}' if is_open else ''}"
     )
     end = "typical values; --conservative compares the slow ends of their bands"
@@ -183,7 +179,6 @@ def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
             "min_context": limits.min_context,
         },
         "judged_by": "high" if limits.conservative else "typical",
-        "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,

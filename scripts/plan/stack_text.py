@@ -21,7 +21,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.vllm_args import KEY_OF, VllmOptions
-from gemma_serving.planning.solve.search import Goal, ServiceLimits, Solution
+from gemma_serving.planning.solve.search import ServiceLimits, Solution
 from gemma_serving.scripts.plan.question import ROOT, stack_file
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import not_yaml, read_yaml
@@ -29,11 +29,6 @@ from gemma_serving.stacks.wording import inline_yaml, stated
 
 _SCHEMA: Final = "docs/settings.schema.json"
 _SCHEMA_LINE: Final = f"# yaml-language-server: $schema={_SCHEMA}"
-_BEST: Final[dict[Goal, str]] = {
-    "cost": "cheapest deployment",
-    "latency": "deployment with the shortest request",
-    "throughput": "deployment with the lowest price per token",
-}
 _COMMENTS: Final = {
     "modelRevision": "Commit of the hub's main branch on the day this file was written.",
     "maxAge": "Enforced only if `gemma teardown --over-limit` runs on a schedule. Remove this line for a stack that stays.",
@@ -52,7 +47,6 @@ class StackFile:
     name: str
     solution: Solution
     limits: ServiceLimits
-    goal: Goal = "cost"
     prices: Path | None = None
     revision: str | None = None
     """Commit of the model's repository, if fetched from the hub."""
@@ -147,7 +141,7 @@ def _head(file: StackFile) -> Iterator[str]:
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
     place = slice_ if resolved.is_tpu else f"Cloud Run with one {resolved.accelerator.name}"
     yield (
-        f"{resolved.model_id} ({resolved.scheme.name}) on {place}: the {_BEST[file.goal]} that gemma plan --solve found for this workload."
+        f"{resolved.model_id} ({resolved.scheme.name}) on {place}: the cheapest deployment that gemma plan --solve found for this workload."
     )
     asked = (
         ("TTFT {:g} s", limits.max_ttft_s),

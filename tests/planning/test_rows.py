@@ -168,14 +168,21 @@ def test_each_constant_that_is_missing_makes_its_own_figure_unknown(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("TPU_STEP_S", "whose speed, start or price is unknown"), ("XLA_PROGRAM_S", "speed is unknown")]
+    ("name", "load", "said"),
+    [
+        ("TPU_STEP_S", "users=8", "whose speed, start or price is unknown"),
+        ("TPU_STEP_S", "rate=1", "its speed is unknown"),
+        ("XLA_PROGRAM_S", "users=8", "whose speed, start or price is unknown"),
+    ],
 )
 @pytest.mark.usefixtures("v9z")
-def test_a_search_never_ranks_an_unknown_speed_or_start(monkeypatch: pytest.MonkeyPatch, name: str, said: str):
+def test_a_search_never_ranks_an_unknown_speed_or_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, load: str, said: str
+):
     monkeypatch.setattr("gemma_serving.planning.solve.search.image_for", lambda _served, _accelerator: "vllm-tpu")
 
     def searched() -> SolutionSet:
-        workload, places = parse_workload("in=1500,out=300,users=8"), rentable_accelerators((), accelerator="v9z-4")
+        workload, places = parse_workload(f"in=1500,out=300,{load}"), rentable_accelerators((), accelerator="v9z-4")
         return solve(workload, ServiceLimits(), checkpoints=checkpoints_of("E4B")[:1], places=places)
 
     priced_and_measured(monkeypatch)

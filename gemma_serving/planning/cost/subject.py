@@ -7,7 +7,7 @@ from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import WeightSizes, weights_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Figures, MemoryPlan, StartupPlan
+from gemma_serving.planning.question.types import Figures, MemoryPlan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of, throughput_plan, workload_plan
@@ -32,11 +32,11 @@ def examine(deployment: Deployment) -> Subject:
     return subject_of(resolve(deployment))
 
 
-def subject_of(resolved: Resolved, memory: MemoryPlan | None = None, startup: StartupPlan | None = None) -> Subject:
-    """Return the figures of a resolved deployment. `memory` and `startup`: its memory and its start, if they were computed before."""
+def subject_of(resolved: Resolved, memory: MemoryPlan | None = None) -> Subject:
+    """Return the figures of a resolved deployment. `memory`: its memory, if it was computed before."""
     memory = memory or memory_plan(resolved)
     workload = resolved.deployment.workload
-    startup = startup or or_none(partial(startup_plan, resolved))
+    startup = or_none(partial(startup_plan, resolved))
     server = or_none(partial(server_of, resolved, memory, workload or DEFAULT_WORKLOAD))
     throughput = or_none(partial(throughput_plan, server)) if server is not None else None
     cost = cost_plan(resolved, throughput)

@@ -46,7 +46,7 @@ from gemma_serving.planning.question.recommendation import (
     replica_counts,
 )
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.deployment import Deployment, Platform
 from gemma_serving.planning.settings.image import named_image
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
@@ -55,11 +55,6 @@ from gemma_serving.planning.units import align_to, ceil_div, next_power_of_two
 
 PROVISIONING: Final = "flex-start"
 """Provisioning model of slices, the default of a question: the cheapest that Google does not preempt."""
-WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
-    "tpu-vm": ("hub", "disk"),
-    "cloud-run": ("fuse-buffered", "hub"),
-}
-"""Default weights mode that needs no custom image, by platform."""
 LEAST_CONTEXT: Final = 4_096
 """Minimum request length unless `min_context` requests another: with less, a chat has no history."""
 _SEQUENCES_STEP: Final = 8
@@ -286,7 +281,6 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         platform=place.platform,
         quantization=served.quantization,
         vllm=VllmOptions(**cast("dict[str, Any]", options)),
-        weights_mode=WEIGHTS_MODES[place.platform][0],
         workload=workload,
         image=named_image(image) if image else None,
         prices=prices,

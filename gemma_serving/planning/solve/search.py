@@ -1,8 +1,8 @@
 """Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
 
-Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
-and the fastest start. A solution has no blocking finding, no warning of a risk, nor a memory limit so close that it may
-fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
+Each checkpoint on each accelerator is tried with settings from conservative to aggressive, on the cheapest host.
+A solution has no blocking finding, no warning of a risk, nor a memory limit so close that it may fail.
+A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property, partial
 from itertools import product
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, cast
 
 from msgspec import Struct
 from msgspec.structs import replace as replace_struct
@@ -28,15 +28,13 @@ from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Band, MemoryPlan, StartupPlan, WorkloadPlan
+from gemma_serving.planning.question.types import Band, MemoryPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import check_block
-from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
     LEAST_CONTEXT,
-    WEIGHTS_MODES,
     HostShape,
     Served,
     deployment_of,
@@ -46,8 +44,7 @@ from gemma_serving.planning.solve.candidates import (
     settings_of,
 )
 from gemma_serving.planning.speed.measured_starts import card_of
-from gemma_serving.planning.speed.serving import server_of, workload_plan
-from gemma_serving.planning.speed.startup import startup_plan
+from gemma_serving.planning.speed.serving import server_of
 from gemma_serving.planning.speed.unknown import or_none
 from gemma_serving.planning.units import HOUR_S
 
@@ -55,8 +52,6 @@ _MILLION: Final = 1_000_000
 _CENT: Final = 0.005
 _HOST_MEMORY: Final = "FIT03"
 """The only finding that a larger host ends."""
-Goal = Literal["cost", "latency", "throughput"]
-"""Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
 """An accelerator with its hosts, the cheapest first."""
 
@@ -75,9 +70,6 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     def judged(self, band: Band) -> float:
         """Return the value of a time that is compared with its limit."""
         return band.high if self.conservative else band.typical
-
-
-Rank: TypeAlias = tuple[float, ...]
 
 
 class Solution(Struct, frozen=True, kw_only=True):
@@ -145,10 +137,10 @@ class Solution(Struct, frozen=True, kw_only=True):
         name = image_for(self.served, self.subject.resolved.accelerator)
         return name if name not in DEFAULT_IMAGES.values() else None
 
-    def rank(self, goal: Goal) -> Rank:
-        """Return the order of solutions by a goal, the best lowest: warnings, money, whether no public log shows it running, time of a request."""
-        first = {"cost": (), "latency": (self.request_s,), "throughput": (self.usd_per_million_tokens,)}[goal]
-        return (len(self.warnings), *first, round(self.usd_per_hour, 2), not self.is_recorded, self.request_s)
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The order of solutions, the best lowest: warnings, money, whether no public log shows it running, time of a request."""
+        return (len(self.warnings), round(self.usd_per_hour, 2), not self.is_recorded, self.request_s)
 
 
 Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
@@ -171,32 +163,33 @@ class NearestMiss(Struct, frozen=True, kw_only=True):
         return f"{where}: {'; '.join(self.reasons)}"
 
 
-_MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
-
-
 class SolutionSet(Struct, frozen=True, kw_only=True, dict=True):
     """Result of a search."""
 
     solutions: tuple[Solution, ...]
-    """The best by the goal first; one for each checkpoint, precision and accelerator."""
+    """The cheapest first; one for each checkpoint, precision and accelerator."""
     nearest: NearestMiss | None
     """The nearest miss, if no deployment meets the limits."""
-    goal: Goal = "cost"
 
     @property
     def chosen(self) -> Solution | None:
-        """The best solution by the goal."""
+        """The cheapest solution."""
         return self.solutions[0] if self.solutions else None
 
     @cached_property
-    def best(self) -> Mapping[Goal, Solution]:
-        """The best solution by each goal; empty without solutions."""
-        goals = _MARKS if self.solutions else ()
-        return {goal: min(self.solutions, key=lambda one, goal=goal: one.rank(goal)) for goal in goals}
+    def best(self) -> Mapping[str, Solution]:
+        """The best solution by each criterion: the price per hour, the time of a request, the price per token; empty without solutions."""
+        if not self.solutions:
+            return {}
+        return {
+            "cheapest": self.solutions[0],
+            "fastest": min(self.solutions, key=lambda one: (len(one.warnings), one.request_s)),
+            "cheapest/M": min(self.solutions, key=lambda one: (len(one.warnings), one.usd_per_million_tokens)),
+        }
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
-        return tuple(_MARKS[goal] for goal, best in self.best.items() if best is one)
+        return tuple(mark for mark, best in self.best.items() if best is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
         """Return the best of each family, and the best by each criterion, in order."""
@@ -208,7 +201,6 @@ def solve(
     workload: Workload,
     limits: ServiceLimits,
     *,
-    goal: Goal = "cost",
     checkpoints: tuple[Checkpoint, ...],
     places: tuple[Hosts, ...],
     prices: PriceBook | None = None,
@@ -216,10 +208,10 @@ def solve(
     """Return the deployments that serve the workload within the limits.
 
     The workload is one slice's or instance's; `checkpoints_of` and `rentable_accelerators` of `planning.solve.candidates` return checkpoints and places.
-    Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
+    Raises PlanningError for a workload without users or a rate.
     """
     check_block(workload, "workload")
-    if workload.users is None and workload.rate_per_s is None and goal != "throughput":
+    if workload.users is None and workload.rate_per_s is None:
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
     search = _Search(workload=workload, limits=limits, prices=prices)
     found: list[Solution] = []
@@ -231,9 +223,9 @@ def solve(
                 found.append(outcome)
             else:
                 misses += outcome
-    solutions = tuple(sorted(found, key=lambda one: one.rank(goal)))
+    solutions = tuple(sorted(found, key=lambda one: one.rank))
     nearest = min(misses, key=lambda one: (-one.stage, one.excess, one.place.usd_per_hour), default=None)
-    return SolutionSet(solutions=solutions, nearest=None if solutions else nearest, goal=goal)
+    return SolutionSet(solutions=solutions, nearest=None if solutions else nearest)
 
 
 class _Search(Struct, frozen=True, kw_only=True):
@@ -262,12 +254,9 @@ class _Search(Struct, frozen=True, kw_only=True):
             excess = need / longest
             return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=excess, stage=Stage.MEMORY)]
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
-        candidates = settings_of(deployment, need, self.workload.users or 0)
-        if self.workload.users is None and self.workload.rate_per_s is None:
-            candidates = sorted(candidates, key=self._rate, reverse=True)
         misses: list[NearestMiss] = []
         warned: Solution | None = None
-        for candidate in candidates:
+        for candidate in settings_of(deployment, need, self.workload.users or 0):
             outcome = self._outcome(filled_in(candidate), served, hosts)
             if isinstance(outcome, NearestMiss):
                 misses.append(outcome)
@@ -276,13 +265,6 @@ class _Search(Struct, frozen=True, kw_only=True):
             else:
                 warned = warned or outcome
         return warned or misses
-
-    def _rate(self, candidate: Deployment) -> float:
-        resolved = filled_in(candidate)
-        memory = memory_plan(resolved)
-        if memory.max_concurrency < 1:
-            return 0.0
-        return workload_plan(server_of(resolved, memory, self.workload), 0.0).output_tok_per_s.typical
 
     def _outcome(self, resolved: Resolved, served: Served, hosts: Hosts) -> Solution | NearestMiss:
         """Return the outcome of one candidate."""
@@ -344,22 +326,16 @@ class _Search(Struct, frozen=True, kw_only=True):
 
 
 def _deployed(first: Resolved, served: Served, hosts: Hosts) -> Solution | NearestMiss:
-    """Return the deployment on the cheapest host without findings that block or warn of a risk. `first`: with the first host and weights mode."""
+    """Return the deployment on the cheapest host without findings that block or warn of a risk. `first`: on the first host."""
     reasons: tuple[str, ...] = ()
     for place in hosts:
-        is_small = False
         here = place.host(first.deployment)
-        ways = [with_changes(here, {"weights_mode": mode}) for mode in WEIGHTS_MODES[place.platform]]
-        loads = [first if way == first.deployment else filled_in(way) for way in ways]
-        starts = [(startup_plan(resolved), resolved) for resolved in loads]
-        for startup, resolved in sorted(starts, key=lambda one: one[0].total_s):
-            subject = with_concurrency(resolved, startup)
-            found = warnings_of(subject)
-            if subject.workload is not None and all(RULES[name].is_choice for name in found):
-                return Solution(served=served, subject=subject, warnings=found)
-            reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
-            is_small = is_small or _HOST_MEMORY in found
-        if not is_small:
+        subject = with_concurrency(first if here == first.deployment else filled_in(here))
+        found = warnings_of(subject)
+        if subject.workload is not None and all(RULES[name].is_choice for name in found):
+            return Solution(served=served, subject=subject, warnings=found)
+        reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
+        if _HOST_MEMORY not in found:
             break
     return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
 
@@ -370,11 +346,8 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
 
 
-def with_concurrency(resolved: Resolved, startup: StartupPlan | None = None) -> Subject:
-    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does.
-
-    `startup`: the start, if it was computed before; it does not depend on either.
-    """
+def with_concurrency(resolved: Resolved) -> Subject:
+    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
     deployment, workload, memory = resolved.deployment, resolved.deployment.workload, memory_plan(resolved)
     server = None
     if workload is not None and deployment.cloud_run.region:
@@ -383,7 +356,7 @@ def with_concurrency(resolved: Resolved, startup: StartupPlan | None = None) -> 
         concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
         run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
         resolved = replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
-    return subject_of(resolved, memory, startup)
+    return subject_of(resolved, memory)
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:
