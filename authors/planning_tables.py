@@ -38,6 +38,7 @@ from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, solve
 from gemma_serving.planning.units import to_gib
+from gemma_serving.scripts.plan.solve import HEADINGS, solution_cells
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 
@@ -135,26 +136,10 @@ def _solve_table() -> str:
     """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning.md."""
     limits = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
     answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rentable_accelerators(()))
-    return table(
-        "model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best",
-        [
-            (
-                f"`{one.served.words}`",
-                one.subject.resolved.accelerator.name,
-                one.subject.resolved.tp,
-                f"{one.subject.resolved.max_model_len:,}",
-                one.subject.resolved.weights_mode,
-                f"{one.usd_per_hour:.2f}",
-                f"{one.answer.ttft_s.typical:.2f}",
-                f"{one.answer.tpot_s.typical * 1e3:.1f}",
-                f"{one.answer.output_tok_per_s.typical:,.0f}",
-                f"{one.usd_per_million_tokens:.3f}",
-                one.answer.bound,
-                ", ".join(answer.marks(one)) or "-",
-            )
-            for one in answer.best_per_model()
-        ],
-    )
+    rows = [
+        (*solution_cells(one, limits).values(), ", ".join(answer.marks(one)) or "-") for one in answer.best_per_model()
+    ]
+    return table(" | ".join((*HEADINGS, "best")), rows)
 
 
 def _stack_row(path: Path) -> Sequence[str]:

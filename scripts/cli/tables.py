@@ -4,7 +4,7 @@ A table that is too wide for its terminal loses its least important columns, in 
 enough, each row becomes a block of lines. A number or a name is never shortened.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -103,7 +103,7 @@ class FittedTable:
     def _least_width(self, at: int) -> int:
         """Return the width that a column needs, so no word of it is cut."""
         heading, cells = self.headings[at], self._cells(at)
-        longest = _width_of_lines(cells)
+        longest = _widest(cells)
         can_wrap = heading not in {*self.whole, *self.numbers}
         needed = max(min((longest * 2 + 2) // 3, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
         return max(needed, _width_of_words([heading]))
@@ -114,7 +114,7 @@ class FittedTable:
     def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
         """Return each column's required width, and of the rest a share in proportion to its wrapped text."""
         least = [self._least_width(at) for at in shown]
-        whole = [_width_of_lines([self.headings[at], *self._cells(at)]) for at in shown]
+        whole = [_widest([self.headings[at], *self._cells(at)]) for at in shown]
         wanted = [longest - needed for longest, needed in zip(whole, least, strict=True)]
         rest = max(min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted)), 0)
         return [
@@ -147,16 +147,12 @@ class FittedTable:
             yield from (Text(line) for line in _filled(named, width))
 
 
-def _width_of_lines(texts: Sequence[str]) -> int:
-    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+def _widest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
 
 
-def _width_of_words(texts: Sequence[str]) -> int:
-    lines = [line for text in texts for line in text.splitlines()]
-    return max(
-        (len(_indent_of(line)) + cell_len(word) for line in lines for word in keep_units_together(line).split()),
-        default=0,
-    )
+def _width_of_words(texts: Iterable[str]) -> int:
+    return _widest(word for text in texts for word in keep_units_together(text).split())
 
 
 def _indent_of(line: str) -> str:

@@ -1,15 +1,14 @@
 """Option `--solve`: the cheapest deployments for a workload as a table, as JSON, or as a settings file."""
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.planning.data.images import image_words
 from gemma_serving.planning.question.types import rounded
 from gemma_serving.planning.rules.findings import RULES
+from gemma_serving.planning.settings.deployment import NO_TPU
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
 from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
@@ -17,17 +16,9 @@ from gemma_serving.planning.units import format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question, Solving
 from gemma_serving.scripts.plan.question import prices_of
+from gemma_serving.scripts.plan.rows import Row, show_rows
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gemma_serving.scripts.cli.tables import FittedTable
-
-_NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
-"""Headings of the numeric columns."""
-_HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
-_LEAST = ("bound by", "TPOT ms", "start", "$/M")
-"""Columns that a narrow terminal loses, the least important first."""
+HEADINGS: Final = ("model", "on", "$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start", "bound by", "settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +59,7 @@ def solve_question(
         print_progress("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED
     if not as_json:
-        from gemma_serving.scripts.cli.tables import console  # noqa: PLC0415 - only for the table
-
-        show(found, console(sys.stdout))
+        _show(found)
     return ExitCode.DONE
 
 
@@ -104,35 +93,40 @@ def nothing_is_enough(answer: SolutionSet) -> str:
     return f"no deployment meets the limits. Closest: {answer.nearest}."
 
 
-def show(found: SolvedQuestion, out: "Console") -> None:
-    """Print the solutions, with the sentences below."""
-    from gemma_serving.scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
+def _show(found: SolvedQuestion) -> None:
+    show_rows(
+        [
+            Row(
+                cells=solution_cells(one, found.limits),
+                name=f"{one.served.words} on {one.subject.resolved.accelerator.name}",
+                marks=found.answer.marks(one),
+                image=one.image,
+                style="bold green" if one is found.answer.chosen else "",
+            )
+            for one in found.shown
+        ],
+        title=f"Workload {found.question.workload}",
+        headings=HEADINGS,
+        least=("settings", "bound by", "TPOT ms", "start", "$/M", "tok/s"),
+        notes=tuple(_notes(found)),
+    )
 
-    out.print(_table(found))
-    for note in _notes(found):
-        paragraph(out, note)
 
-
-def _table(found: SolvedQuestion) -> "FittedTable":
-    from gemma_serving.scripts.cli.tables import FittedTable  # noqa: PLC0415 - only for the table
-
-    shown = FittedTable(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
-    for one in found.shown:
-        result = one.answer
-        named, run_s = (*found.answer.marks(one), *one.warnings), one.deployment.tpu.max_run_duration_s
-        end = f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "stops idle"
-        shown.add_row(
-            "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(named)))),
-            f"{one.machine}\n{end}",
-            f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
-            f"{found.limits.judged(result.ttft_s):,.2f}",
-            f"{found.limits.judged(result.tpot_s) * 1e3:,.1f}",
-            f"{result.output_tok_per_s.typical:,.0f}",
-            f"{one.usd_per_million_tokens:.3f}",
-            f"{one.subject.startup.ready_s / 60:.0f} min",
-            result.bound,
-        )
-    return shown
+def solution_cells(one: Solution, limits: ServiceLimits) -> Mapping[str, str]:
+    """Return the cells of a row by heading, in the order of HEADINGS."""
+    result = one.answer
+    return {
+        "model": " ".join((one.served.words, *one.warnings)),
+        "on": f"{one.subject.resolved.accelerator.name}{'' if one.is_recorded else '?'}",
+        "$/h": f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
+        "TTFT s": f"{limits.judged(result.ttft_s):,.2f}",
+        "TPOT ms": f"{limits.judged(result.tpot_s) * 1e3:,.1f}",
+        "tok/s": f"{result.output_tok_per_s.typical:,.0f}",
+        "$/M": f"{one.usd_per_million_tokens:.3f}",
+        "start": f"{one.subject.startup.ready_s / 60:.0f} min",
+        "bound by": result.bound,
+        "settings": _settings(one),
+    }
 
 
 def _notes(found: SolvedQuestion) -> Iterator[str]:
@@ -148,6 +142,8 @@ def _notes(found: SolvedQuestion) -> Iterator[str]:
     end = "the slow ends of their bands" if found.limits.conservative else end
     yield f"TTFT and TPOT are {end}. `gemma plan NAME --costs` has the cost of a day."
     printed = found.shown
+    run = format_duration(NO_TPU.max_run_duration_s or 0)
+    yield f"Google deletes a TPU slice after {run}, and Cloud Run stops an idle instance."
     for name in sorted({name for one in printed for name in one.warnings}):
         yield f"{name} warns of {RULES[name].what}. Such a deployment ranks last."
     if not all(one.is_recorded for one in printed):
@@ -160,10 +156,9 @@ def _settings(one: Solution) -> str:
     """Return the chosen settings in short form."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
-    text = "text only, " if not any((resolved.vllm.limit_mm_per_prompt or {"image": 1}).values()) else ""
-    image = f",\n  {text}image {image_words(one.image)}" if one.image else ""
+    text = ", text only" if not any((resolved.vllm.limit_mm_per_prompt or {"image": 1}).values()) else ""
     replicas = f" x DP {resolved.dp}" if resolved.dp > 1 else ""
-    return f"TP {resolved.tp}{replicas}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
+    return f"TP {resolved.tp}{replicas}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{text}"
 
 
 def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Several stacks in one table: the verdict, start, speed and price of each."""
 
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemma_serving.contracts.exit_codes import ExitCode
@@ -14,12 +13,11 @@ from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.question import ROOT
+from gemma_serving.scripts.plan.rows import Row, plan_cells, show_rows
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment, today
 from gemma_serving.stacks.wording import StackWording
-
-_NUMBERS = ("tok/s, 1 request", "tok/s, full", "$/h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +28,11 @@ class PlannedStack:
     plan: Plan | None = None
     wording: Wording | None = None
     error: str = ""
+
+    @property
+    def cells(self) -> Mapping[str, str]:
+        """Its cells by heading."""
+        return {"verdict": "invalid"} if self.plan is None else plan_cells(self.plan)
 
     def to_json(self) -> dict[str, object]:
         """Return it as one object: `stack`, and the plan as `gemma plan STACK --json` has it, or `error`."""
@@ -50,7 +53,13 @@ def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
     if as_json:
         print_text(json.dumps({"stacks": [row.to_json() for row in rows]}, indent=2, allow_nan=False))
     else:
-        _table(rows)
+        errors = (f"{row.name}: {row.error}" for row in rows if row.error)
+        show_rows(
+            [Row(cells={"stack": row.name, **row.cells}) for row in rows],
+            headings=("stack", "model", "on", "verdict", "start", "tok/s, 1 request", "tok/s, full", "$/h"),
+            least=("tok/s, 1 request", "tok/s, full", "model"),
+            notes=(*errors, "The whole plan of one: gemma plan STACK."),
+        )
     is_good = all(row.plan is not None and row.plan.fits for row in rows)
     return ExitCode.DONE if is_good or not names else ExitCode.REFUSED
 
@@ -64,32 +73,3 @@ def _planned(name: str) -> PlannedStack:
         if not file.is_file():
             raise PlanningError(str(error)) from None
         return PlannedStack(name=name, error=str(error).splitlines()[0])
-
-
-def _table(rows: Sequence[PlannedStack]) -> None:
-    from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
-
-    out = console(sys.stdout)
-    headings = ("stack", "model", "on", "verdict", "start", *_NUMBERS)
-    shown = FittedTable("", headings, numbers=_NUMBERS, least=("tok/s, 1 request", "tok/s, full", "model"))
-    for row in rows:
-        shown.add_row(row.name, *(_cells(row.plan) if row.plan else ("", "", "invalid", "", "", "", "")))
-    out.print(shown)
-    for row in rows:
-        if row.error:
-            paragraph(out, f"{row.name}: {row.error}")
-    paragraph(out, "The whole plan of one: gemma plan STACK.")
-
-
-def _cells(one: Plan) -> Sequence[str]:
-    start, speed = one.known_startup, one.known_throughput
-    verdict = "may fail" if one.fits and one.margin else one.verdict
-    return (
-        one.model.rpartition("/")[2],
-        one.accelerator,
-        ", ".join([verdict, *(finding.id for finding in one.stopping)]),
-        "unknown" if start is None else start.ready_words.removeprefix("about "),
-        "unknown" if speed is None else f"{speed.decode_tok_per_s:,.0f}",
-        "unknown" if speed is None else f"{speed.saturated_tok_per_s:,.0f}",
-        f"{one.cost.usd_per_hour:.2f}" if one.cost.is_known else "unknown",
-    )

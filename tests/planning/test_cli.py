@@ -358,7 +358,9 @@ def test_an_image_of_this_project_is_compared_where_only_it_loads_the_precision(
     assert (rows["v6e-1"]["verdict"], rows["v6e-1"]["image"]) == ("fits", "vllm-tpu-w4a16")
     assert rows["L4"]["image"] is None
     assert rows["v5e-8"]["image"] is None, "the image is for v6e"
-    assert "(--image vllm-tpu-w4a16): v6e-1, v6e-4, v6e-8." in " ".join(run("--compare", *QAT)[1].split())
+    assert "(--image vllm-tpu-w4a16): v6e-1 on tpu-vm, v6e-4 on tpu-vm, v6e-8 on tpu-vm." in " ".join(
+        run("--compare", *QAT)[1].split()
+    )
 
 
 def test_the_way_out_of_a_card_that_is_too_small_fits_as_it_is_printed(run):

@@ -372,7 +372,8 @@ def test_31b_on_one_chip_is_offered_with_the_image_that_has_to_be_built(command,
     assert plan(to_deployment(from_file(written_file, project="my-project"))).fits
     code, out, _ = command(*asked)
     assert code == 0
-    assert "text only, image vllm-tpu-w4a16" in out
+    assert "hub, text only" in out
+    assert "(--image vllm-tpu-w4a16): google/gemma-4-31B-it-qat-w4a16-ct on v6e-1." in out
     code, out, _ = command(*asked[:2], f"{asked[2]},images=1", *asked[3:])
     assert "text only" not in out
     code, out, _ = command("--solve", "--workload", CHAT, "--model", "E2B", "--json")

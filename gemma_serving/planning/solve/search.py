@@ -97,11 +97,6 @@ class Solution(Struct, frozen=True, kw_only=True):
         return self.served.quantization is None and card in self.served.checkpoint.runs_on
 
     @property
-    def machine(self) -> str:
-        """Name of its accelerator, with `?` if no public log shows the server there."""
-        return f"{self.subject.resolved.accelerator.name}{'' if self.is_recorded else '?'}"
-
-    @property
     def is_price_assumed(self) -> bool:
         """True if a price of one of its locations is unknown."""
         return any(place.is_assumed for place in self.subject.cost.places)
@@ -117,19 +112,10 @@ class Solution(Struct, frozen=True, kw_only=True):
         return self.answer.request_s.typical
 
     @property
-    def tokens_per_s(self) -> float:
-        """Typical tokens per second, prompts and responses together."""
-        return self.answer.requests_per_s.typical * (self.answer.prompt_tokens + self.answer.workload.output_tokens)
-
-    @property
     def usd_per_million_tokens(self) -> float:
         """Price per million tokens of the workload, prompts and responses together."""
-        return self.usd_per_hour / HOUR_S / self.tokens_per_s * _MILLION
-
-    @property
-    def architecture(self) -> str:
-        """Id of the family's bf16 checkpoint."""
-        return self.served.checkpoint.architecture
+        tokens = self.answer.prompt_tokens + self.answer.workload.output_tokens
+        return self.usd_per_hour / HOUR_S / (self.answer.requests_per_s.typical * tokens) * _MILLION
 
     @property
     def image(self) -> str | None:
@@ -193,8 +179,9 @@ class SolutionSet(Struct, frozen=True, kw_only=True, dict=True):
 
     def best_per_model(self) -> tuple[Solution, ...]:
         """Return the best of each family, and the best by each criterion, in order."""
-        first = {one.architecture: one for one in reversed(self.solutions)}
-        return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
+        first = {one.served.checkpoint.architecture: one for one in reversed(self.solutions)}
+        kept = {id(one) for one in (*first.values(), *self.best.values())}
+        return tuple(one for one in self.solutions if id(one) in kept)
 
 
 def solve(

@@ -163,9 +163,9 @@ def alerts():
 
 TABLES = {
     "alerts": ("scripts/alerts/render.py", lambda _: alerts()),
-    "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
-    "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
-    "stacks": ("scripts/plan/stacks.py", lambda _: plan(())),
+    "solve": ("scripts/plan/rows.py", lambda _: plan(SOLVE)),
+    "compare": ("scripts/plan/rows.py", lambda _: plan(COMPARE)),
+    "stacks": ("scripts/plan/rows.py", lambda _: plan(())),
     "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
     "plan of a TPU": ("scripts/plan/table.py", lambda _: plan(("--stack", "tpu-v6e4", *SOLVE[1:]))),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
@@ -243,6 +243,12 @@ def test_every_number_and_name_of_a_table_is_shown_or_said_to_be_left_out(on_ter
     assert all(table._rows for table, _ in tables)
     assert missing(text, tables, width) == []
     assert too_wide(text, width) == []
+
+
+@pytest.mark.parametrize("name", ["solve", "compare", "stacks"])
+def test_a_planned_deployment_is_one_line_of_120_columns(on_terminal, name):
+    text, ((table, _),) = on_terminal(name, 120)
+    assert sum("│" in line for line in text.splitlines()) == len(table._rows)
 
 
 # --- all of them ---------------------------------------------------------------------------------------------------------------------
