@@ -1,6 +1,7 @@
 """`gemma plan` without a stack, and `gemma plan --compare STACK STACK`: one line for each."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +27,21 @@ def test_compared_stacks_have_the_figures_of_their_own_plans(capsys: pytest.Capt
         assert main(["--stack", stack, "--json"]) == 0
         whole = json.loads(capsys.readouterr().out)
         assert {key: whole[key] for key in row} == row
+
+
+def test_a_stack_that_may_fail_and_one_with_an_error_say_so_in_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gemma_serving.scripts.plan.stacks.ROOT", tmp_path)
+    good = (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_text()
+    for name, text in {
+        "edge": good.replace("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.96"),
+        "wrong": "config: {gemma-serving:target: x}",
+    }.items():
+        (tmp_path / f"Pulumi.{name}.yaml").write_text(text)
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if "│" in line}
+    assert "│ may fail │" in rows["edge"]
+    assert "│ invalid" in rows["wrong"]
+    assert any(line.startswith('wrong: Pulumi.wrong.yaml: gemma-serving:target = "x"') for line in lines)
