@@ -8,11 +8,15 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine import runner
 
+BUCKET_CREATION: Final = "bucket for the weights"
+"""Message of the engine's update that only creates a bucket."""
 _SECRET: Final = "[secret]"  # noqa: S105 - the same text for each secret
 
 
 def deployed_values(stack: str) -> Mapping[str, str] | None:
     """Return the settings of the last successful `up` by path, such as `gemma-serving:vllm.maxNumSeqs`; None if they are unknown.
+
+    The creation of a bucket is none: staging changes the settings after it.
 
     The last ten updates are read. A secret has the same text always.
     """
@@ -21,7 +25,8 @@ def deployed_values(stack: str) -> Mapping[str, str] | None:
         updates = [as_mapping(one) for one in as_sequence(json.loads(listed))]
     except (ScriptError, ValueError):
         return None
-    done = [one for one in updates if (one.get("kind"), one.get("result")) == ("update", "succeeded")]
+    deployments = [one for one in updates if one.get("message") != BUCKET_CREATION]
+    done = [one for one in deployments if (one.get("kind"), one.get("result")) == ("update", "succeeded")]
     if not done:
         return None
     config = {key: as_mapping(found) for key, found in as_mapping(done[0].get("config")).items()}

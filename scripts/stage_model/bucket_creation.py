@@ -13,6 +13,7 @@ from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import absolute_backend, variable
+from gemma_serving.engine.deployed_config import BUCKET_CREATION
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.locks import past_dead_locks
 from gemma_serving.engine.previewed import previewed
@@ -43,7 +44,8 @@ def create_bucket(stack: str, *, say: Callable[[str], None]) -> None:
         frozen = freeze(stack, folder / "project")
         steps = len(_creation_steps(frozen))
         say("creating the bucket")
-        up = partial(engine_run.change, stack, "up", *_options(frozen), name="stage_model", steps=steps)
+        options = (*_options(frozen), f"--message={BUCKET_CREATION}")
+        up = partial(engine_run.change, stack, "up", *options, name="stage_model", steps=steps)
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         try:
             past_dead_locks(stack, partial(up, after_failure=after_failure), report=say)

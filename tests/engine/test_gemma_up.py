@@ -22,7 +22,7 @@ def test_after_a_500_the_next_up_repairs_the_stack(workspace):
     up = (sys.executable, "-m", "scripts.gemma", "up", FAILED, "--yes")
     workspace.change_scenario({"faults": [lost]})
     failed = workspace.run(*up, expect=1)
-    assert f"Google failed, and a resource may exist that is not in the state. Run `gemma up {FAILED}`, " in failed.err
+    assert f"Run `gemma up {FAILED}`, which imports what has this stack's labels" in failed.err
     workspace.change_scenario({"faults": []})
     assert re.search(r"^Start: \d+ s, planned \d+: image \d+ ", workspace.run(*up).out, re.MULTILINE)
     workspace.teardown(FAILED)

@@ -19,6 +19,7 @@ from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine import runner
+from gemma_serving.engine.deployed_config import BUCKET_CREATION
 from gemma_serving.engine.deployment import UNKNOWN, deployment_of
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
@@ -421,6 +422,7 @@ def test_settings_of_the_last_up_that_the_file_lacks_are_said_before_the_questio
         "gemma-serving:vllm": {"value": json.dumps({"lora": lora}), "objectValue": {"lora": lora}, "secret": False},
     }
     updates = [
+        {"kind": "update", "result": "succeeded", "message": BUCKET_CREATION, "config": {}},
         {"kind": "update", "result": "failed", "config": {}},
         {"kind": "update", "result": "succeeded", "config": config},
     ]
