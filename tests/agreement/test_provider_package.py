@@ -13,8 +13,8 @@ import pytest
 
 from gcp_tpu_provider import TOKEN, desired_state, python_sdk, tpu_api
 from gcp_tpu_provider.properties import package_schema
-from gcp_tpu_provider.serving import last_line
-from gemma_serving.contracts import guest_attributes, labels
+from gcp_tpu_provider.serving import RESTART_SUFFIX, last_line
+from gemma_serving.contracts import guest_attributes, labels, serving_document
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packages" / "gcp-tpu"
@@ -102,6 +102,7 @@ def test_its_words_are_those_of_the_contracts():
     )
     assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE, tpu_api.ENDING_PHASE)
     assert guest_attributes.WAITING == tpu_api.WAITING_PHASES
+    assert guest_attributes.GUEST_ATTRIBUTE_NAMESPACE + RESTART_SUFFIX == serving_document.RESTART_METADATA_KEY
     for end in ("", "\n", "\n\n"):
         assert last_line(f"log\nno image{end}") == guest_attributes.reason_of(f"log\nno image{end}") == "no image"
     owner = desired_state.DesiredState("urn:x", {"labels": {labels.MANAGED_BY_LABEL: labels.PRODUCT}}).owner_labels

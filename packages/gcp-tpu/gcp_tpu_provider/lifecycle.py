@@ -111,7 +111,7 @@ async def _finish(operation: ResourceOperation, resource: QueuedResourceInfo, ol
     )
     check = operation.desired.ready_check if operation.desired.wait_for == "ready" else None
     before = await serving.report_before(operation, check) if old_inputs and check else None
-    is_changed = await serving.patch_node(operation, declared)
+    is_changed = await serving.patch_node(operation, declared, before)
     if check is not None:
         await serving.await_ready(operation, check, stale=before if is_changed else None)
 

@@ -25,6 +25,8 @@ from gcp_tpu_provider.tpu_api import (
 HASH_DIGITS = 12
 POLLS_PER_NODE_CHECK = 5
 """Every fifth poll of the guest attributes also reads the queued resource and its node."""
+RESTART_SUFFIX = "-restart"
+"""The namespace of the guest attributes with it is the metadata key whose new value starts the same document again."""
 _LOG_PREFIX = re.compile(
     r"^(?:\([^)]*pid=\d+\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR)\s+\d\d-\d\d\s+[\d:.]+\s+\[[^\]]*\]\s*)?"
 )
@@ -39,13 +41,15 @@ class DeclaredKeys:
     metadata: Collection[str] = ()
 
 
-async def patch_node(operation: ResourceOperation, declared: DeclaredKeys, more_tries: int = 2) -> bool:
+async def patch_node(
+    operation: ResourceOperation, declared: DeclaredKeys, before: GuestReport | None, more_tries: int = 2
+) -> bool:
     """Patch the node to the desired state and return whether anything changed. Raises CannotWaitError without a node to patch.
 
-    If another client changes it at the same time, it is read and compared again, `more_tries` times.
+    `before` is the TPU VM's report. If another client changes the node at the same time, it is read and compared again, `more_tries` times.
     """
     node = await _ready_node(operation)
-    changes = _changes(operation.desired, node, declared)
+    changes = _changes(operation, node, declared, before)
     if changes:
         body = {name: value for name, (_, value) in changes.items()}
         mask = ",".join(sorted(mask for mask, _ in changes.values()))
@@ -60,7 +64,7 @@ async def patch_node(operation: ResourceOperation, declared: DeclaredKeys, more_
                 raise CannotWaitError(
                     f"Cannot change {names} of {node.name} because another client keeps changing it. Run `pulumi up` again."
                 ) from None
-            await patch_node(operation, declared, more_tries - 1)
+            await patch_node(operation, declared, before, more_tries - 1)
             return True
         node = await operation.api.find_node(node.name)
     operation.committed = True
@@ -88,8 +92,11 @@ async def _ready_node(operation: ResourceOperation) -> NodeInfo:
     return node
 
 
-def _changes(desired: DesiredState, node: NodeInfo, declared: DeclaredKeys) -> dict[str, tuple[str, Any]]:
+def _changes(
+    operation: ResourceOperation, node: NodeInfo, declared: DeclaredKeys, before: GuestReport | None
+) -> dict[str, tuple[str, Any]]:
     """Return each property that differs, with its path in the update mask and its new value."""
+    desired = operation.desired
     foreign_labels = {
         key: value
         for key, value in node.labels.items()
@@ -97,7 +104,8 @@ def _changes(desired: DesiredState, node: NodeInfo, declared: DeclaredKeys) -> d
     }
     foreign_metadata = {key: value for key, value in node.metadata.items() if key not in declared.metadata}
     external = bool(desired.inputs.get("enableExternalIps"))
-    metadata = {**foreign_metadata, **desired.metadata, **_deadline_metadata(desired, node)}
+    retry = _retry_metadata(operation, before)
+    metadata = {**foreign_metadata, **desired.metadata, **_deadline_metadata(desired, node), **retry}
     compared: Mapping[str, tuple[str, Any, Any]] = {
         "labels": ("labels", {**foreign_labels, **desired.labels, **desired.owner_labels}, dict(node.labels)),
         "metadata": ("metadata", metadata, dict(node.metadata)),
@@ -116,6 +124,20 @@ def _deadline_metadata(desired: DesiredState, node: NodeInfo) -> Mapping[str, st
     """Return the metadata with the TPU VM's deletion time, which its metadata server is not documented to provide."""
     key = desired.ready_check.deadline_key if desired.ready_check else ""
     return {key: node.deadline} if key and node.deadline else {}
+
+
+def _retry_metadata(operation: ResourceOperation, before: GuestReport | None) -> Mapping[str, str]:
+    """Return the metadata that starts a failed document again, if that interrupts no other server.
+
+    It interrupts none if none serves, or if the document already failed before the other one stopped: an image that was away.
+    """
+    check = operation.desired.ready_check
+    if before is None or check is None or before.phase != FAILED_PHASE:
+        return {}
+    is_same = check.document_hash in {"", before.document_hash}
+    is_safe = not _other_serves(before) or not before.pause_began_at
+    now = operation.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {f"{check.namespace}{RESTART_SUFFIX}": now} if is_same and is_safe else {}
 
 
 async def report_before(operation: ResourceOperation, check: ReadyCheck) -> GuestReport | None:
@@ -214,13 +236,17 @@ def _failed(report: GuestReport, check: ReadyCheck) -> str:
     text = f"The server failed: {_LOG_PREFIX.sub('', reason.strip())}{log}"
     if not _other_serves(report):
         return (
-            f"{text}\nThe capacity is kept, and costs money until you delete it. The TPU VM does not retry the same document. "
-            "Fix the cause, then run `pulumi up`."
+            f"{text}\nThe capacity is kept, and costs money until you delete it. Fix the cause, then run `pulumi up`, which starts the "
+            "server again."
         )
     desired = check.document_hash or report.document_hash
+    if report.pause_began_at:
+        fix = "The TPU VM does not retry the same document. Fix or revert the change, then run `pulumi up`."
+    else:
+        fix = "Fix the cause or revert the change, then run `pulumi up`."
     return (
         f"{text}\nThe previous configuration is serving: document {report.serving_hash[:HASH_DIGITS]}, not {desired[:HASH_DIGITS]}{_pause(report)}. "
-        "The TPU VM does not retry the same document. Fix or revert the change, then run `pulumi up`."
+        f"{fix}"
     )
 
 

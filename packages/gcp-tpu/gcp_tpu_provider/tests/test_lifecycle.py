@@ -222,6 +222,25 @@ class TestReady:
         engine.up(serving("second"))
         assert engine.outputs["documentHash"] == sha("second")
 
+    @pytest.mark.parametrize("former", ["", sha("former")], ids=["nothing serves", "the former one never stopped"])
+    def test_a_document_that_failed_without_a_pause_is_sent_again_by_each_up(
+        self, engine: FakeEngine, cloud: FakeTpu, former: str
+    ):
+        failed = {"phase": "failed", "document-hash": sha(DOCUMENT), "serving-hash": former}
+        cloud.boots = lambda _: [{**failed, "detail": f"no image, try {len(asked)}"}]
+        asked = list[str]()
+        for _ in range(3):
+            with pytest.raises(Aborted, match=r"(?s)no image.*, then run `pulumi up`"):
+                engine.up(serving())
+            (node,) = cloud.nodes.values()
+            asked.append(node["metadata"].get("gemma-serving-restart", ""))
+            cloud.clock += timedelta(seconds=1)
+        assert asked[0] == "", "the creation sends nothing"
+        assert asked[0] < asked[1] < asked[2]
+        cloud.boots = boots
+        assert engine.up(serving()) == "update"
+        assert engine.up(serving()) == "same"
+
     def test_a_server_that_lost_its_health_is_drift_that_the_next_up_waits_out(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
