@@ -112,6 +112,8 @@ class CloudRunGpuServiceArgs:
     """Owner in the labels of the service. Default: the project and stack of the running program."""
     labels: text.Labels = field(default_factory=dict[str, str])
     """Additional labels of the service. A change updates it in place."""
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Annotations of each revision. A change is a new revision."""
     accepts_limits: bool = False
     """Skip the checks of Google's limits, for a limit that Google has raised."""
 
@@ -229,6 +231,7 @@ def _template(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArg
     run = args.service
     return gcp.cloudrunv2.ServiceTemplateArgs(
         service_account=args.service_account,
+        annotations=args.annotations or None,
         timeout=f"{run.request_timeout_s}s",
         execution_environment="EXECUTION_ENVIRONMENT_GEN2",
         max_instance_request_concurrency=run.concurrency,

@@ -1,6 +1,6 @@
 """A stack of target `cloud-run`: a GPU service, with its weights on a mount or in its image."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
 
 
-def deploy(context: Context, run: CloudRunSettings) -> StackOutputs:
-    """Declare the service and its resources, and return their outputs."""
+def deploy(context: Context, run: CloudRunSettings, annotations: Mapping[str, str]) -> StackOutputs:
+    """Declare the service with the annotations of its revisions, and its resources. Return their outputs."""
     settings = context.settings
     foundation = lay_foundation(
         context,
@@ -60,7 +60,7 @@ def deploy(context: Context, run: CloudRunSettings) -> StackOutputs:
     destroy_old_versions(context)
     service = CloudRunGpuService(
         "vllm",
-        service_arguments(context, run, foundation, vpc),
+        replace(service_arguments(context, run, foundation, vpc), annotations=annotations),
         pulumi.ResourceOptions.merge(
             foundation.options,
             pulumi.ResourceOptions(depends_on=[*foundation.ready, *(network.ready if network else [])]),

@@ -21,7 +21,7 @@ from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.deployed.deployed_state import deployed_resources
 from gemma_serving.stacks.deployed.home_region import home_region
-from gemma_serving.stacks.deployed.kept_start import start_lines, with_deployed_start
+from gemma_serving.stacks.deployed.kept_start import annotations_of, start_lines, with_deployed_start
 from gemma_serving.stacks.google_project.propagation import require_enabled
 from gemma_serving.stacks.hooks.staged_weights import require_weights_of_new_server
 from gemma_serving.stacks.outputs import export
@@ -95,4 +95,4 @@ def run() -> None:
     elif settings.service is not None:
         from gemma_serving.stacks import cloud_run  # noqa: PLC0415
 
-        export(cloud_run.deploy(context, settings.service))
+        export(cloud_run.deploy(context, settings.service, annotations_of(deployed)))

@@ -115,7 +115,8 @@ def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
         return None
     scaling = as_mapping(template.get("scaling"))
     instances = {name: str(scaling[key]).removesuffix(".0") for key, name in _INSTANCES.items() if key in scaling}
-    return {**flags_of(cast("Sequence[str]", served)), **variables, **instances, IMAGE: image}
+    notes = {str(name): str(value) for name, value in as_mapping(template.get("annotations")).items()}
+    return {**flags_of(cast("Sequence[str]", served)), **variables, **instances, **notes, IMAGE: image}
 
 
 def _variables(given: Sequence[object]) -> dict[str, str] | None:

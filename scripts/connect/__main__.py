@@ -117,12 +117,17 @@ def _connected(
 
 def _target(options: ConnectionOptions, say: Callable[[str], None]) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
+    from gemma_serving.engine.state import of_deployment
+    from gemma_serving.scripts.logs.api import with_known_cause
     from gemma_serving.scripts.stack.access import open_stack_access, open_url_access
-    from gemma_serving.scripts.stack.serves import serving_outputs
+    from gemma_serving.scripts.stack.serves import dead_server, facts_of_server, outputs_to_use
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:
-        outputs = serving_outputs(stack)
+        deployment, facts = facts_of_server(stack)
+        if dead_server(facts):
+            raise CommandRefusedError(dead_server(with_known_cause(of_deployment(stack, deployment), facts)))
+        outputs = outputs_to_use(deployment, facts)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs), outputs

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, cast
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.machine_log import SOURCE_LABEL
 from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.server_errors import server_error
-from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.logs.place import ServerLog, known_cause, server_log
 from gemma_serving.stacks.hooks.container_logs import lines_of, why_unread
@@ -88,6 +89,17 @@ def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None"
         for found in reversed(places.values())
     )
     return next((cause for cause in causes if cause is not None), None)
+
+
+def with_known_cause(state: StackState, facts: StackFacts) -> StackFacts:
+    """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
+    cloud = facts.cloud
+    if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
+        return facts
+    cause = failed_service_cause(state, cloud)
+    if cause is None:
+        return facts
+    return replace(facts, server=Present(replace(cloud, phase_detail=cause.hint or cause.line)))
 
 
 def failed_service_cause(state: StackState, cloud: CloudFacts) -> "Cause | None":

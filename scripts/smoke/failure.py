@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from gemma_serving.contracts.guest_attributes import FAILED
-from gemma_serving.contracts.masking import masked
 from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.facts import read_facts
+from gemma_serving.scripts.stack.serves import dead_server
 
 _LIMIT_S: Final = 60.0
 """Timeout of Google's answer."""
@@ -22,12 +21,4 @@ class ServerFailure:
     def __call__(self) -> str | None:
         """Return why the server will not become ready; None if it can or if that is unknown."""
         self._state = self._state or states.read(self._stack)
-        facts = read_facts(self._state, "server", limit_s=_LIMIT_S).cloud
-        if facts is None:
-            return None
-        # A node that has just received a new document still reports the result of the previous one.
-        if facts.phase != FAILED or facts.reported != facts.stored or facts.running:
-            return None
-        last = next((line.strip() for line in reversed((facts.phase_detail or "").splitlines()) if line.strip()), "")
-        reason = f": {masked(last).rstrip('.')}" if last else ""
-        return f"the server failed permanently{reason}. Run `gemma logs {self._stack}`."
+        return dead_server(read_facts(self._state, "server", limit_s=_LIMIT_S)) or None

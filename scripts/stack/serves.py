@@ -11,10 +11,12 @@ from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.guest_attributes import FAILED, reason_of
+from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, ServingWord, StackFacts, StatedResource
 from gemma_serving.contracts.stack_lock import StackLock
-from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.deployment import StackDeployment, read_deployment
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.runner import no_such_stack
 from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, not_deployed, of_deployment, outputs_in
@@ -97,7 +99,30 @@ def differs(facts: StackFacts) -> Sequence[str]:
     serves = serves_now(facts)
     lost = facts.lost.value if isinstance(facts.lost, Present) else ()
     found = [serves.why] if serves.word in {"ended", "unknown"} else changed_by_hand(facts)
-    return [*found, *lost]
+    # Without a refresh, the engine tries again only what failed in its own last run.
+    failed = "" if facts.recorded is not None and facts.recorded.has_failed else failure_of(facts)
+    return [*found, *filter(None, [failed]), *lost]
+
+
+def failure_of(facts: StackFacts) -> str:
+    """Return that the newest revision or document failed, and why, as sentences; empty if it did not, or if that is unknown."""
+    cloud, server = facts.cloud, facts.recorded
+    if cloud is None or server is None or cloud.has_ended or FAILED not in {cloud.state.lower(), cloud.phase}:
+        return ""
+    # A TPU VM that has just received a new document still reports the result of the previous one.
+    if server.kind != SERVICE and cloud.reported != cloud.stored:
+        return ""
+    what = f"Revision {cloud.stored} did not start" if server.kind == SERVICE else "The server failed"
+    why = masked(reason_of(cloud.phase_detail or "")).rstrip(".") or "no reason reported"
+    is_other = cloud.running not in {None, cloud.stored}
+    return f"{what}: {why}." + (f" {short_identity(str(cloud.running))} still serves." if is_other else "")
+
+
+def dead_server(facts: StackFacts) -> str:
+    """Return why a server will not become ready without an `up`, with the next commands; empty if it can, or if that is unknown."""
+    if facts.cloud is None or not facts.cloud.serves_nothing or not (failure := failure_of(facts)):
+        return ""
+    return f"{failure} `gemma logs {facts.stack}` has its log, `gemma up {facts.stack}` starts it again."
 
 
 def changed_by_hand(facts: StackFacts) -> Sequence[str]:
@@ -185,10 +210,26 @@ def serving_outputs(stack: str) -> StackOutputs:
 
 
 def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
-    """Return the facts of a stack with its server, and its outputs.
+    """Return the facts of a stack with its server, and its outputs. Raises as `facts_of_server`, and CommandRefusedError if it is not deployed."""
+    deployment, facts = facts_of_server(stack)
+    return facts, outputs_to_use(deployment, facts)
 
-    Raises CommandRefusedError if it is not deployed, or if Google reports that its server is gone. Without Google's response, the caller tries to
-    reach the server.
+
+def outputs_to_use(deployment: StackDeployment, facts: StackFacts) -> StackOutputs:
+    """Return the outputs of a stack with a server. Raises CommandRefusedError."""
+    stack = facts.stack
+    outputs = outputs_in(stack, deployment.resources)
+    if (found := serves_now(facts)).word == "no server":
+        raise CommandRefusedError(
+            f"{found.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
+        )
+    return outputs
+
+
+def facts_of_server(stack: str) -> tuple[StackDeployment, StackFacts]:
+    """Return the state of a stack, and its facts with its server.
+
+    Raises CommandRefusedError if Google reports that its server is gone. Without Google's response, the caller tries to reach the server.
     """
     deployment = read_deployment(stack)
     facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
@@ -196,15 +237,9 @@ def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
         raise CommandRefusedError(f"{UNRECORDED} Run `gemma up {stack}`, which imports it.")
     if facts.recorded is None and isinstance(facts.server, Unknown):
         raise ScriptError(serves_now(facts).why)
-    outputs = outputs_in(stack, deployment.resources)
-    found = serves_now(facts)
-    if found.word == "ended":
+    if (found := serves_now(facts)).word == "ended":
         raise CommandRefusedError(f"{found.why} To serve again, run `gemma up {stack}`.")
-    if found.word == "no server":
-        raise CommandRefusedError(
-            f"{found.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
-        )
-    return facts, outputs
+    return deployment, facts
 
 
 def run_end(cloud: CloudFacts, stamp: Stamp) -> str:

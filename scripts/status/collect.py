@@ -17,7 +17,7 @@ from gemma_serving.engine import state as states
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
-from gemma_serving.scripts.logs.api import MeasuredStart, failed_service_cause, first_start
+from gemma_serving.scripts.logs.api import MeasuredStart, first_start, with_known_cause
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.own_runs import without_state
@@ -145,19 +145,8 @@ def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest)
 
 def _of_google(state: StackState, request: StatusRequest) -> _Answers:
     """Return Google's report, and the first start of one stack: Cloud Logging allows 60 reads per minute and project."""
-    facts = _with_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
+    facts = with_known_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
     return {"facts": facts, "start": first_start(facts) if request.stack == state.stack else None}
-
-
-def _with_cause(state: StackState, facts: StackFacts) -> StackFacts:
-    """Return the facts with the cause from the log of a service that did not start, instead of Google's message."""
-    cloud = facts.cloud
-    if cloud is None or cloud.state != "FAILED" or cloud.stored is None:
-        return facts
-    cause = failed_service_cause(state, cloud)
-    if cause is None:
-        return facts
-    return replace(facts, server=Present(replace(cloud, phase_detail=cause.hint or cause.line)))
 
 
 def _query_refresh(stack: str) -> Sequence[str]:

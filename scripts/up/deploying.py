@@ -25,13 +25,20 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress, print_result
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
-from gemma_serving.scripts.logs.api import first_start, known_cause, server_log
+from gemma_serving.scripts.logs.api import first_start, known_cause, server_log, with_known_cause
 from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
-from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now, unfinished_teardown
+from gemma_serving.scripts.stack.serves import (
+    changed_by_hand,
+    differs,
+    failure_of,
+    moved_traffic,
+    serves_now,
+    unfinished_teardown,
+)
 from gemma_serving.scripts.up.importing import examine
 from gemma_serving.scripts.up.returning import import_missing
 from gemma_serving.scripts.up.start_phases import StartPhases
@@ -75,10 +82,12 @@ def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool,
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
     if coming is None:
-        compared = "are as Google reports them" if refresh else "are up to date"
         if not dry_run:  # settings can change the outputs alone
             engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])
-        print_result("\n".join([*shown, f"{stack}: no changes; {unchanged} resources {compared}."]))
+        print_result(
+            "\n".join([*shown, _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))])
+        )
+        _require_no_failure(facts)
         return ExitCode.DONE
     limits = ""
     if facts.recorded is None or coming.endless_forms:  # a deployed stack was told at its first `up`
@@ -128,6 +137,21 @@ def _previewed(
     last = import_missing(stack, settings.project, first, preview=preview)
     is_same = last is first
     return facts if is_same else read_facts(read(stack), "server", "lost", limit_s=_START_LIMIT_S), last
+
+
+def _unchanged(stack: str, unchanged: int, by_hand: Sequence[str], *, is_compared: bool) -> str:
+    """Return that nothing changes, as a sentence. After a comparison, the state has what differed before."""
+    compared = "are as Google reports them" if is_compared else "are up to date"
+    return f"{stack}: no changes{' to make, and the state has this now' if by_hand else ''}; {unchanged} resources {compared}."
+
+
+def _require_no_failure(facts: StackFacts) -> None:
+    """Raise ScriptError if the server failed, although the engine sees no difference."""
+    if failure_of(facts):
+        failure = failure_of(with_known_cause(read(facts.stack), facts))
+        raise ScriptError(
+            f"{failure} If its cause is fixed, run `gemma up {facts.stack}` again, which starts it once more."
+        )
 
 
 def _exists_after_interrupt(stack: str) -> str:

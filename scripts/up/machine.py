@@ -9,6 +9,7 @@ from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.tpu_machine import TpuMachine
 from gemma_serving.contracts.answers import Absent, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import (
     DETAIL_KEY,
     ENDING,
@@ -25,7 +26,7 @@ from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
 from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.stack.serves import serving_facts
+from gemma_serving.scripts.stack.serves import facts_of_server
 
 POLL_S: Final = 2.0
 
@@ -38,7 +39,7 @@ class FoundMachine:
     machine: TpuMachine
     effect: str
     pause_s: int | None
-    """Planned seconds without a server; None if the stack was deployed by a release that did not store them."""
+    """Planned seconds without a server; None if no `up` was complete, or if it was of a release that did not store them."""
     limit_s: float
 
 
@@ -47,7 +48,7 @@ def machine_of(stack: str) -> FoundMachine:
     locks = stack_locks(stack)
     if locks:
         require_dead(stack, locks)
-    facts, outputs = serving_facts(stack)
+    _, facts = facts_of_server(stack)
     found, cloud = facts.recorded, facts.cloud
     if isinstance(facts.server, Unknown):
         raise ScriptError(f"Cannot check the TPU VM of stack {stack}: {facts.server.why}")
@@ -61,9 +62,11 @@ def machine_of(stack: str) -> FoundMachine:
         raise CommandRefusedError(
             f"Machine {cloud.machine} is {phase}, so its server cannot be restarted now. `gemma status {stack}` has the next command."
         )
-    machine = TpuMachine(api=connect(outputs.project), name=cloud.machine)
+    machine = TpuMachine(api=connect(found.project), name=cloud.machine)
     drain_s = parse_rollout(found.metadata(ROLLOUT_METADATA_KEY)).drain_s
-    restart_s = outputs.plan.startup.restart_s
+    outputs, declared_s = facts.deployed, as_mapping(found.inputs.get("ready")).get("timeoutS") or 0
+    start_s = outputs.smoke.startup_budget_s if outputs is not None else float(str(declared_s))
+    restart_s = outputs.plan.startup.restart_s if outputs is not None else None
     pause_s = None if restart_s is None else round(restart_s)
     pause = f"about {duration(pause_s)} (planned)" if pause_s is not None else "an unknown time"
     return FoundMachine(
@@ -72,7 +75,7 @@ def machine_of(stack: str) -> FoundMachine:
         effect=f"{cloud.machine.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
         f"then requests fail for {pause}.",
         pause_s=pause_s,
-        limit_s=outputs.smoke.startup_budget_s + drain_s + 2 * 60,
+        limit_s=start_s + drain_s + 2 * 60,
     )
 
 

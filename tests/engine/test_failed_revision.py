@@ -42,6 +42,20 @@ def test_a_driver_that_refuses_the_compatibility_libraries_names_the_setting_tha
         assert hint in failing.script(command, "--stack", STACK, expect=None).text
 
 
+def test_a_service_that_failed_is_never_up_to_date_and_up_tries_it_again(failing):
+    """A refresh clears the engine's record of the failure. Then the cause is repaired outside the settings."""
+    up = ("gemma", "up", STACK, "--yes")
+    failing.pulumi("refresh", "--yes", "--skip-preview", "--stack", STACK)
+    for words in (up, (*up, "--refresh")):
+        assert "did not start" in failing.script(*words, expect=1).err
+    assert "CUDA error 803" in failing.script("gemma", "chat", STACK, "Say hello.", expect=2, limit_s=60).err
+    failing.change_scenario({"run": {"gpu_drivers": {"nvidia-l4": 535}}})
+    failing.pulumi("refresh", "--yes", "--skip-preview", "--stack", STACK)
+    failing.up(STACK)
+    failing.assert_no_changes(STACK, "--refresh")
+    failing.change_scenario({"run": {"gpu_drivers": {"nvidia-l4": 580}}})
+
+
 def test_settings_that_fit_bring_the_server_up(failing):
     failing.edit(STACK, ("  gemma-serving:cloudRun:\n", "  gemma-serving:cloudRun:\n    cudaCompatibility: false\n"))
     failing.up(STACK)

@@ -1,5 +1,7 @@
 """A restart with the real CLI on a TPU, and by one request on Cloud Run: it serves again, and nothing is drift."""
 
+import sys
+
 import pytest
 
 from tests.engine.conftest import until
@@ -43,6 +45,23 @@ def test_a_service_is_restarted_by_the_request_of_the_page(workspace):
     assert drift(workspace, CLOUD_RUN) == []
     assert_nothing_to_change(workspace, CLOUD_RUN)
     workspace.script("teardown", "--stack", CLOUD_RUN, "--yes")
+
+
+def test_a_document_that_the_machine_gave_up_is_started_again_by_a_restart_and_by_an_up_without_a_change(workspace):
+    """No `up` was complete, and the cause goes away outside the settings."""
+    workspace.pulumi("stack", "init", TPU)
+    of_model = {"hub": {"repositories": {"google/gemma-4-E4B-it": "absent"}}}
+    workspace.change_scenario(of_model)
+    plain = (workspace.engine, "up", "--yes", "--skip-preview", "--stack", TPU)
+    up = (sys.executable, "-m", "scripts.up", "--stack", TPU, "--yes")
+    for words in (plain, (*up, "--restart")):
+        assert "Repository Not Found" in workspace.run(*words, expect=1, limit_s=120).text
+    assert "The server failed: " in workspace.script("gemma", "chat", TPU, "Say hello.", expect=2, limit_s=60).err
+    of_model["hub"]["repositories"] = {"google/gemma-4-E4B-it": "public"}
+    workspace.change_scenario(of_model)
+    workspace.run(*up)
+    workspace.assert_no_changes(TPU, "--refresh")
+    workspace.teardown(TPU)
 
 
 def test_a_machine_restarts_its_server_and_keeps_its_capacity(workspace):

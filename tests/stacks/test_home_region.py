@@ -9,7 +9,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.stacks.deployed.home_region import home_region
-from gemma_serving.stacks.deployed.kept_start import NEW_NETWORK, start_lines, with_deployed_start
+from gemma_serving.stacks.deployed.kept_start import NEW_NETWORK, annotations_of, start_lines, with_deployed_start
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.program import run
 from tests.stacks.conftest import ROOT
@@ -157,6 +157,16 @@ def test_a_deployed_service_keeps_its_start_unless_the_file_sets_another(changes
     asked = {f"cloudRun.{key}": {"true": True, "false": False}.get(value, value) for key, value in named}
     moved = with_deployed_start(settings("l4-qat", **changes, **asked), resources).service
     assert (moved.direct_vpc, moved.compile_cache) == (by_file.service.direct_vpc, by_file.service.compile_cache)
+
+
+def test_only_a_service_that_failed_gets_another_revision_without_a_change():
+    (urn,) = service_with()
+    kept, name = {"annotations": {"team": "ml"}}, "projects/p/locations/r/services/s/revisions/s-00002-abc"
+    for state, added in (("SUCCEEDED", {}), ("FAILED", {"gemma-serving/after-failure-of": "s-00002-abc"})):
+        outputs = {"latestCreatedRevision": name, "terminalConditions": [{"state": f"CONDITION_{state}"}]}
+        found = {urn: {"type": SERVICE_TYPE, "outputs": {"template": kept, **outputs}}}
+        assert annotations_of(found) == {"team": "ml", **added}
+    assert annotations_of({}) == {}
 
 
 def test_a_new_service_starts_as_fast_as_it_can():

@@ -4,6 +4,7 @@ import json
 import struct
 import zlib
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,7 +77,9 @@ def test_a_file_that_cannot_be_sent_is_one_sentence_and_exit_code_2(private, fil
 def stack_with(features, monkeypatch, url=""):
     """Return the words that name a stack with these features. Its server is not reached without a URL."""
     outputs = from_json(StackOutputs, sample_outputs(features=features, auth="none", endpoint=url))
-    monkeypatch.setattr("gemma_serving.scripts.stack.serves.serving_outputs", lambda _stack: outputs)
+    facts = SimpleNamespace(cloud=None)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.facts_of_server", lambda _stack: (None, facts))
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.outputs_to_use", lambda *_: outputs)
     if not url:
 
         @contextmanager

@@ -144,7 +144,7 @@ def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world
     said = ServerFailure("x")()
     assert (said is not None) is failed
     if failed:
-        assert said.startswith("the server failed permanently: ValueError: no memory. Run `gemma logs x")
+        assert said.startswith("The server failed: ValueError: no memory. `gemma logs x` has its log, ")
 
 
 def test_smoke_goes_on_waiting_where_google_cannot_be_asked(monkeypatch):

@@ -276,6 +276,16 @@ def test_a_stack_without_changes_writes_its_outputs_too(engine, ended):
     assert engine.updates == [(STACK, ())]
 
 
+def test_a_server_that_failed_is_compared_and_said_and_never_up_to_date(engine, ended):
+    failed = {"phase": "failed", "phase_detail": "log\nno image", "stored": "0123", "reported": "0123"}
+    engine.preview, engine.facts = preview_of(), CloudFacts(state="ACTIVE", place="us-east5-a", **failed)
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    out, err = ended(ExitCode.FAILED, "--yes")
+    assert engine.previews == [("--refresh",)]
+    assert out.startswith("The server failed: no image.\n")
+    assert f"up: The server failed: no image. If its cause is fixed, run `gemma up {STACK}` again" in err
+
+
 def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, ended):
     named = {"type": "gcp:compute/network:Network", "inputs": {"description": owner("before").description}}
     engine.state = StackState(stack=STACK, status="read", resources=(named,))
