@@ -166,8 +166,8 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
         answer = json.loads(google(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
         value = base64.b64decode(answer["payload"]["data"]).decode().rstrip("\r\n")
     except ServingError as error:
-        grant = "Grant the TPU VM's service account roles/secretmanager.secretAccessor on the secret."
-        error.args = (f"Cannot read secret {version}: {error}. {grant}",)
+        grant = " Grant the TPU VM's service account roles/secretmanager.secretAccessor on the secret."
+        error.args = (f"Cannot read secret {version}: {error}.{grant if error.denied else ''}",)
         raise
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise ServingError(f"Secret {version} has no text payload.") from None

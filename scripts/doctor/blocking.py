@@ -16,6 +16,7 @@ from gemma_serving.scripts.doctor import capacity, model, passphrase, project
 from gemma_serving.scripts.doctor.checkup import run_checks
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
 from gemma_serving.scripts.doctor.rendering import WIDTH, report_entries
+from gemma_serving.scripts.stack.deployed_server import secret_versions
 from gemma_serving.stacks.apis import apis_of
 from gemma_serving.stacks.extra_checkpoints import staging_command
 
@@ -49,6 +50,16 @@ def require_ready(settings: Settings, state: StackState, *, width: int = WIDTH) 
 def require_weights(settings: Settings, stack: str, *, width: int = WIDTH) -> Sequence[Diagnosis]:
     """Do the same for the weights of a server that exists and starts again."""
     return _passed(stack, settings, _weights_check(settings, stack).lines(), width)
+
+
+def require_secrets(settings: Settings, state: StackState, *, width: int = WIDTH) -> Sequence[Diagnosis]:
+    """Do the same for the secret versions of a server that exists and starts again."""
+    lines = run_checks(settings.project, state, settings, choose=partial(_secrets, settings), limit_s=LIMIT_S)
+    return _passed(state.stack, settings, [line for line in lines if line.state != "passed"], width)
+
+
+def _secrets(settings: Settings, checkup: Checkup) -> Sequence[DoctorCheck]:
+    return list(model.secret_checks(checkup, settings, secret_versions(checkup.state)))
 
 
 def _passed(stack: str, settings: Settings, lines: Sequence[Diagnosis], width: int) -> Sequence[Diagnosis]:

@@ -1,13 +1,17 @@
 """Restart of the server on a TPU VM, without a change of its settings."""
 
 import json
+import sys
 
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.engine.state import read
 from gemma_serving.scripts.cli.command import print_progress, print_result, print_text
 from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.doctor.api import require_secrets, width_of
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id, require_same_dry_run
+from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.up.machine import machine_of, restart
-from gemma_serving.scripts.up.starting import waiting_edits
+from gemma_serving.scripts.up.starting import report_unknown, waiting_edits
 
 
 def restart_server(stack: str, *, dry_run: bool, given: str | None, yes: bool, as_json: bool) -> ExitCode:
@@ -26,6 +30,7 @@ def restart_server(stack: str, *, dry_run: bool, given: str | None, yes: bool, a
         print_text(json.dumps(shown) if as_json else f"{effect}\nPlan: {plan}")
         return ExitCode.DONE
     print_progress("up", effect)
+    report_unknown(require_secrets(stack_settings(stack), read(stack), width=width_of(sys.stderr)))
     if not yes:
         confirm(
             f"Restart the server of stack {stack}?",

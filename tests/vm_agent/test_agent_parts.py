@@ -243,6 +243,14 @@ class TestGoogleApis:
             read_secret(MetadataClient(), "projects/p/secrets/s/versions/1")
         assert "two" not in str(refused.value)
 
+    def test_only_a_denied_secret_asks_for_a_grant(self, machine: Machine):
+        version = "projects/p/secrets/s/versions/1"
+        with pytest.raises(ServingError, match=r"Permission denied on resource\. Grant the TPU VM's service account"):
+            read_secret(MetadataClient(), version)
+        machine.no_secrets.add(version)
+        with pytest.raises(ServingError, match=r"not found\.$"):
+            read_secret(MetadataClient(), version)
+
 
 def phases_after(machine: Machine, words: str) -> list[str]:
     """The phases that were published after the first detail with these words, in order."""

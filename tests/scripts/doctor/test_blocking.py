@@ -7,12 +7,12 @@ from typing import NamedTuple
 import pytest
 
 from gemma_serving.contracts.answers import Present, Unknown
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor import blocking as blocking_module
 from gemma_serving.scripts.doctor import capacity, project
-from gemma_serving.scripts.doctor.blocking import blocking_checks
+from gemma_serving.scripts.doctor.blocking import blocking_checks, require_secrets
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.world.scenario import Hub, Images, Run
@@ -122,6 +122,16 @@ def test_each_obstacle_stops_up_only_if_it_is_certain_and_in_the_way(world, name
     for step in row.steps:
         step(world)
     assert blocked(row.stack, row.state) == (row.failed, row.unknown)
+
+
+def test_a_disabled_secret_version_stops_a_restart_and_nothing_else_does(world):
+    for step in (rows.BY_REFERENCE, rows.secret(rows.TOKEN)):
+        step(world)
+    state = StackState(stack=TPU, status="read")
+    assert require_secrets(stack_settings(TPU, project=PROJECT), state) == []
+    world.admin("POST", f"{rows.SECRETS}/their-token/versions/1:disable", {})
+    with pytest.raises(CommandRefusedError, match=r"(?s)Nothing was changed\..*is DISABLED"):
+        require_secrets(stack_settings(TPU, project=PROJECT), state)
 
 
 def test_an_api_that_is_off_blocks_and_its_quota_is_unknown(world):

@@ -75,6 +75,9 @@ class Command:
         monkeypatch.setattr(machine, "stack_locks", lambda _stack: self.locks)
         monkeypatch.setattr(serves, "read_deployment", lambda _stack: deployment_of(STACK, self.document))
         monkeypatch.setattr(restarting, "waiting_edits", lambda _stack: self.edits)
+        monkeypatch.setattr(restarting, "stack_settings", lambda _stack: None)
+        monkeypatch.setattr(restarting, "read", lambda _stack: None)
+        monkeypatch.setattr(restarting, "require_secrets", lambda *_, **__: ())
         monkeypatch.setattr(machine, "TpuMachine", lambda **given: TpuMachine(**given, clock=clock.clock))
 
     def deploy(self, *resources):
@@ -189,6 +192,31 @@ class TestMachine:
         assert {key: value for key, value in after.items() if key != RESTART_METADATA_KEY} == before
         assert "Running requests get 30 s to finish, then requests fail for about 95 s (planned)." in said
         assert "loading" in said
+
+    def test_a_machine_whose_first_up_never_ended_restarts_within_its_declared_limit(self, world, command, clock):
+        node(world)
+        tpu(command, phase="failed", document_hash=HASH, serving_hash="")
+        found = queued(nodeName=NODE, name=REQUEST, state="ACTIVE", zone="us-east5-a")
+        found["inputs"] |= {"metadata": METADATA, "ready": {"timeoutS": 60}}
+        command.deploy(found)
+        agent(command, clock, NODE, "starting", "ready")
+        code, _, said = command.run("--yes")
+        assert code == ExitCode.DONE, said
+        assert "requests fail for an unknown time." in said
+        clock.then = lambda: None
+        code, _, said = command.run("--yes")
+        assert (code, "not ready within 3 min 30 s" in said) == (ExitCode.FAILED, True), said
+
+    def test_a_disabled_secret_version_is_refused_before_the_question(self, world, command, monkeypatch):
+        def refuse(*_, **__):
+            raise CommandRefusedError("v is DISABLED")
+
+        node(world)
+        tpu(command, **READY)
+        monkeypatch.setattr(restarting, "require_secrets", refuse)
+        code, _, said = command.run()
+        assert (code, said.splitlines()[-1]) == (ExitCode.REFUSED, "up: v is DISABLED")
+        assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
 
     def test_a_ready_phase_of_the_time_before_is_not_the_end(self, world, command, clock):
         node(world)
