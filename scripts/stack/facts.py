@@ -24,8 +24,7 @@ from gemma_serving.scripts.stack.deployed_server import (
     serving,
 )
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
-from gemma_serving.scripts.stack.own_runs import is_interrupted
-from gemma_serving.scripts.stack.refused_capacity import remembered_refusal
+from gemma_serving.scripts.stack.own_runs import is_interrupted, remembered_refusal
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
 

@@ -30,7 +30,7 @@ from gemma_serving.scripts.preview.api import upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.facts import read_facts
-from gemma_serving.scripts.stack.refused_capacity import forget_refusal, remember_refusal
+from gemma_serving.scripts.stack.own_runs import remember_run
 from gemma_serving.scripts.stack.serves import (
     changed_by_hand,
     differs,
@@ -188,7 +188,6 @@ def engine_up(stack: str, options: Sequence[str], describe: Describe, *, steps: 
     `known`: messages of the program that were shown before. `describe`: as of `run_engine`.
     """
     started_s = time.monotonic()
-    forget_refusal(stack)
     explain = partial(_with_cause, stack)
     run = partial(run_engine, known=known, explain=explain, describe=describe)
     up = partial(run, stack, "up", *options, name="up", steps=steps)
@@ -205,7 +204,7 @@ def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
-    remember_refusal(stack, errors)
+    remember_run(stack, "begun", errors)
     explained = {name["revision"]: error for error in errors if (name := _EXPLAINED.match(error))}
     found = [error for error in errors if all(error is text or name not in error for name, text in explained.items())]
     return [_of_server(stack, error) for error in found]

@@ -30,7 +30,7 @@ from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.logs.api import MeasuredStart
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import facts, own_runs, refused_capacity, serves, unfinished_teardown
+from gemma_serving.scripts.stack import facts, own_runs, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.up import __main__ as command
@@ -653,7 +653,7 @@ NOT_GRANTED = [
 class TestAnErrorWithLines:
     @pytest.fixture(autouse=True)
     def refused(self, engine, monkeypatch, tmp_path):
-        monkeypatch.setattr(refused_capacity, "FOLDER", tmp_path)
+        monkeypatch.setattr(own_runs, "FOLDER", tmp_path)
         engine.errors = ["<{%fg 1%}>" + "\n".join(NOT_GRANTED) + "<{%reset%}>\n"] * 2 + ["update failed"]
         engine.result = (255, "Diagnostics:\n error: x\nerror: " + "\n".join(NOT_GRANTED) + "\nerror: update failed\n")
         monkeypatch.setenv("COLUMNS", "80")
@@ -675,7 +675,7 @@ class TestAnErrorWithLines:
         assert "request an increase" not in found.cause
         engine.result = (0, "")
         typed("--yes")
-        assert refused_capacity.remembered_refusal(STACK) == ()
+        assert own_runs.remembered_refusal(STACK) == ()
 
     @pytest.mark.parametrize("is_terminal", [True, False])
     def test_is_printed_whole_and_once(self, engine, monkeypatch, ended, is_terminal):
