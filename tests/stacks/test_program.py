@@ -300,7 +300,7 @@ def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the
         recorder = declared("tpu-v6e1", **changes)
         hosts = {region: text.partition("/")[0] for region, text in repositories_of(recorder).items()}
         assert hosts == {region: f"{region}-docker.pkg.dev" for region in hosts}, changes
-        assert len(hosts) == len(recorder.all("artifactregistry/repository:Repository")) == 4
+        assert len(hosts) == len(recorder.all("artifactregistry/repository:Repository")) == 3
         assert sorted(one.inputs["location"] for one in recorder.all("repositoryIamMember")) == sorted(hosts)
 
 
