@@ -64,6 +64,8 @@ class CloudFacts:
     """Hash of the document of the TPU VM's phase."""
     running: str | None = None
     """Hash of the served document, or the revision with the most traffic; None if none is ready."""
+    ready: str | None = None
+    """Newest revision that was ready. Another one than `stored` means that the newest did not start, or not yet."""
     former: str | None = None
     """Hash of the previous document while the served one is on probation. Four exits restore it."""
     machine: str | None = None

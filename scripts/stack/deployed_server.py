@@ -304,6 +304,7 @@ def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
         phase_detail=message or None,
         declared=declared,
         stored=stored,
+        ready=ready,
         running=None if shares is None else next(iter(shares), ready),
         traffic=shares,
         scaling={

@@ -110,7 +110,8 @@ def failure_of(facts: StackFacts) -> str:
     if cloud is None or server is None or cloud.has_ended or FAILED not in {cloud.state.lower(), cloud.phase}:
         return ""
     # A TPU VM that has just received a new document still reports the result of the previous one.
-    if server.kind != SERVICE and cloud.reported != cloud.stored:
+    is_newest = cloud.ready != cloud.stored if server.kind == SERVICE else cloud.reported == cloud.stored
+    if not is_newest:
         return ""
     what = f"Revision {cloud.stored} did not start" if server.kind == SERVICE else "The server failed"
     why = masked(reason_of(cloud.phase_detail or "")).rstrip(".") or "no reason reported"
@@ -146,8 +147,8 @@ def moved_traffic(facts: StackFacts) -> str:
     cloud, server = facts.cloud, facts.recorded
     if cloud is None or server is None or not cloud.traffic or list(cloud.traffic) == [cloud.stored]:
         return ""
-    # After a failed `up`, the previous revision keeps the traffic.
-    if cloud.state == "FAILED" and (server.has_failed or cloud.declared != cloud.stored):
+    # A revision that does not start leaves the traffic to the previous one.
+    if cloud.state == "FAILED" and cloud.ready != cloud.stored:
         return ""
     if cloud.state not in {"READY", "FAILED"}:
         return ""

@@ -45,8 +45,10 @@ def annotations_of(resources: Resources) -> Mapping[str, str]:
         key: str(value) for key, value in as_mapping(as_mapping(service.get("template")).get("annotations")).items()
     }
     states = {as_mapping(each).get("state") for each in as_sequence(service.get("terminalConditions"))}
-    newest = str(service.get("latestCreatedRevision") or "").rpartition("/")[2]
-    return {**kept, _AFTER_FAILURE: newest} if newest and _FAILED in states else kept
+    newest, ready = service.get("latestCreatedRevision"), service.get("latestReadyRevision")
+    if not newest or newest == ready or _FAILED not in states:
+        return kept
+    return {**kept, _AFTER_FAILURE: str(newest).rpartition("/")[2]}
 
 
 def start_lines(by_file: Settings, kept: Settings, resources: Resources, stack: str) -> Iterator[str]:

@@ -162,8 +162,10 @@ def test_a_deployed_service_keeps_its_start_unless_the_file_sets_another(changes
 def test_only_a_service_that_failed_gets_another_revision_without_a_change():
     (urn,) = service_with()
     kept, name = {"annotations": {"team": "ml"}}, "projects/p/locations/r/services/s/revisions/s-00002-abc"
-    for state, added in (("SUCCEEDED", {}), ("FAILED", {"gemma-serving/after-failure-of": "s-00002-abc"})):
-        outputs = {"latestCreatedRevision": name, "terminalConditions": [{"state": f"CONDITION_{state}"}]}
+    after = {"gemma-serving/after-failure-of": "s-00002-abc"}
+    for state, ready, added in (("SUCCEEDED", "", {}), ("FAILED", "", after), ("FAILED", name, {})):
+        condition = {"terminalConditions": [{"state": f"CONDITION_{state}"}]}
+        outputs = {"latestCreatedRevision": name, "latestReadyRevision": ready, **condition}
         found = {urn: {"type": SERVICE_TYPE, "outputs": {"template": kept, **outputs}}}
         assert annotations_of(found) == {"team": "ml", **added}
     assert annotations_of({}) == {}

@@ -59,7 +59,7 @@ def test_google_says_what_serves(cloud, word, why):
     assert (found.word, found.why) == (word, why)
 
 
-SERVES = CloudFacts(state="READY", declared="x-1", stored="x-1", running="x-1", traffic={"x-1": 100})
+SERVES = CloudFacts(ready="x-1", state="READY", declared="x-1", stored="x-1", running="x-1", traffic={"x-1": 100})
 RUN = service(0, uri="https://s")
 
 
