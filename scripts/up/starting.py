@@ -66,12 +66,12 @@ def prepared_stack(stack: str, *, dry_run: bool = False) -> Generator[tuple[Stac
     home_region(settings, stack, state.by_urn)  # before the checks of another region
     is_lost = state.proof_of_loss is not None
     facts = read_facts(state, "server", "lost", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
-    if isinstance(facts.labels, Unknown):
-        print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
     if isinstance(facts.labels, Present) and state.status == "missing":
         may_take_over(stack, facts.labels.value, dry_run=dry_run)
     _require_zone(settings, facts)
     report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
+    if isinstance(facts.labels, Unknown):
+        print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
     with _kept_state(state, dry_run=dry_run and is_lost):
         yield facts, settings
         if not dry_run:
