@@ -62,6 +62,7 @@ def test_a_document_that_the_machine_gave_up_is_started_again_by_a_restart_and_b
     workspace.run(*up)
     workspace.assert_no_changes(TPU, "--refresh")
     workspace.teardown(TPU)
+    workspace.pulumi("stack", "rm", "--preserve-config", "--yes", TPU)
 
 
 def test_a_machine_restarts_its_server_and_keeps_its_capacity(workspace):
