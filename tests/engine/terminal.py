@@ -62,9 +62,13 @@ class Terminal:
         """Press Ctrl-C, and return the exit code."""
         return self.type("\x03")
 
+    def answer(self, text):
+        """Type a text, while the command goes on."""
+        os.write(self._master, text.encode())
+
     def type(self, text):
         """Type a text, and return the exit code."""
-        os.write(self._master, text.encode())
+        self.answer(text)
         return self.end()
 
     def end(self):

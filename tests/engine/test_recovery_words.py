@@ -4,14 +4,16 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.engine.terminal import come_back
+from tests.engine.terminal import typed
 
 STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b")
+INTERRUPTED = 130
 WAITING = "us-east5-a WAITING (zone 1 of 2)"
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -83,7 +85,12 @@ def test_a_request_in_a_zone_that_was_moved_away_from_is_found_after_kills(stack
     assert "TPU queued resource" in shown.out
     assert "us-east5-a" in shown.out
     restore()
-    assert "queued resource" in come_back(stack, STACK)
+    with typed(stack, sys.executable, "-m", "scripts.gemma", "up", STACK, "--yes") as shown:
+        shown.until(lambda one: "(yes/no)" in one.text, "the question")
+        shown.answer("yes\n")
+        shown.until(lambda one: "WAITING" in one.text, "the wait")
+        assert "imported queued resource locations/us-east5-a/" in shown.unwrapped
+        assert shown.interrupt() == INTERRUPTED
 
 
 def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(stack):
