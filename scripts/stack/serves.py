@@ -219,8 +219,11 @@ def serving_facts(stack: str) -> tuple[StackFacts, StackOutputs]:
 def outputs_to_use(deployment: StackDeployment, facts: StackFacts) -> StackOutputs:
     """Return the outputs of a stack with a server. Raises CommandRefusedError."""
     stack = facts.stack
+    found = serves_now(facts)
+    if facts.recorded is not None and is_being_deleted(facts, found):
+        raise CommandRefusedError(f"{teardown_sentence(facts)} Run `gemma teardown {stack}`.")
     outputs = outputs_in(stack, deployment.resources)
-    if (found := serves_now(facts)).word == "no server":
+    if found.word == "no server":
         raise CommandRefusedError(
             f"{found.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
         )

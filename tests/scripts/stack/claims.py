@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypedDict
 
 from gemma_serving.cloud.kinds import QUEUED, SERVICE
 from gemma_serving.contracts.exit_codes import ExitCode
+from tests.scripts.test_printed_commands import refusal_of
 
 REACHED: Final = "The server was reached."
 """What a test lets a command say that opens its access to the server."""
@@ -17,12 +18,22 @@ _RATE: Final = re.compile(r"\$([\d,.]+)/h")
 _EXISTS: Final = re.compile(r"Exists now: (?P<what>unknown|nothing|[\d,]+ resources? in Google Cloud|capacity|service)")
 _NO_CLAIM: Final = (
     "outputs of stack",
+    "A teardown did not finish",
     "Cannot check whether",
     "that the stack's state does not have",
     "cannot be read",
     REACHED,
 )
 """Refusals of a command that say nothing about whether the server exists, or that it does."""
+_COMMAND: Final = r"(?:gemma|pulumi|gcloud) [^`\n]+"
+_ORDERED: Final = re.compile(
+    rf"(?<=[Rr]un )`({_COMMAND})`|^(?: +|Next: +| *next +)({_COMMAND}?)(?= +#|$)", re.MULTILINE
+)
+_NAMED: Final = re.compile(rf"`({_COMMAND})`")
+_EXPLAINS: Final = re.compile(r"--(?:help|explain|costs)$")
+"""Commands that only say more about what is printed."""
+_READS: Final = re.compile(r"gemma (?:status|chat|smoke|logs|connect|plan|preview|doctor|capacity)\b")
+"""Commands that change nothing."""
 Word = Literal["yes", "waiting", "no", "unknown", ""]
 
 
@@ -238,3 +249,33 @@ def _contradictions(claims: Sequence[Claim]) -> Iterator[str]:
     costs = {claim.command: claim.usd for claim in whole if claim.usd is not None}
     if costs and max(costs.values()) - min(costs.values()) > CENT:
         yield f"so far: {costs}"
+
+
+def next_in(text: str) -> str:
+    """Return the first command that a text says to run, else the first that it names; empty without one."""
+    flat = re.sub(r"(?<=[\w,.`:]) *\n +(?=\w|`|\()", " ", text)
+    for pattern, where in ((_ORDERED, text), (_ORDERED, flat), (_NAMED, flat)):
+        for match in pattern.finditer(where):
+            command = next(filter(None, match.groups())).strip()
+            if not _EXPLAINS.search(command):
+                return command
+    return ""
+
+
+def next_faults(texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield each printed command that does not exist, and two commands that name different changes of the stack as the next one. `texts`: by command."""
+    found = {
+        command: json.loads(text)["stacks"][0]["next_command"]
+        if text.startswith("{") and command == "status"
+        else next_in(text)
+        for command, text in texts.items()
+        if command != "teardown"  # who asks for its dry run wants to know what it deletes
+    }
+    yield from (
+        f"{command}: {refused}"
+        for command, line in found.items()
+        if line.startswith("gemma ") and (refused := refusal_of(line))
+    )
+    changes = {command: line for command, line in found.items() if line and not _READS.match(line)}
+    if len(set(changes.values())) > 1:
+        yield f"the next command differs: {changes}"

@@ -92,17 +92,20 @@ def play(seed: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> Sequenc
     Raises AssertionError with what the commands contradict.
     """
 
+    texts = dict[str, str]()
+
     def run(command: str, *words: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = run_command(COMMANDS[command], words)
         printed = capsys.readouterr()
+        texts[command] = printed.err if command == "logs" else printed.out + printed.err
         return code, printed.out, printed.err
 
     history = drawn(seed)
     with playing(history, folder) as world:
         truth = world.truth()
         claims = list(claims_of(world, run))
-        faults = list(faults_of(world, truth, claims))
+        faults = [*faults_of(world, truth, claims), *said.next_faults(texts)]
         assert not faults, "\n".join([str(history), f"in step: {world.is_in_step}", *faults])
         return [truth.word, *("unknown" for claim in claims if claim.unknown)]
 
