@@ -9,7 +9,7 @@ and limits that are used up. If one fails, it prints a list and stops. Before an
 cost. Ctrl-C during the deployment keeps the created resources and prints their cost. `pulumi up --stack STACK` deploys the same.
 
 It continues from what an interrupted or failed run left, and imports what Google has of the stack and its state lacks. If another folder began that, it
-asks; without a terminal, it changes nothing and exits with 2. A stack without a state gets one.
+asks; without a terminal, it changes nothing. A stack without a state gets one.
 
 With --restart, the server on a TPU VM drains the running requests and starts again. Capacity, address and settings stay, and edits of the file wait.
 For a Cloud Run service, see docs/cloud-run.md.
@@ -74,6 +74,10 @@ COMMAND: Final = Command(
     run=_up,
     changes=True,
     needs="settings",
+    exit_codes={
+        ExitCode.REFUSED: "refused before any change, for example by a check, or because another folder may have begun what it found and no terminal "
+        "confirms the import"
+    },
     after_interrupt="No resource was changed.",
 )
 

@@ -26,7 +26,7 @@ from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
 from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.stack.serves import facts_of_server
+from gemma_serving.scripts.stack.serves import facts_of_server, require_deployed
 
 POLL_S: Final = 2.0
 
@@ -52,6 +52,7 @@ def machine_of(stack: str) -> FoundMachine:
     found, cloud = facts.recorded, facts.cloud
     if isinstance(facts.server, Unknown):
         raise ScriptError(f"Cannot check the TPU VM of stack {stack}: {facts.server.why}")
+    require_deployed(facts)
     if found is None or cloud is None or not cloud.machine:
         raise CommandRefusedError(
             f"Stack {stack} has no TPU VM. `gemma status {stack}` shows what it has. For a Cloud Run service, "

@@ -200,7 +200,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
     "CST02": Incident("l4-qat-002", {}, "info", r"is 1, which costs \$32\.\d\d per day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
-    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 .*: v6e_spot_\w+ in asia-northeast1 \(date unknown\)\. Run .*prices`\."),
+    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 3 .*: v6e_spot_\w+ in asia-northeast1 \(date unknown\)\. Run .*prices`\."),
     "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
     "CST07": Incident("tpu-v6e4", {"tpu.maxUsdPerHour": 3}, "block", r"maxUsdPerHour is 3, but the cheapest form costs \$5\.40.* Set tpu\.maxUsdPerHour: 5\.4"),
 }  # fmt: skip
