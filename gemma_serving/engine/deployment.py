@@ -142,7 +142,7 @@ def read_deployment(stack: str) -> StackDeployment:
         text = runner.query(["stack", "export", "--stack", stack])
     except runner.PulumiFailedError as error:
         if any(words in str(error) for words in _UNREADABLE):
-            raise _unreadable(stack, str(error)) from None
+            raise unreadable_state(stack, str(error)) from None
         raise
     return parse_deployment(stack, text)
 
@@ -152,7 +152,7 @@ def parse_deployment(stack: str, text: str) -> StackDeployment:
     try:
         document = as_mapping(json.loads(text))
     except ValueError as error:
-        raise _unreadable(stack, str(error)) from None
+        raise unreadable_state(stack, str(error)) from None
     if "checkpoint" in document:
         latest = as_mapping(document["checkpoint"]).get("latest")
         document = {"version": document.get("version"), "deployment": latest}
@@ -163,7 +163,7 @@ def deployment_of(stack: str, document: Mapping[str, object]) -> StackDeployment
     """Return the deployment in the document of an export. Raises StateUnreadableError."""
     version = document.get("version")
     if not isinstance(version, int):
-        raise _unreadable(stack, "it has no version")
+        raise unreadable_state(stack, "it has no version")
     if version > _NEWEST_VERSION:
         raise StateUnreadableError(
             f"The state of stack {stack} has format version {version}, but this program supports up to version {_NEWEST_VERSION}. "
@@ -262,11 +262,12 @@ def type_in(urn: str) -> str:
 def _resource(stack: str, raw: object) -> ResourceState:
     resource = ResourceState(as_mapping(raw))
     if not resource.urn or not resource.type:
-        raise _unreadable(stack, "a resource has no URN or no type")
+        raise unreadable_state(stack, "a resource has no URN or no type")
     return resource
 
 
-def _unreadable(stack: str, problem: str) -> StateUnreadableError:
+def unreadable_state(stack: str, problem: str) -> StateUnreadableError:
+    """Return the error for a state that the engine cannot read or decrypt, with its words."""
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
     # An empty side file hides whether the state itself is whole (gocloud.dev, blob/fileblob).

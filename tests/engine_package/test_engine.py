@@ -96,11 +96,18 @@ def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
     assert preview_errors(said("preview failed")) == ["preview failed"]
 
 
-@pytest.mark.parametrize("text", ["incorrect passphrase", "get stack secrets manager: passphrase must be set with X"])
-def test_a_preview_with_a_wrong_or_no_passphrase_names_the_next_command(monkeypatch, text):
+@pytest.mark.parametrize(
+    ("text", "next_"),
+    [
+        ("incorrect passphrase", "Set PULUMI_CONFIG_PASSPHRASE to its passphrase"),
+        ("get stack secrets manager: passphrase must be set with X", "Set PULUMI_CONFIG_PASSPHRASE to its passphrase"),
+        ("failed to load checkpoint: place 1: unexpected end of JSON input", "Run `gemma up x`, which repairs it"),
+    ],
+)
+def test_a_preview_of_a_state_that_cannot_be_read_names_the_next_command(monkeypatch, text, next_):
     monkeypatch.setattr("gemma_serving.engine.previewed.require_passphrase", lambda _stack: None)
     answers(monkeypatch, f"error: {text}")
-    with pytest.raises(StateUnreadableError, match="Set PULUMI_CONFIG_PASSPHRASE to its passphrase"):
+    with pytest.raises(StateUnreadableError, match=next_):
         preview("x")
 
 
