@@ -30,7 +30,7 @@ def objects(workspace, folder):
 def bucket_of(workspace):
     """The stack's bucket and who may read it."""
     path = f"storage/v1/b/local-project-gemma-{STACK}-models"
-    return workspace.get("storage", path), workspace.get("storage", f"{path}/iam")
+    return workspace.get("storage", path), workspace.get("storage", f"{path}/iam?optionsRequestedPolicyVersion=3")
 
 
 def stage(workspace, weights):
