@@ -62,12 +62,17 @@ def state_folder() -> Path | None:
 
 def file_text(stack: str) -> str:
     """Return the text of a local backend's state, even if invalid, or an empty string."""
-    folder = state_folder()
+    path = _state_file(stack)
     try:
-        path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
         return path.read_text(encoding="utf-8", errors="replace") if path else ""
     except OSError:
         return ""
+
+
+def _state_file(stack: str) -> Path | None:
+    """Return the file of a local backend's state, which may not exist, or None as `state_folder` does."""
+    folder = state_folder()
+    return folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
 
 
 def drop_empty_side_file(stack: str) -> bool:
@@ -75,12 +80,17 @@ def drop_empty_side_file(stack: str) -> bool:
 
     A kill between two writes leaves one. The engine then reads nothing (gocloud.dev, blob/fileblob); it writes the file again.
     """
-    folder = state_folder()
-    path = folder / "stacks" / PRODUCT / f"{stack}.json.attrs" if folder else None
+    state = _state_file(stack)
+    path = state.with_suffix(".json.attrs") if state else None
     if path is None or not path.is_file() or path.stat().st_size:
         return False
     path.unlink()
     return True
+
+
+def shown_url() -> str:
+    """Return the URL of the project folder's backend without its options, which may have credentials. Empty if none is set."""
+    return chosen_url(runner.project_folder()).partition("?")[0]
 
 
 def chosen_url(folder: Path) -> str:

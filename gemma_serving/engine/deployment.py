@@ -27,7 +27,9 @@ SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4a
 """Key and value that mark a secret (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
 
-_UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
+NO_CHECKPOINT: Final = "failed to load checkpoint"
+"""The engine's error for a state that it cannot read."""
+_UNREADABLE: Final = (NO_CHECKPOINT, "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
 _PROTECTION: Final = "deletionProtection"
 _DELETE_HOOKS: Final = "BeforeDelete"
@@ -271,7 +273,7 @@ def unreadable_state(stack: str, problem: str) -> StateUnreadableError:
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
     # An empty side file hides whether the state itself is whole (gocloud.dev, blob/fileblob).
-    is_whole = problem.rstrip(".").endswith("failed to load checkpoint: EOF") and bool(file_text(stack))
+    is_whole = problem.rstrip(".").endswith(f"{NO_CHECKPOINT}: EOF") and bool(file_text(stack))
     what = (
         "An interrupted write left an empty side file"
         if is_whole

@@ -13,12 +13,11 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import BACKEND_VARIABLE, variable
 from gemma_serving.engine.children import ended
-from gemma_serving.engine.deployment import ResourceState, is_passphrase_error, type_in, unreadable_state
+from gemma_serving.engine.deployment import NO_CHECKPOINT, ResourceState, is_passphrase_error, type_in, unreadable_state
 from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
 
 PREVIEW_LIMIT_S: Final = 600.0
 _ARCHIVE_LIMIT_S: Final = 300.0
-_NO_STATE: Final = "failed to load checkpoint"
 _KEEPS_CAPACITY: Final = "while it is ACTIVE"
 """Part of the provider's refusal of such a change (gcp_tpu_provider.diff)."""
 
@@ -69,7 +68,7 @@ def preview(stack: str, *options: str) -> Mapping[str, object]:
     if answer.returncode != 0 or not parsed:
         # With `--json` the errors are part of the output.
         errors = preview_errors(parsed) or [runner.error_of(answer)]
-        if is_passphrase_error(errors[0]) or _NO_STATE in errors[0]:
+        if is_passphrase_error(errors[0]) or NO_CHECKPOINT in errors[0]:
             raise unreadable_state(stack, errors[0])
         raise PreviewFailedError(errors)
     return parsed

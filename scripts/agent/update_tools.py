@@ -35,6 +35,7 @@ from gemma_serving.scripts.agent.spending import GOOGLE_LIMIT_S, usd_per_hour_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.preview.api import headline
 from gemma_serving.scripts.stack.frozen import FrozenProject, freeze, most_usd_per_hour
+from gemma_serving.scripts.stack.own_runs import remember_run
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.settings_file import SettingsFile
 from gemma_serving.scripts.stack.unfinished_teardown import forget
@@ -194,8 +195,7 @@ async def scale(call: CommandCall) -> Answer:
 
 def _begin(frozen: FrozenProject, state: StackState, document: Mapping[str, object]) -> None:
     """Import what Google has of the stack and its state lacks, and record that this folder deploys it. Raises ScriptError."""
-    from gemma_serving.scripts.stack.own_runs import remember_run  # noqa: PLC0415 - loads Google's packages
-    from gemma_serving.scripts.up.api import import_missing  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.up.api import import_missing  # noqa: PLC0415 - loads Google's packages
 
     if state.pending or creations_in(document):
         import_missing(frozen.stack, frozen.settings.project, document)
@@ -320,8 +320,6 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
     if not ok and is_lock_error(text):
         _end_dead_locks(stack, parse_locks(text))
     if ok:
-        from gemma_serving.scripts.stack.own_runs import remember_run  # noqa: PLC0415 - loads Google's packages
-
         remember_run(stack, "done")
     failed = f"Read the reason, check the logs of stack {stack}, then preview again: up imports what exists."
     then = f"Check it with smoke or status of stack {stack}." if ok else failed

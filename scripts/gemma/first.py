@@ -12,7 +12,7 @@ from gemma_serving.contracts.installation import no_project, own_project
 from gemma_serving.contracts.parallel import each_within
 from gemma_serving.contracts.stack_facts import INCOMPLETE, ServesNow, StackFacts
 from gemma_serving.engine import runner
-from gemma_serving.engine.backend import chosen_url
+from gemma_serving.engine.backend import shown_url
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.scripts.gemma.arguments import ListedStack, known_stacks
 from gemma_serving.scripts.gemma.catalog import ENTRIES, command_rows
@@ -59,8 +59,8 @@ def _state(limit_s: float, now: Callable[[], datetime]) -> tuple[Sequence[str], 
 
 
 def _backend() -> str:
-    """Return the backend that the engine reads, without the options of its address, which may have credentials."""
-    url = chosen_url(runner.project_folder()).partition("?")[0]
+    """Return the backend that the engine reads."""
+    url = shown_url()
     return f"backend {url}" if url else "the Pulumi backend"
 
 

@@ -10,7 +10,7 @@ from gemma_serving.cloud.capacity import capacity_kind
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
 from gemma_serving.cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
-from gemma_serving.cloud.kinds import BY_TYPE, KINDS, Item, by_name, order_of
+from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, KINDS, NODE, QUEUED, SERVICE, Item, by_name, order_of
 from gemma_serving.cloud.search import Scope, in_project, resource_of, search
 from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -19,10 +19,12 @@ from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
-from gemma_serving.engine.backend import file_text
+from gemma_serving.engine.backend import file_text, shown_url
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.stack.costs import found_sentence
 from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
+from gemma_serving.scripts.stack.own_runs import backend_of_run
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import apis_of
@@ -33,6 +35,7 @@ _APIS: Final = {
     **{kind.type_.partition("/")[0]: kind.api for kind in KINDS if kind.type_},
 }
 """API by the first part of a type in a state."""
+_SERVERS: Final = (QUEUED, INSTANCE, SERVICE, NODE)
 _CAPACITY_OUTPUTS: Final = ("name", "nodeName", "renewalName")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
@@ -150,6 +153,22 @@ def search_stacks(
     each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
     resources = sorted(each, key=lambda item: (order_of(item.kind), item.kind))
     return replace(found, found=tuple(resources), unknown=tuple(unknown))
+
+
+def servers_in(found: Sequence[FoundResource]) -> Sequence[FoundResource]:
+    """Return the machines and services among the resources of a stack."""
+    return [item for kind in _SERVERS for item in found if item.kind == kind]
+
+
+def without_state(stack: str, found: Sequence[FoundResource]) -> str:
+    """Return the resources of a stack of which this backend has no state, and who may have it, in sentences."""
+    servers, before, url = servers_in(found), backend_of_run(stack), shown_url()
+    runs = f"Google has resources of stack {stack}"
+    if servers:
+        since = f" since {servers[0].created[:16].replace('T', ' ')} UTC" if servers[0].created else ""
+        runs = f"Stack {stack} runs in {servers[0].location}{since}"
+    where = f" This folder deployed it with `pulumi login {before}`." if before not in {"", url} else ""
+    return f"{runs}: {found_sentence(found)} The backend {url} has no state of it.{where}"
 
 
 def pending_creations(state: StackState) -> Iterator[StatedResource]:

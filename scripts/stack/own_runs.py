@@ -6,16 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from gemma_serving.cloud.kinds import INSTANCE, NODE, QUEUED, SERVICE
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine.atomic_file import write_private
-from gemma_serving.engine.backend import chosen_url
-from gemma_serving.engine.runner import project_folder
-from gemma_serving.scripts.stack.costs import found_sentence
+from gemma_serving.engine.backend import shown_url
 
 FOLDER: Final = Path(".work") / "up"
-_SERVERS: Final = (QUEUED, INSTANCE, SERVICE, NODE)
 _REFUSAL: Final = "No zone granted "
 _ZONES: Final = ("  ", "Zones not tried")
 """Starts of the provider's error about capacity (`gcp_tpu_provider.capacity`), and of its lines about zones."""
@@ -28,7 +23,7 @@ def remember_run(stack: str, state: RunState, errors: Sequence[str] = ()) -> Non
     Of its errors, the one about capacity is kept: the provider deletes requests that no zone granted, so Google has no answer left.
     """
     refused = [f"{start}{rest}" for _, start, rest in (error.partition(_REFUSAL) for error in errors) if start]
-    record = {"backend": chosen_url(project_folder()), "state": state, "refusal": "".join(refused[-1:])}
+    record = {"backend": shown_url(), "state": state, "refusal": "".join(refused[-1:])}
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_private(_path(stack), json.dumps(record))
 
@@ -49,22 +44,6 @@ def remembered_refusal(stack: str) -> Sequence[str]:
     return [f"`gemma up` of {at:%Y-%m-%d %H:%M} UTC: {headline}", *zones]
 
 
-def servers_in(found: Sequence[FoundResource]) -> Sequence[FoundResource]:
-    """Return the machines and services among what Google has of a stack."""
-    return [item for kind in _SERVERS for item in found if item.kind == kind]
-
-
-def without_state(stack: str, found: Sequence[FoundResource]) -> str:
-    """Return what Google has of a stack of which this backend has no state, and who may have it, in sentences."""
-    servers, before, url = servers_in(found), backend_of_run(stack), chosen_url(project_folder())
-    runs = f"Google has resources of stack {stack}"
-    if servers:
-        since = f" since {servers[0].created[:16].replace('T', ' ')} UTC" if servers[0].created else ""
-        runs = f"Stack {stack} runs in {servers[0].location}{since}"
-    where = f" This folder deployed it with `pulumi login {before}`." if before not in {"", url} else ""
-    return f"{runs}: {found_sentence(found)} The backend {url.partition('?')[0]} has no state of it.{where}"
-
-
 def is_interrupted(stack: str) -> bool:
     """Return whether the last deployment of this folder did not end, or failed."""
     return _last_run(stack).get("state") == "begun"
@@ -76,7 +55,7 @@ def is_own(stack: str, *, has_server: bool) -> bool:
     After a destroy, a server is another folder's; a bucket that was kept is this one's.
     """
     last = _last_run(stack)
-    is_same = last.get("backend") == chosen_url(project_folder())
+    is_same = last.get("backend") == shown_url()
     return is_same and not (has_server and last.get("state") == "destroyed")
 
 

@@ -20,7 +20,7 @@ from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.logs.api import MeasuredStart, first_start, with_known_cause
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
-from gemma_serving.scripts.stack.own_runs import without_state
+from gemma_serving.scripts.stack.labelled import without_state
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
 from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.report import (

@@ -1,4 +1,4 @@
-"""What other commands use of `up`."""
+"""Public interface of `scripts.up` for other commands."""
 
 from gemma_serving.scripts.up.returning import import_missing
 

@@ -61,7 +61,8 @@ _SERVER_FAILED: Final = "The server failed: "
 
 def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool, dry_run: bool) -> ExitCode:
     """Preview a stack, import what its state lacks, confirm, and deploy it. Raises ScriptError."""
-    stack, refresh = facts.stack, ["--refresh"] if refreshes or differs(facts) else []
+    stack = facts.stack
+    refresh = ["--refresh"] if refreshes or differs(facts) else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
     facts, document = _previewed(facts, settings, refresh, dry_run=dry_run)
     differences = differs(facts)

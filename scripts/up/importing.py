@@ -56,7 +56,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What Google has of the resources that a preview creates."""
+    """Resources that a preview creates and that Google has already."""
 
     before: StackDeployment
     program: Mapping[str, ResourceState]
@@ -69,7 +69,7 @@ class Examination:
 
     @property
     def sentence(self) -> str:
-        """What the state lacks, as a sentence."""
+        """The number of these resources and the first names, as a sentence."""
         named = [one.text for one in self.owned[:_MOST_NAMED]]
         more = len(self.owned) - len(named)
         listed = ", ".join([*named, *([f"{more} more"] if more else [])])
@@ -128,7 +128,7 @@ def _import(stack: str, examination: Examination, report: Report) -> None:
         if one.found is not None:
             after = with_resource(after, one.resource, one.found.id, one.found.outputs, examination.program)
     if read_deployment(stack).text() != before.text():
-        raise ScriptError(f"The state of stack {stack} changed meanwhile. Run `gemma up {stack}` again.")
+        raise ScriptError(f"The state of stack {stack} changed during the import. Run `gemma up {stack}` again.")
     path = back_up(stack, before.text())
     past_dead_locks(stack, partial(write_deployment, stack, after), report=report)
     for one in chosen:

@@ -1,4 +1,4 @@
-"""What `up` may continue without a question: what this folder began. Before all else it asks, and without a terminal it refuses."""
+"""Permission to import: `up` continues the runs of this folder by itself, asks about all others, and refuses these without a terminal."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +13,8 @@ from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.stack.own_runs import is_own, remember_run, servers_in, without_state
+from gemma_serving.scripts.stack.labelled import servers_in, without_state
+from gemma_serving.scripts.stack.own_runs import is_own, remember_run
 from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 from gemma_serving.scripts.up.importing import Document, Examination, import_all
 

@@ -161,7 +161,7 @@ def take_over(now, stack):
     changed = [(step["op"], step["urn"]) for step in steps if step["op"] != "same"]
     assert {op for op, _ in changed} <= {"update", "create", "delete"}, changed
     gone = {urn for op, urn in changed if op == "delete"}
-    assert all(":Observability$gcp:monitoring/" in urn for urn in gone), "policies that are no default any more"
+    assert all(":Observability$gcp:monitoring/" in urn for urn in gone), "only these are no longer a default"
     now.up(stack)
     after = ids(now, stack)
     assert {urn: after.get(urn) for urn in before if urn not in gone} == {

@@ -1,4 +1,4 @@
-"""What `up` imports: a resource waits for its dependencies, one of another owner stops it, and a changed state is never overwritten."""
+"""Imports of `up`: a resource waits for its dependencies, one of another owner stops it, and a changed state is never overwritten."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.cloud.populated import owner
 
 STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
 STACK = "l4-qat"
-HERE, ELSEWHERE = "file:///here", "gs://theirs"
+HERE, ELSEWHERE = "file:///here", "gs://theirs?key=canary"
 
 
 class World:
@@ -40,7 +40,7 @@ class World:
         self.state = deployment.changed(pending=[])  # as `pulumi stack import` does
 
     def preview(self):
-        """What the program would create. A value of something that is not in the state is unknown, as in a preview."""
+        """Return the resources that the program creates. A value of something that is not in the state is unknown, as in a preview."""
         missing = [each for each in self.whole.resources if each.urn not in self.state.urns]
         return {"steps": [{"op": "create", "newState": {**one.changed(id=None, outputs=None).raw}} for one in missing]}
 
@@ -118,7 +118,7 @@ def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
         return LookupResult(owner="owned", name="n", id="x")
 
     monkeypatch.setattr(importing, "lookup", lookup)
-    with pytest.raises(ScriptError, match=f"The state of stack {STACK} changed meanwhile"):
+    with pytest.raises(ScriptError, match=f"The state of stack {STACK} changed during the import"):
         world.import_all()
     assert world.calls == []
 
@@ -176,6 +176,7 @@ def test_a_stack_of_another_folder_or_backend_is_not_taken_over(folder, monkeypa
     assert ("runs in us-east5-a since 2026-11-28 01:46 UTC" in sentence) is (found is SERVER)
     assert f"The backend {HERE} has no state of it." in sentence
     assert ("`pulumi login gs://theirs`" in sentence) is (backend == ELSEWHERE)
+    assert "canary" not in sentence, "options of a backend's URL may have credentials"
 
 
 @pytest.mark.parametrize(("state", "found"), [("done", SERVER), ("destroyed", BUCKET)])
