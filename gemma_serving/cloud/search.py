@@ -45,8 +45,8 @@ NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 _SETTLE_S: Final = 30.0
 """Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
-_SHARED: Final = frozenset({"denied", "no connection", "no login"})
-"""Causes that many lists have together. Google's text about a missing permission is the first list's."""
+_ADDRESS: Final = re.compile(r"https?://\S+")
+"""Part of a reason that differs between lists with the same cause."""
 _MOST_NAMED: Final = 4
 """Kinds that a sentence names; it counts more."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
@@ -239,13 +239,13 @@ def _unread_sentences(reads: Sequence[_ReadList]) -> Iterator[str]:
         answer = read.answer
         if not isinstance(answer, Unknown) or read.is_off:
             continue
-        key = (read.list.about, answer.why)
-        if answer.cause in _SHARED:
-            key = (answer.cause, read.list.project if answer.cause == "denied" else "")
+        # Google's text about a missing permission names the permission of one list.
+        is_denied = answer.cause == "denied"
+        key = ("denied", read.list.project) if is_denied else (_ADDRESS.sub("", answer.why), "")
         groups.setdefault(key, []).append((read, answer.why))
-    for (cause, _), found in groups.items():
+    for found in groups.values():
         (first, why), *others = found
-        if not others or cause not in _SHARED:
+        if not others:
             yield f"{first.list.about}: {why}"
             continue
         kinds = list(dict.fromkeys(read.list.kind for read, _ in found))

@@ -1,6 +1,7 @@
 """A search finds everything of a stack wherever it is, names what it could not read, and never names what is not ours."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 from tenacity import wait_none
@@ -16,6 +17,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.search_results import Inventory
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
+from tests.answers import served
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
 INSTANT = OperationDurations(instant=True)
@@ -163,16 +165,26 @@ def test_what_cannot_be_read_is_not_called_gone():
     assert isinstance(found.answer_about(()), Unknown)
 
 
-def test_a_search_without_a_connection_is_one_sentence_and_proves_nothing(world, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_")]:
-        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (None, "No connection to 127.0.0.1:9 ("),
+        ((500, "{}"), "failed 4 times (HTTP 500)"),
+        ((429, "{}"), "failed 4 times (HTTP 429)"),
+        ((200, "<html>Log in to this network.</html>"), "returned a response that is not JSON."),
+    ],
+)
+def test_one_cause_of_all_unread_lists_is_one_sentence_and_proves_nothing(world, monkeypatch, answer, cause):
     monkeypatch.setattr(google_api, "_PAUSES", wait_none())
-    found = search(world.api, scope())
+    with served(lambda _: answer) if answer else nullcontext("http://127.0.0.1:9") as address:
+        for name in [name for name in os.environ if name.startswith("CLOUDSDK_API_ENDPOINT_OVERRIDES_")]:
+            monkeypatch.setenv(name, f"{address}/")
+        found = search(world.api, scope())
     (sentence,) = found.unknown
     assert f"lists in project {PROJECT} (" in sentence
-    assert "kinds of resources), so resources may still exist: No connection to 127.0.0.1:9 (" in sentence
+    assert "kinds of resources), so resources may still exist: " in sentence
+    assert cause in sentence
     assert isinstance(found.answer_about(()), Unknown)
-    assert {call.outcome.partition(" (")[0] for call in found.calls} == {"No connection to 127.0.0.1:9"}
 
 
 class Pages:
