@@ -37,6 +37,8 @@ _VARYING: Final = frozenset(
     {"etag", "generation", "metageneration", "updateTime", "updated", "at_s", "from_s", "lastTransitionTime", "_url"}
 )
 """Keys that may change without anybody's touch. A local cloud that starts again starts every revision again, at another address."""
+_RELEASED: Final = "_freeAtS"
+"""Of an address that Google holds for hours after its service."""
 _GONE_STATES: Final = frozenset({"DELETING"})
 _START_S: Final = 60
 
@@ -145,13 +147,14 @@ class World:
         return self.workspace.call(verb, path, body, **parameters)
 
     def snapshot(self) -> Documents:
-        """Return every document of every resource, without what varies by itself."""
+        """Return every document of every resource, without what varies by itself and what Google still holds of a deleted service."""
         rows = self._rows("SELECT kind, name, document FROM resources")
-        return {
+        found = {
             (kind, name): _without_varying(json.loads(document))
             for kind, name, document in rows
             if not kind.startswith(_PASSING) and not kind.endswith(_OPERATIONS)
         }
+        return {key: document for key, document in found.items() if _RELEASED not in document}
 
     def queued(self, name: str) -> "list[str]":
         """Return the queued resources with this id that are not being deleted."""
