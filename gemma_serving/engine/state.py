@@ -194,6 +194,12 @@ def all_states() -> Sequence[StackState]:
     return each([partial(read if name in deployed else absent, stack=name) for name in names], workers=_READERS)
 
 
+def renamed(stack: str) -> str:
+    """Return the sentence about the state that has the resources of a stack under another name; empty without one. Raises as `runner.query`."""
+    others = map(read, sorted(runner.listed_stacks("--project", PRODUCT) - {stack}))
+    return next((other.rename for other in others if other.former_name == stack), "")
+
+
 def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
     """Return the content of a deployment as a stack's state."""
     manifest = as_mapping(as_mapping(deployment.document.get("deployment")).get("manifest"))

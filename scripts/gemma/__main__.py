@@ -14,6 +14,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
@@ -105,11 +106,15 @@ def _run(words: Sequence[str]) -> int:
 def _refusal(entry: CommandEntry, stack: str) -> str:
     """Return why a command cannot use a stack without a settings file, before its work loads; empty if it can."""
     from gemma_serving.engine import runner
+    from gemma_serving.engine.state import renamed
 
     named = stack_of_file(stack)
     if has_settings(named):
         return f"{stack} is the settings file of stack {named}. Run `gemma {entry.name} {named}`."
     needs = entry.whole().needs
+    with suppress(ScriptError):  # the backend is reported by the command that needs it
+        if needs and (sentence := renamed(stack)):
+            return sentence
     if needs == "settings":
         return runner.no_settings(stack)
     is_known = needs != "state" or stack.rpartition("/")[2] in runner.listed_stacks()

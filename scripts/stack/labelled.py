@@ -20,7 +20,7 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.backend import file_text, shown_url
-from gemma_serving.engine.state import StackState
+from gemma_serving.engine.state import StackState, renamed
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.costs import found_sentence
 from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
@@ -161,7 +161,12 @@ def servers_in(found: Sequence[FoundResource]) -> Sequence[FoundResource]:
 
 
 def without_state(stack: str, found: Sequence[FoundResource]) -> str:
-    """Return the resources of a stack of which this backend has no state, and who may have it, in sentences."""
+    """Return the resources of a stack of which this backend has no state, and who may have it, in sentences.
+
+    Raises CommandRefusedError if this backend has the state under another name, and ScriptError if it cannot be read.
+    """
+    if text := renamed(stack):
+        raise CommandRefusedError(f"{text} Nothing was changed.")
     servers, before, url = servers_in(found), backend_of_run(stack), shown_url()
     runs = f"Google has resources of stack {stack}"
     if servers:
