@@ -74,7 +74,7 @@ def may_take_over(stack: str, found: Sequence[FoundResource], *, dry_run: bool =
 def replace_cut_off(state: StackState) -> None:
     """Replace a state that was cut off by an empty one, with a copy, after a question unless this folder began it. Raises ScriptError."""
     stack, proof = state.stack, state.proof_of_loss
-    if proof is None:
+    if proof is None or not state.is_cut_off:
         return
     cut_off = f"The state of stack {stack} was cut off by an interrupted write. `up` imports what Google has of it into an empty one."
     _ask(stack, cut_off, has_server=True)

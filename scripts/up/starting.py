@@ -69,6 +69,8 @@ def prepared_stack(stack: str, *, dry_run: bool = False) -> Generator[tuple[Stac
     if isinstance(facts.labels, Present) and state.status == "missing":
         may_take_over(stack, facts.labels.value, dry_run=dry_run)
     _require_zone(settings, facts)
+    if not dry_run:
+        replace_cut_off(state)  # before the checks, because the staging that they ask for needs a state
     report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
     if isinstance(facts.labels, Unknown):
         print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
@@ -91,8 +93,6 @@ def _kept_state(state: StackState, *, dry_run: bool) -> Generator[None]:
     text = path.read_text(encoding="utf-8")
     if is_new:
         create_state(stack)
-    elif state.is_cut_off:
-        replace_cut_off(state)
     try:
         yield
     except BaseException as error:
