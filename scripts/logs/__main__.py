@@ -20,8 +20,10 @@ from gemma_serving.scripts.cli.command import Command, print_progress, print_tex
 from gemma_serving.scripts.cli.options import Option, StackName
 
 if TYPE_CHECKING:
+    from gemma_serving.contracts.stack_facts import StackFacts
     from gemma_serving.scripts.logs.place import ServerLog
     from gemma_serving.scripts.logs.reading import PrintedLine
+    from gemma_serving.stacks.hooks.failure_hints import Cause
 
 _KEPT: Final = 1000
 """Lines that --follow searches for a known cause."""
@@ -56,7 +58,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     from gemma_serving.contracts.errors import ScriptError
     from gemma_serving.contracts.masking import LineMask
     from gemma_serving.engine import state as states
-    from gemma_serving.scripts.logs.place import sentence, server_log
+    from gemma_serving.scripts.logs.place import server_log
     from gemma_serving.scripts.logs.reading import api_keys, follow, newest_cause, newest_lines
     from gemma_serving.scripts.stack.facts import read_facts
     from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, require_deployed, serves_now
@@ -93,13 +95,26 @@ def _logs(options: LogsOptions) -> ExitCode:
         print_text(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known}))
     else:
         print_lines(options, found)
-    if not found:
-        _say(f"no logs of stack {options.stack} in this period. Pass --since 1d to search a longer one.")
-    elif len(found) == options.lines:
-        _say(f"showing the newest {options.lines} lines. Pass --lines N for more.")
-    if cause is not None:
-        _say(sentence(cause))
+    for note in _notes(options, found, cause, facts):
+        _say(note)
     return ExitCode.DONE
+
+
+def _notes(
+    options: LogsOptions, found: "Sequence[PrintedLine]", cause: "Cause | None", facts: "StackFacts"
+) -> "Iterator[str]":
+    """Yield what to know and to do after the lines."""
+    from gemma_serving.scripts.logs.place import sentence
+    from gemma_serving.scripts.stack.serves import failure_of, next_start
+
+    if not found:
+        yield f"no logs of stack {options.stack} in this period. Pass --since 1d to search a longer one."
+    elif len(found) == options.lines:
+        yield f"showing the newest {options.lines} lines. Pass --lines N for more."
+    if cause is not None:
+        yield sentence(cause)
+    if failure_of(facts):
+        yield next_start(options.stack)
 
 
 def _follow(

@@ -104,6 +104,11 @@ def differs(facts: StackFacts) -> Sequence[str]:
     return [*found, *filter(None, [failed]), *lost]
 
 
+def next_start(stack: str) -> str:
+    """Return how the server of a stack that failed starts again, as a sentence."""
+    return f"If its cause is fixed, run `gemma up {stack}`, which starts it once more."
+
+
 def failure_of(facts: StackFacts) -> str:
     """Return that the newest revision or document failed, and why, as sentences; empty if it did not, or if that is unknown."""
     cloud, server = facts.cloud, facts.recorded

@@ -36,6 +36,7 @@ from gemma_serving.scripts.stack.serves import (
     differs,
     failure_of,
     moved_traffic,
+    next_start,
     serves_now,
     unfinished_teardown,
 )
@@ -150,9 +151,7 @@ def _require_no_failure(facts: StackFacts) -> None:
     """Raise ScriptError if the server failed, although the engine sees no difference."""
     if failure_of(facts):
         failure = failure_of(with_known_cause(read(facts.stack), facts))
-        raise ScriptError(
-            f"{failure} If its cause is fixed, run `gemma up {facts.stack}` again, which starts it once more."
-        )
+        raise ScriptError(f"{failure} {next_start(facts.stack)}")
 
 
 def _exists_after_interrupt(stack: str) -> str:

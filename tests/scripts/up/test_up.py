@@ -283,7 +283,7 @@ def test_a_server_that_failed_is_compared_and_said_and_never_up_to_date(engine, 
     out, err = ended(ExitCode.FAILED, "--yes")
     assert engine.previews == [("--refresh",)]
     assert out.startswith("The server failed: no image.\n")
-    assert f"up: The server failed: no image. If its cause is fixed, run `gemma up {STACK}` again" in err
+    assert f"up: The server failed: no image. If its cause is fixed, run `gemma up {STACK}`, which" in err
 
 
 def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, ended):
