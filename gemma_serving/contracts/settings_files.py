@@ -46,6 +46,11 @@ def stacks_in(folder: Path) -> Sequence[str]:
     return sorted(stack_of_file(path.name) for path in _files_of_stacks(folder))
 
 
+def example_stacks() -> Sequence[str]:
+    """Return the stacks that `gemma init NAME --like EXAMPLE` copies."""
+    return [stack for folder in _EXAMPLES for stack in stacks_in(folder)]
+
+
 def _files_of_stacks(folder: Path) -> Iterator[Path]:
     return (path for path in folder.glob("Pulumi.*.yaml") if _OF_STACK.fullmatch(path.name))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, cast
 
-from loadtest.command_line import JsonSwitch, Option, number
+from loadtest.command_line import JsonSwitch, Option, Rare, number
 from loadtest.errors import SweepError
 from loadtest.measure import Objective
 from loadtest.traffic.lengths import Lengths, parse_lengths
@@ -92,9 +92,7 @@ class ServerOptions:
 
     url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
     model: Annotated[str | None, Option("Model name. Default: the first served model.", metavar="ID")] = None
-    usd_per_hour: Annotated[float | None, Option("Price of the server, in USD per hour.", least=0, metavar="USD")] = (
-        None
-    )
+    usd_per_hour: Annotated[float | None, Rare("Price of the server, in USD per hour.", least=0, metavar="USD")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +130,16 @@ class LoadOptions:
     duration: Annotated[float | None, Option("Sending time per point, in seconds.", least=0.1, metavar="SECONDS")] = (
         None
     )
-    seed: Annotated[int | None, Option("Seed of prompts and arrivals. Default: random, recorded.", least=0)] = None
-    repeats: Annotated[int, Option("Measurements of every point.", least=1, most=100)] = 1
-    warm_up: Annotated[int | None, Option("Warm-up requests before each point, not counted.", least=0)] = None
-    even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
-    stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
-    within_cache: Annotated[bool, Option("Skip loads that exceed the server's KV cache, as preset lengths do.")] = False
-    completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
+    seed: Annotated[int | None, Rare("Seed of prompts and arrivals. Default: random, recorded.", least=0)] = None
+    repeats: Annotated[int, Rare("Measurements of every point.", least=1, most=100)] = 1
+    warm_up: Annotated[int | None, Rare("Warm-up requests before each point, not counted.", least=0)] = None
+    even_arrivals: Annotated[bool, Rare("Open loop: constant intervals instead of Poisson arrivals.")] = False
+    stop_when_saturated: Annotated[bool, Rare("Skip loads above saturation.")] = False
+    within_cache: Annotated[bool, Rare("Skip loads that exceed the server's KV cache, as preset lengths do.")] = False
+    completions: Annotated[bool, Rare("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
         Mapping[str, object] | None,
-        Option("JSON object to add to every request.", parse=_extra_body, metavar="JSON"),
+        Rare("JSON object to add to every request.", parse=_extra_body, metavar="JSON"),
     ] = None
 
     def sweep(self, seed: int, traffic: Traffic = FIXED_LENGTHS) -> Sweep:
@@ -186,25 +184,25 @@ class TrafficOptions:
 
     turns: Annotated[
         int,
-        Option(
+        Rare(
             "Requests per session. Each sends the conversation so far, and --request-rate counts sessions.",
             least=1,
             most=1000,
         ),
     ] = 1
     think_time: Annotated[
-        float, Option("Seconds between a response and the next message of a session.", least=0, metavar="SECONDS")
+        float, Rare("Seconds between a response and the next message of a session.", least=0, metavar="SECONDS")
     ] = 0.0
     prefix_share: Annotated[
         float | None,
-        Option("Share of each prompt that is the same in all prompts.", least=0, most=1, metavar="SHARE"),
+        Rare("Share of each prompt that is the same in all prompts.", least=0, most=1, metavar="SHARE"),
     ] = None
     prefix_tokens: Annotated[
-        int | None, Option("Tokens at the start of each prompt that are the same in all prompts.", least=1)
+        int | None, Rare("Tokens at the start of each prompt that are the same in all prompts.", least=1)
     ] = None
     adapters: Annotated[
         tuple[str, ...],
-        Option("Adapters that the requests name in turn, such as a,b.", parse=_names, metavar="NAMES"),
+        Rare("Adapters that the requests name in turn, such as a,b.", parse=_names, metavar="NAMES"),
     ] = ()
 
     def traffic(self) -> Traffic:
@@ -226,21 +224,21 @@ class TrafficOptions:
 class LimitOptions:
     """Limits."""
 
-    request_timeout: Annotated[float, Option("Timeout of one request, in seconds.", least=1, metavar="SECONDS")] = 600.0
+    request_timeout: Annotated[float, Rare("Timeout of one request, in seconds.", least=1, metavar="SECONDS")] = 600.0
     stall_timeout: Annotated[
         float,
-        Option(
+        Rare(
             "Maximum time without a byte, before and during a response, in seconds.",
             least=0.5,
             metavar="SECONDS",
         ),
     ] = 120.0
-    point_timeout: Annotated[float, Option("Timeout of one point, in seconds.", least=1, metavar="SECONDS")] = 1800.0
-    workers: Annotated[int | None, Option("Processes of the load generator.", least=1, most=64)] = None
-    max_in_flight: Annotated[int, Option("Open loop: maximum concurrent requests.", least=1)] = 4096
+    point_timeout: Annotated[float, Rare("Timeout of one point, in seconds.", least=1, metavar="SECONDS")] = 1800.0
+    workers: Annotated[int | None, Rare("Processes of the load generator.", least=1, most=64)] = None
+    max_in_flight: Annotated[int, Rare("Open loop: maximum concurrent requests.", least=1)] = 4096
     max_failed: Annotated[
         float,
-        Option("Failure rate above which a point is invalid and the run fails.", least=0, most=1),
+        Rare("Failure rate above which a point is invalid and the run fails.", least=0, most=1),
     ] = 0.01
 
 
@@ -256,7 +254,7 @@ class ReportOptions:
             "Objectives for goodput in seconds, such as ttft=0.5,tpot=0.05,e2e=10.", parse=_objective, metavar="LIST"
         ),
     ] = None
-    allow_invalid: Annotated[bool, Option("Accept invalid points. They stay invalid in every report.")] = False
+    allow_invalid: Annotated[bool, Rare("Accept invalid points. They stay invalid in every report.")] = False
     as_json: JsonSwitch = False
 
 

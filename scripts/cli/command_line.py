@@ -8,6 +8,7 @@ The load tester is a distribution of its own and has this file as `loadtest.comm
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -61,8 +62,12 @@ class Option:
     """Environment variable that provides a default."""
     bare: str = ""
     """Value of the option without a value, read as any other; empty if it needs one."""
+    rare: bool = False
+    """True if only `--help --all` shows it."""
 
 
+Rare: Final = functools.partial(Option, rare=True)
+"""An option that only `--help --all` shows."""
 JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
 
 
@@ -84,11 +89,19 @@ class OptionParser(argparse.ArgumentParser):
     flags: Sequence[str] = ()
     """Options that it accepts, set by `add_options`."""
     subcommand_names: Sequence[str] = ()
+    rare: Mapping[str, str] = types.MappingProxyType({})
+    """Help of the options that only `--help --all` shows, by field, set by `add_options`."""
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
         """Parse a command line. A subcommand reports its unknown words itself, because its options are known here."""
         self._given = list(sys.argv[1:] if args is None else args)
+        if "--all" in self._given and {"-h", "--help"} & {*self._given}:
+            for action in self._actions:
+                action.help = self.rare.get(action.dest, action.help)
+            self.rare = {}
+        elif self.rare:
+            self.epilog = f"{len(self.rare)} more options: --help --all\n{self.epilog or ''}"
         known, others = cast("tuple[Any, list[str]]", super().parse_known_args(self._given, namespace))
         if others:
             self.error(f"unrecognized arguments: {' '.join(others)}")
@@ -276,6 +289,9 @@ def _add(parser: OptionParser, add: Callable[..., object], field: OptionField) -
     required = field.is_required
     help_text = f"{option.help} Default: {shown}." if shown else option.help
     words: dict[str, Any] = {"help": help_text, "default": field.default}
+    if option.rare:
+        parser.rare = {**parser.rare, field.name: help_text}
+        words["help"] = argparse.SUPPRESS
     if field.kind is bool:
         words["action"] = argparse.BooleanOptionalAction if option.negatable else "store_true"
     else:

@@ -40,7 +40,7 @@ def call_of(entry: CommandEntry, words: Sequence[str]) -> GemmaCall:
 def with_stack(call: GemmaCall) -> Sequence[str]:
     """Return the arguments with the stack as `--stack NAME`.
 
-    The first word is the stack if it has a settings file, or if the command takes fewer words. `--help` replaces all other words.
+    The first word is the stack if it has a settings file, or if the command takes fewer words. `--help` replaces all other words, but `--all`.
 
     Raises CommandRefusedError if a command that changes something has no stack.
     """
@@ -48,7 +48,7 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     stack = fields.get("stack")
     before = call.words[: call.words.index("--")] if "--" in call.words else call.words
     if {"-h", "--help"} & set(before):
-        return [*call.lead, "--help"]
+        return [*call.lead, "--help", *(word for word in before if word == "--all")]
     if stack is None:
         return words
     leading = list(takewhile(lambda word: not word.startswith("-"), before))

@@ -1,20 +1,23 @@
 """Completion for shells: candidates after the words on the command line."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, cast
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.settings_files import example_stacks
 from gemma_serving.engine import runner
-from gemma_serving.scripts.cli.options import option_fields
+from gemma_serving.scripts.cli.options import OptionField, option_fields
 from gemma_serving.scripts.gemma.arguments import call_of
 from gemma_serving.scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
 
+_FAMILY: Final = "google/gemma-4-"
 _SCRIPTS: Final[Mapping[str, str]] = {
     "bash": """\
 # Add to ~/.bashrc: eval "$(gemma completion bash)"
 _gemma() {
     local IFS=$'\\n'
     COMPREPLY=($(gemma __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
 }
 complete -o default -F _gemma gemma
 """,
@@ -57,10 +60,78 @@ def candidates(words: Sequence[str]) -> Sequence[str]:
 def _of_command(entry: CommandEntry, words: Sequence[str]) -> list[str]:
     call = call_of(entry, words)
     options = option_fields(call.command.options)
-    is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")
+    begun = next((one for one in options.values() if call.words and call.words[-1] in one.flags), None)
+    if begun is not None and begun.kind is not bool:
+        return [*_values(begun)]
+    is_stack_next = "stack" in options and not call.words
     return [
         *(runner.settings_names() if is_stack_next else ()),
         *(() if call.lead else [sub.name for sub in call.command.subcommands]),
         *(option.flag for option in options.values() if not option.option.positional),
+        *(value for option in options.values() if option.option.positional for value in _values(option)),
         "--help",
     ]
+
+
+def _values(option: OptionField) -> Iterable[str]:
+    """Return the values that an option has by its name, or that it names when it refuses one."""
+    if (values := _VALUES.get(option.name)) is not None:
+        return values()
+    try:
+        return () if option.option.parse is None else (str(option.option.parse("")),)
+    except ValueError as error:
+        return cast("Iterable[str]", getattr(error, "known", ()))
+
+
+def _stacks() -> Iterable[str]:
+    return runner.settings_names()
+
+
+def _examples() -> Iterable[str]:
+    return {*runner.settings_names(), *example_stacks()}
+
+
+def _models() -> Iterable[str]:
+    from gemma_serving.planning.model.catalog import model_ids  # noqa: PLC0415 - only its completion needs it
+
+    ids = model_ids()
+    sizes = {one.removeprefix(_FAMILY).removesuffix("-it") for one in ids if one.startswith(_FAMILY)}
+    return [*ids, *(size for size in sizes if f"{_FAMILY}{size}-it" in ids)]
+
+
+def _accelerators() -> Iterable[str]:
+    from gemma_serving.planning.machine.hardware import ACCELERATORS  # noqa: PLC0415 - as above
+
+    return ACCELERATORS
+
+
+def _images() -> Iterable[str]:
+    from gemma_serving.planning.data.images import IMAGES  # noqa: PLC0415 - as above
+
+    return IMAGES
+
+
+def _presets() -> Iterable[str]:
+    from loadtest.load_options import PRESETS  # noqa: PLC0415 - as above
+
+    return PRESETS
+
+
+def _keys() -> Iterable[str]:
+    from gemma_serving.scripts.plan.api import set_keys  # noqa: PLC0415 - as above
+
+    return (f"{key}=" for key in set_keys())
+
+
+_VALUES: Final[Mapping[str, Callable[[], Iterable[str]]]] = {
+    "stack": _stacks,
+    "compare": _stacks,
+    "like": _examples,
+    "model": _models,
+    "accelerator": _accelerators,
+    "accelerators": _accelerators,
+    "image": _images,
+    "preset": _presets,
+    "set": _keys,
+}
+"""Values by the field of an option, which means the same in each command."""

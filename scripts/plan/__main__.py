@@ -4,14 +4,11 @@ r"""Plan a deployment before it costs anything.
   gemma plan tpu-v6e1
   gemma plan --compare l4-12b-qat tpu-v6e1
   gemma plan l4-qat --costs
-  gemma plan tpu-v6e1 --compile
   gemma plan l4-qat --gke --replicas 1:3
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set vllm.maxModelLen=32768 --json
-  gemma plan --model google/gemma-4-12B-it --compare \
-      --min-concurrency 8 --max-usd-per-hour 6
-  gemma plan --solve --workload in=4000,out=500,users=32 \
-      --max-ttft-s 1 --write chat
+  gemma plan --model google/gemma-4-12B-it --compare
+  gemma plan --solve --workload in=4000,out=500,users=32
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
 findings. Without a stack, one line for each.

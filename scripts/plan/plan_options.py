@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from gemma_serving.scripts.cli.options import Option
+from gemma_serving.scripts.cli.options import Option, Rare
 
 NONE: Final = "none"
 """The value of `--set` that unsets a field."""
@@ -20,13 +20,11 @@ class Question:
     accelerator: Annotated[
         str | None, Option("TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all.", metavar="NAME")
     ] = None
-    platform: Annotated[str | None, Option("tpu-vm, cloud-run or gce. Default: the accelerator's usual platform.")] = (
-        None
-    )
-    quantization: Annotated[str | None, Option("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None
+    platform: Annotated[str | None, Rare("tpu-vm, cloud-run or gce. Default: the accelerator's usual platform.")] = None
+    quantization: Annotated[str | None, Rare("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None
     vllm: Annotated[
         str | None,
-        Option(
+        Rare(
             "vLLM release of the image, e.g. 0.25.1. Default: the release of this project's image.", metavar="VERSION"
         ),
     ] = None
@@ -40,9 +38,7 @@ class Question:
             repeated=True,
         ),
     ] = ()
-    config: Annotated[Path | None, Option("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = (
-        None
-    )
+    config: Annotated[Path | None, Rare("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = None
     workload: Annotated[
         str | None,
         Option(
@@ -51,26 +47,26 @@ class Question:
             metavar="LIST",
         ),
     ] = None
-    from_hub: Annotated[bool, Option("Read the config of --model or of the stack's model from Hugging Face.")] = False
-    save: Annotated[Path | None, Option("Save the config read by --from-hub.", metavar="FOLDER")] = None
-    draft_config: Annotated[Path | None, Option("config.json of a draft model that is not in the catalog.")] = None
+    from_hub: Annotated[bool, Rare("Read the config of --model or of the stack's model from Hugging Face.")] = False
+    save: Annotated[Path | None, Rare("Save the config read by --from-hub.", metavar="FOLDER")] = None
+    draft_config: Annotated[Path | None, Rare("config.json of a draft model that is not in the catalog.")] = None
     image: Annotated[
         str | None,
-        Option(
+        Rare(
             "Server image. Default: the accelerator's usual image. A wrong name lists all. With --gke: REPOSITORY@sha256:DIGEST.",
             metavar="NAME",
         ),
     ] = None
-    text_only: Annotated[bool, Option("Serve text only, without memory for image, video and audio encoders.")] = False
+    text_only: Annotated[bool, Rare("Serve text only, without memory for image, video and audio encoders.")] = False
     device: Annotated[
         str | None,
-        Option(
+        Rare(
             "Custom GPU instead of --accelerator: memory=24GiB,bandwidth=936GB/s,tflops=71. Optional: "
             "count=2, link=31.5GB/s, usable=23.6GiB, name=RTX 3090, usd=0.3/h. With --compare: an added row.",
             metavar="FIGURES",
         ),
     ] = None
-    prices: Annotated[Path | None, Option("JSON file with prices that replace the shipped prices.")] = None
+    prices: Annotated[Path | None, Rare("JSON file with prices that replace the shipped prices.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +77,9 @@ class ComparisonOptions:
         tuple[str, ...] | None,
         Option("Plan the model on every accelerator, or compare stacks.", metavar="STACK", many=True),
     ] = None
-    min_context: Annotated[int | None, Option("Minimum context length of a request.", metavar="TOKENS", least=1)] = None
-    min_concurrency: Annotated[float | None, Option("Minimum number of concurrent max-length requests.", above=0)] = (
-        None
-    )
-    max_usd_per_hour: Annotated[float | None, Option("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
+    min_context: Annotated[int | None, Rare("Minimum context length of a request.", metavar="TOKENS", least=1)] = None
+    min_concurrency: Annotated[float | None, Rare("Minimum number of concurrent max-length requests.", above=0)] = None
+    max_usd_per_hour: Annotated[float | None, Rare("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,21 +89,20 @@ class Solving:
     solve: Annotated[
         bool,
         Option(
-            "Search flex-start TPU VMs and Cloud Run GPUs for --workload; GPUs of Compute Engine (gce) "
-            "are not deployed here. Narrow it with --model (an id or a family such as 12B), "
-            "--accelerator, --min-context, --max-usd-per-hour, --prices."
+            "Search flex-start TPU VMs and Cloud Run GPUs for --workload. Narrow it with --model (an id or a family such as 12B), "
+            "--accelerator, and the options of --help --all."
         ),
     ] = False
     max_ttft_s: Annotated[
-        float | None, Option("With --solve: maximum typical time to first token.", metavar="SECONDS", above=0)
+        float | None, Rare("With --solve: maximum typical time to first token.", metavar="SECONDS", above=0)
     ] = None
     max_tpot_s: Annotated[
-        float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
+        float | None, Rare("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
     ] = None
     region: Annotated[
-        tuple[str, ...], Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
+        tuple[str, ...], Rare("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
     ] = ()
-    conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
+    conservative: Annotated[bool, Rare("With --solve: apply the limits to the slow ends of the bands.")] = False
 
 
 THREE_PROGRAMS: Final = "default"
@@ -129,7 +122,7 @@ class Judging:
 
     compile: Annotated[
         str | None,
-        Option(
+        Rare(
             "Build the stack's TPU server with vLLM's own code and Google's compiler, on this machine and without a TPU, and compare it with "
             "the plan. Compiles the largest step, the smallest and the sampler; with all, each program.",
             metavar=ALL_PROGRAMS,
@@ -137,7 +130,7 @@ class Judging:
             parse=_programs,
         ),
     ] = None
-    yes: Annotated[bool, Option("With --compile: install the compiler without a question.")] = False
+    yes: Annotated[bool, Rare("With --compile: install the compiler without a question.")] = False
 
 
 def _replicas(text: str) -> tuple[int, int]:
@@ -164,20 +157,20 @@ class GkeChoices:
     ] = False
     replicas: Annotated[
         tuple[int, int] | None,
-        Option(
+        Rare(
             "With --gke: replicas. With two numbers, an autoscaler chooses. Default: 1:1.",
             metavar="MIN:MAX",
             parse=_replicas,
         ),
     ] = None
-    spare_node: Annotated[bool, Option("With --gke: a change may use one node more, instead of one replica less.")] = (
+    spare_node: Annotated[bool, Rare("With --gke: a change may use one node more, instead of one replica less.")] = (
         False
     )
     compute_class: Annotated[
-        str | None, Option("With --gke: ComputeClass that chooses nodes.", metavar="NAME", parse=_object_name)
+        str | None, Rare("With --gke: ComputeClass that chooses nodes.", metavar="NAME", parse=_object_name)
     ] = None
     gateway: Annotated[
-        str | None, Option("With --gke: Gateway for an InferencePool.", metavar="NAME", parse=_object_name)
+        str | None, Rare("With --gke: Gateway for an InferencePool.", metavar="NAME", parse=_object_name)
     ] = None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.scripts.cli.options import option_fields
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.gemma.arguments import call_of, with_stack
 from gemma_serving.scripts.gemma.catalog import ENTRIES
@@ -16,6 +17,7 @@ from tests.scripts.gemma.test_gemma import LEADS
 from tests.scripts.test_printed_commands import refusal_of, typed_form
 
 ROOT = Path(__file__).parents[2]
+SCREEN_LINES = 60
 
 
 def faults_of(text):
@@ -33,7 +35,14 @@ def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
     with pytest.raises(SystemExit):
         main([*lead, "--help"])
-    assert list(faults_of(capsys.readouterr().out)) == []
+    said = capsys.readouterr().out
+    assert list(faults_of(said)) == []
+    assert len(said.splitlines()) <= SCREEN_LINES
+    with pytest.raises(SystemExit):
+        main([*lead, "--help", "--all"])
+    options = option_fields(call_of(ENTRIES[lead[0]], lead[1:]).command.options).values()
+    flags = {option.flag for option in options if not option.option.positional}
+    assert flags <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
 
 
 GOOD = "usage: gemma x\n\n  gemma status tpu-v6e1\n\nExit codes: docs/reference/commands.md\n"

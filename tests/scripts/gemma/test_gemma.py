@@ -175,9 +175,20 @@ def test_the_version_is_that_of_the_project(capsys):
         (["connect", "ch"], ["chat"]),
         (["completion", ""], ["bash", "fish", "zsh"]),
         (["unknown", ""], []),
+        (["plan", "--model", "RedHatAI/gemma-4-12B-it-F"], ["RedHatAI/gemma-4-12B-it-FP8-Dynamic"]),
+        (["init", "dev", "--model", "31"], ["31B"]),
+        (["plan", "--model", "E2B", "--accelerator", "v5e"], ["v5e-1", "v5e-4", "v5e-8"]),
+        (["capacity", "v6e-8"], ["v6e-8"]),
+        (["plan", "l4-qat", "--set", "vllm.kv"], ["vllm.kvCacheDtype="]),
+        (["plan", "--image", "vllm-tpu-w4a16-"], ["vllm-tpu-w4a16-experts"]),
+        (["init", "dev", "--like", "l4-e"], ["l4-e2b-lora"]),
+        (["bench", "l4-qat", "--preset", "q"], ["quick"]),
+        (["capacity", "--provisioning", "sp"], ["spot"]),
+        (["up", "--stack", "tpu-v6e4-t"], ["tpu-v6e4-turbo"]),
+        (["logs", "l4-qat", "--lines", ""], []),
     ],
 )
-def test_completion_offers_commands_stacks_and_options(words, found):
+def test_completion_offers_commands_stacks_options_and_values(words, found):
     assert candidates(words) == found
 
 
