@@ -160,13 +160,14 @@ def servers_in(found: Sequence[FoundResource]) -> Sequence[FoundResource]:
     return [item for kind in _SERVERS for item in found if item.kind == kind]
 
 
-def without_state(stack: str, found: Sequence[FoundResource]) -> str:
-    """Return the resources of a stack of which this backend has no state, and who may have it, in sentences.
-
-    Raises CommandRefusedError if this backend has the state under another name, and ScriptError if it cannot be read.
-    """
+def require_name(stack: str) -> None:
+    """Raise CommandRefusedError if the backend has the state of a stack under another name, and ScriptError if it cannot be read."""
     if text := renamed(stack):
         raise CommandRefusedError(f"{text} Nothing was changed.")
+
+
+def without_state(stack: str, found: Sequence[FoundResource]) -> str:
+    """Return the resources of a stack of which this backend has no state, and who may have it, in sentences."""
     servers, before, url = servers_in(found), backend_of_run(stack), shown_url()
     runs = f"Google has resources of stack {stack}"
     if servers:

@@ -3,7 +3,7 @@
 Any other change, such as a replacement of the bucket and its weights, is left to `pulumi up`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,7 @@ from gemma_serving.engine.steps import PlannedStep, steps_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stack.frozen import FrozenProject, freeze
+from gemma_serving.scripts.up.api import import_missing
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.planned import doctor_hint
 
@@ -36,15 +37,20 @@ _CREATED_TYPES: Final = frozenset(
 
 
 def create_bucket(stack: str, *, say: Callable[[str], None]) -> None:
-    """Create only the stack's bucket, and the state if the stack has none. Raises CommandRefusedError and ScriptError."""
+    """Create only the stack's bucket, or import it, and the state if the stack has none. Raises CommandRefusedError and ScriptError."""
     if stack not in runner.listed_stacks():
         create_state(stack)
         say(f"created an empty state for stack {stack}")
     with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")
-        steps = len(_creation_steps(frozen))
+        options = _options(frozen)
+        preview = partial(previewed, stack, *options)
+        document = import_missing(stack, frozen.settings.project, preview(), preview=preview, name="stage_model")
+        if has_bucket(stack, frozen.settings):
+            return
+        steps = len(_creation_steps(stack, document))
         say("creating the bucket")
-        options = (*_options(frozen), f"--message={BUCKET_CREATION}")
+        options = (*options, f"--message={BUCKET_CREATION}")
         up = partial(engine_run.change, stack, "up", *options, name="stage_model", steps=steps)
         after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         try:
@@ -76,9 +82,9 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     return False
 
 
-def _creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
-    """Preview the creation in a copy. Raises CommandRefusedError if it is more, and ScriptError."""
-    stack, steps = frozen.stack, steps_of(previewed(frozen.stack, *_options(frozen)))
+def _creation_steps(stack: str, document: Mapping[str, object]) -> Sequence[PlannedStep]:
+    """Return the steps of a preview of the creation. Raises CommandRefusedError if it has others."""
+    steps = steps_of(document)
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]
     if others:
         changes = "; ".join(f"{step.op} of `{step.name}` ({step.type})" for step in others)

@@ -20,7 +20,7 @@ from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.logs.api import MeasuredStart, first_start, with_known_cause
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
-from gemma_serving.scripts.stack.labelled import without_state
+from gemma_serving.scripts.stack.labelled import require_name, without_state
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
 from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.report import (
@@ -97,6 +97,7 @@ def _without_state(state: StackState, limit_s: float) -> str:
     """Return what Google has of a stack without a state, or that it does not exist, as sentences with the next command."""
     labels = read_facts(state, "labels", limit_s=limit_s).labels
     if isinstance(labels, Present):
+        require_name(state.stack)
         return f"{without_state(state.stack, labels.value)} Use that backend, or run `gemma up {state.stack}` to take the stack over."
     unknown = f" Whether Google has it is unknown: {labels.why}" if isinstance(labels, Unknown) else ""
     return f"{state.detail}{unknown}"

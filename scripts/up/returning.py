@@ -13,7 +13,7 @@ from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm
-from gemma_serving.scripts.stack.labelled import servers_in, without_state
+from gemma_serving.scripts.stack.labelled import require_name, servers_in, without_state
 from gemma_serving.scripts.stack.own_runs import is_own, remember_run
 from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 from gemma_serving.scripts.up.importing import Document, Examination, import_all
@@ -22,34 +22,35 @@ _DECLINED: Final = "Cancelled. Nothing was changed."
 
 
 def import_missing(
-    stack: str, project: str, document: Document, *, preview: Callable[[], Document] | None = None
+    stack: str, project: str, document: Document, *, preview: Callable[[], Document] | None = None, name: str = "up"
 ) -> Document:
     """Import what Google has of a stack and its state lacks, as far as this folder may. Return the last preview.
 
-    `preview`: makes another one, by default of the project's folder. Raises CommandRefusedError before a change, and ScriptError.
+    `preview`: makes another one, by default of the project's folder. `name`: the command that imports.
+    Raises CommandRefusedError before a change, and ScriptError.
     """
     return import_all(
         stack,
         connect(project),
         document,
         preview=preview or partial(previewed, stack),
-        confirm=partial(may_import, stack),
-        report=partial(print_progress, "up"),
+        confirm=partial(may_import, stack, name=name),
+        report=partial(print_progress, name),
     )
 
 
-def may_import(stack: str, lacking: Examination) -> None:
+def may_import(stack: str, lacking: Examination, *, name: str = "up") -> None:
     """Say what the state of a stack lacks, and ask unless this folder made it. Raises CommandRefusedError if it may not be imported."""
-    _ask(stack, f"{lacking.sentence} `up` imports what it lacks.", has_server=lacking.has_server)
+    _ask(stack, f"{lacking.sentence} `{name}` imports what it lacks.", has_server=lacking.has_server, name=name)
 
 
-def _ask(stack: str, sentence: str, *, has_server: bool) -> None:
-    print_progress("up", sentence)
+def _ask(stack: str, sentence: str, *, has_server: bool, name: str = "up") -> None:
+    print_progress(name, sentence)
     if is_own(stack, has_server=has_server):
         return
     confirm(
         f"Import it into the state of stack {stack}?",
-        without_terminal=f"Another folder may have made it. To import it, run `gemma up {stack}` in a terminal. Nothing was changed.",
+        without_terminal=f"Another folder may have made it. To import it, run `gemma {name} {stack}` in a terminal. Nothing was changed.",
         declined=_DECLINED,
     )
     remember_run(stack, "begun")  # asked once: what follows is this folder's
@@ -57,6 +58,7 @@ def _ask(stack: str, sentence: str, *, has_server: bool) -> None:
 
 def may_take_over(stack: str, found: Sequence[FoundResource], *, dry_run: bool = False) -> None:
     """Ask before `up` takes over a stack of which the backend has no state, unless this folder lost it. Raises CommandRefusedError."""
+    require_name(stack)
     if is_own(stack, has_server=bool(servers_in(found))) or is_unfinished(stack):
         return
     print_progress("up", without_state(stack, found))

@@ -160,6 +160,7 @@ class Engine:
         self.ran, self.preview = [], preview
         monkeypatch.setattr(engine_run, "change", self.change)
         monkeypatch.setattr(bucket_creation, "previewed", self.previewed)
+        monkeypatch.setattr(bucket_creation, "import_missing", lambda _stack, _project, document, **_: document)
         found = SimpleNamespace(resources=tuple(ResourceState(resource) for resource in resources))
         monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: found)
         self.known = ["mine"]

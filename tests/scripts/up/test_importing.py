@@ -9,7 +9,7 @@ from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import PendingOperation, parse_deployment
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack import engine_run, own_runs
+from gemma_serving.scripts.stack import engine_run, labelled, own_runs
 from gemma_serving.scripts.up import importing, returning
 from gemma_serving.scripts.up.lookup import KINDS, LookupResult
 from tests.cloud.populated import owner
@@ -133,6 +133,7 @@ def folder(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setattr("sys.stdin", type("Pipe", (), {"isatty": lambda _: False})())
     monkeypatch.setenv("PULUMI_BACKEND_URL", HERE)
+    monkeypatch.setattr(labelled, "renamed", lambda _stack: "")
 
 
 SERVER = FoundResource(
@@ -183,6 +184,15 @@ def test_a_stack_of_another_folder_or_backend_is_not_taken_over(folder, monkeypa
 def test_what_this_folder_made_comes_back_without_a_question(folder, state, found):
     own_runs.remember_run(STACK, state)
     returning.may_take_over(STACK, [found])
+
+
+def test_a_stack_whose_state_has_another_name_is_not_taken_over(folder, monkeypatch):
+    own_runs.remember_run(STACK, "done")
+    monkeypatch.setattr(
+        labelled, "renamed", lambda stack: f"Stack new was renamed: its resources have the name {stack}."
+    )
+    with pytest.raises(CommandRefusedError, match="was renamed"):
+        returning.may_take_over(STACK, [SERVER])
 
 
 def test_a_state_that_was_cut_off_is_copied_before_an_empty_one_replaces_it(folder, monkeypatch, tmp_path):
