@@ -79,11 +79,17 @@ def each_text(value: object, change: Callable[[str], str]) -> object:
     return value
 
 
-def present_result(tool: str, arguments: Document, result: Document) -> dict[str, Any]:
-    """Return the result of a tool, without secrets, as sent to the client."""
+def present_result(tool: str, arguments: Document, result: Document, *, active: str = "") -> dict[str, Any]:
+    """Return the result of a tool, without secrets, as sent to the client: the text is the structured content as compact JSON.
+
+    `active`: a sentence about work that changes the stack now. It is the first part of the answer, also of an error.
+    """
     if "structuredContent" not in result:
-        return dict(result)
-    answer = as_mapping(result["structuredContent"])
+        if not (active and result.get("isError")):
+            return dict(result)
+        error = "".join(str(as_mapping(item).get("text")) for item in as_sequence(result.get("content")))
+        return {**result, "content": [{"type": "text", "text": f"{active} {error}"}]}
+    answer = {**({"active": active} if active else {}), **as_mapping(result["structuredContent"])}
     if arguments.get(FULL) is not True:
         page = _page(tool, arguments, answer)
         is_cut = page.get("document") != answer.get("document") or len(compact_json(page)) > MOST_CHARACTERS

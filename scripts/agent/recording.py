@@ -143,12 +143,16 @@ class Recorder:
         except ScriptError as error:
             raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
 
+        stack = given.get("stack")
+        stack = stack if isinstance(stack, str) else None
+
         async def handled() -> dict[str, Any]:
+            active = self.agent.runs.active(stack) if stack else ""
             try:
                 answer = _plain(await self._next(ctx, call_next))
                 # The server sealed this state, and accepts only the same text again. Every 800th looks like a token.
                 sealed = {key: value for key, value in answer.items() if key == _SEALED}
-                result = present_result(tool, given, {**self._masked(answer), **sealed})
+                result = present_result(tool, given, {**self._masked(answer), **sealed}, active=active)
             except anyio.get_cancelled_exc_class():
                 run = CURRENT.get()
                 self._end(entry("cancelled", run.stopped if run else ""))
@@ -161,8 +165,8 @@ class Recorder:
 
         if tool not in CAN_BE_LEFT:
             return await handled()
-        runs, stack = self.agent.runs, arguments.get("stack")
-        run = runs.begin(tool, stack if isinstance(stack, str) else None)
+        runs = self.agent.runs
+        run = runs.begin(tool, stack)
         return await runs.attend(run, ctx.lifespan_context, handled, lambda why: self._end(entry("left", why)))
 
     async def _next(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -20,7 +20,7 @@ from mcp.types import CallToolResult
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S
-from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.agent.presenting import present_result, untrusted
 from gemma_serving.scripts.cli.command import print_progress
 
 CAN_BE_LEFT: Final = frozenset({"preview", "up", "smoke", "benchmark", "stage_weights", "restart", "teardown"})
@@ -137,9 +137,8 @@ class AgentRun:
             raise self.error
         if self.result is not None:
             return self.result
-        shown = self.shown()
-        result = CallToolResult(content=[], structured_content=shown)  # the text is written when it is presented
-        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        handle = CallToolResult(content=[], structured_content=self.shown())
+        return present_result(self.tool, {}, handle.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
@@ -229,15 +228,24 @@ class Runs:
     def claim(self, stack: str) -> None:
         """Register that the current call changes a stack. Raises CommandRefusedError if other work does."""
         mine = CURRENT.get()
-        for run in self._runs.values():
-            if run is not mine and run.changes_stack and run.stack == stack and not run.ended.is_set():
-                raise CommandRefusedError(
-                    f"{run.tool} of stack {stack} is already running as {run.id}, since {run.began}. Nothing was done. "
-                    "Call wait with that run, or cancel to stop it."
-                )
+        if run := self._changing(stack):
+            raise CommandRefusedError(
+                f"{run.name} is already running as {run.id}, since {run.began}. Nothing was done. "
+                "Call wait with that run, or cancel to stop it."
+            )
         if mine is not None:
             mine.stack, mine.changes_stack = stack, True
             mine.working.set()
+
+    def active(self, stack: str) -> str:
+        """Return that other work changes a stack now, as a sentence; empty if none does."""
+        run = self._changing(stack)
+        return "" if run is None else f"{run.name} runs as {run.id}, call wait. It may change what this answer says."
+
+    def _changing(self, stack: str) -> AgentRun | None:
+        """Return the other work that changes a stack now."""
+        known = [run for run in self._runs.values() if run.changes_stack and run.stack == stack]
+        return next((run for run in known if run is not CURRENT.get() and not run.ended.is_set()), None)
 
     def shown(self, stack: str | None = None) -> list[dict[str, object]]:
         """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""

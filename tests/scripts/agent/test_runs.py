@@ -1,5 +1,6 @@
 """Work that is left: a handle, where it is, its answer, its end. No engine, no cloud; a program of its own where a process is the point."""
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -18,11 +19,11 @@ NO_PLAN = f"plan-{'0' * 16}"
 @pytest.fixture
 def slow(commands, monkeypatch):
     """Commands wait until they may end, and so does the engine's update; its previews do not. `there` has those that wait."""
-    found = SimpleNamespace(there=[], go=anyio.Event())
+    found = SimpleNamespace(there=[], go=anyio.Event(), holds=None)
     ended = update_tools.run_program
 
     async def waits(argv, **options):
-        if argv[1] != "preview":
+        if argv[1] != "preview" and (found.holds is None or argv[1] in found.holds):
             found.there.append(argv)
             await found.go.wait()
         return await ended(argv, **options)
@@ -117,8 +118,29 @@ def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(benc
     assert not any("teardown" in argv for argv in commands.run)
 
 
+def test_every_answer_about_a_stack_names_the_work_that_changes_it(bench_of, audit, slow, commands):
+    """A state between two steps looks like a fault, and a repair of it would disturb the work."""
+    commands.documents["logs"] = None
+
+    async def work(client):
+        slow.holds = {"up"}
+        found = await client.call_tool("doctor", {"stack": STACK})
+        other = await client.call_tool("doctor", {"stack": "other"})
+        commands.code = 2
+        return found, other, await client.call_tool("logs", {"stack": STACK})
+
+    run, (found, other, refused) = while_up_runs(left(bench_of), audit, slow, work)
+    sentence = f"up of stack {STACK} runs as {run}, call wait."
+    assert next(iter(found.structured_content)) == "active"
+    assert found.structured_content["active"].startswith(sentence)
+    assert json.loads(found.content[0].text) == found.structured_content
+    assert "active" not in other.structured_content
+    assert refused.is_error
+    assert refused.content[0].text.startswith(sentence)
+
+
 def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, slow):
-    """No schema of an answer is listed, so that a client refuses none."""
+    """No schema of an answer is listed, so that a client refuses none. A client that reads only the text has the handle too."""
     agent = left(bench_of)
     calls = {
         "up": {"plan_id": keep(agent)},
@@ -129,7 +151,9 @@ def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, s
     async def work(client):
         found = {}
         for tool, arguments in calls.items():
-            run = (await client.call_tool(tool, arguments)).structured_content["run"]
+            answer = await client.call_tool(tool, arguments)
+            assert json.loads(answer.content[0].text) == answer.structured_content
+            run = answer.structured_content["run"]
             found[tool] = (await client.call_tool("cancel", {"run": run})).structured_content["tool"]
         return found, {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
 
