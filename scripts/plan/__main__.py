@@ -74,6 +74,7 @@ class PlanOptions:
     judging: Judging
     gke: GkeChoices
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
+    finding: Annotated[str | None, Option("Explain this finding, such as FIT01.", metavar="ID")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
     as_json: JsonSwitch = False
@@ -82,9 +83,17 @@ class PlanOptions:
 def _plan(options: PlanOptions) -> ExitCode:
     gc.disable()  # a plan ends within a second, and collections are 4% of it
     try:
-        return _answered(options)
+        return _explained(options) if options.finding else _answered(options)
     finally:
         gc.enable()
+
+
+def _explained(options: PlanOptions) -> ExitCode:
+    from gemma_serving.scripts.plan.explained_finding import show_finding
+
+    for other in sorted(_used(options)):
+        raise PlanningError(f"--finding and {_typed(other)} cannot be combined.")
+    return show_finding(options.finding or "", as_json=options.as_json)
 
 
 def _answered(options: PlanOptions) -> ExitCode:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.planner import plan
@@ -26,6 +27,7 @@ from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.wording import message_of, remedy_of
+from gemma_serving.scripts.plan.explained_finding import explained
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.planning.blocks import service_block, tpu_block
 from tests.planning.corpus.measured import load
@@ -421,3 +423,12 @@ def test_the_age_of_a_template_is_its_record_else_that_of_the_pinned_commit_and_
         with subtests.test(name):
             finding = found(plan(replace(pinned, **changed)), "MOD08")
             assert (finding and finding.severity) == severity
+
+
+@pytest.mark.parametrize("identifier", [*RULES, *GKE_RULES])
+def test_every_finding_has_a_reason_of_its_own(identifier: str):
+    """`gemma plan --finding` shows it, and no other text repeats it."""
+    found = explained(identifier)
+    assert re.fullmatch(r"(\w.{40,})\.", found["why"])
+    assert found["what"] not in found["why"]
+    assert sum(found["why"] == explained(other)["why"] for other in (*RULES, *GKE_RULES)) == 1

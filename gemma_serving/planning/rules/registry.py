@@ -48,6 +48,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     severities: tuple[Severity, ...]
     what: str
     """Title: the rule's finding, as a noun clause."""
+    why: str
+    """Why it matters, whatever the deployment is, as sentences."""
     source: str
     on: Platform | None = None
     """The only platform on which it is checked; None for all."""
@@ -58,7 +60,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     @property
     def check(self) -> Check:
-        """The function that searches for it in a deployment. Its docstring is the reason."""
+        """The function that searches for it in a deployment."""
         return _CHECKS[self.id]
 
     def result(self, subject: Subject) -> RuleResult | None:
