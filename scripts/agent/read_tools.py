@@ -13,8 +13,8 @@ from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.solve.candidates import deployable_accelerators
 from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from gemma_serving.scripts.agent.context import ASKS, READS, Answer
-from gemma_serving.scripts.agent.gcloud import gcloud_command
 from gemma_serving.scripts.agent.presenting import untrusted
+from gemma_serving.scripts.plan.gcloud import gcloud_command
 from gemma_serving.scripts.stack.settings import stack_settings
 
 _names = list[JsonValue]

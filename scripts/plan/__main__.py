@@ -49,6 +49,7 @@ _CONFLICTS: Final = (
     ("from-hub", "config"),
     ("compile", "solve compare device"),
     ("gke", "solve compare compile explain costs from-hub"),
+    ("gcloud", "solve compare compile explain costs from-hub gke"),
 )
 """An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
@@ -58,7 +59,7 @@ _NEEDS: Final = (
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("yes", "--compile"),
-    ("gke", "STACK"),
+    ("gke gcloud", "STACK"),
     ("replicas spare-node compute-class gateway", "--gke"),
 )
 """Options, and the requirements of each."""
@@ -74,6 +75,12 @@ class PlanOptions:
     judging: Judging
     gke: GkeChoices
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
+    gcloud: Annotated[
+        bool,
+        Option(
+            "Print a gcloud command that deploys the server of a Cloud Run stack. It creates no account, bucket, secret or alert, and limits no cost."
+        ),
+    ] = False
     finding: Annotated[str | None, Option("Explain this finding, such as FIT01.", metavar="ID")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
@@ -83,7 +90,9 @@ class PlanOptions:
 def _plan(options: PlanOptions) -> ExitCode:
     gc.disable()  # a plan ends within a second, and collections are 4% of it
     try:
-        return _explained(options) if options.finding else _answered(options)
+        if options.finding:
+            return _explained(options)
+        return _as_gcloud(options) if options.gcloud else _answered(options)
     finally:
         gc.enable()
 
@@ -94,6 +103,13 @@ def _explained(options: PlanOptions) -> ExitCode:
     for other in sorted(_used(options)):
         raise PlanningError(f"--finding and {_typed(other)} cannot be combined.")
     return show_finding(options.finding or "", as_json=options.as_json)
+
+
+def _as_gcloud(options: PlanOptions) -> ExitCode:
+    from gemma_serving.scripts.plan.gcloud import show_gcloud
+
+    _check(_used(options))
+    return show_gcloud(options.question, as_json=options.as_json)
 
 
 def _answered(options: PlanOptions) -> ExitCode:
@@ -245,7 +261,7 @@ def _moved(stack: str) -> str:
 def _used(options: PlanOptions) -> set[str]:
     """Return the options that the command line has, without `--json`."""
     groups = (options.question, options.comparison, options.solving, options.judging, options.gke)
-    single = {"write": options.write, "explain": options.explain, "costs": options.costs}
+    single = {"write": options.write, "gcloud": options.gcloud, "explain": options.explain, "costs": options.costs}
     return {name for name, value in single.items() if value} | {
         name for group in groups for name in given_options(group)
     }

@@ -8,6 +8,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.gke.server import GkeOptions
 from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording, finding_json
 from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import GkeChoices, Question
@@ -20,10 +21,7 @@ from gemma_serving.stacks.planned import finding_text
 def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording: Wording, *, as_json: bool) -> ExitCode:
     """Print the objects. Raises CommandRefusedError if findings block the plan or the objects, or without a project."""
     settings, stack = settings_of(question), question.stack or ""
-    if settings.project == NO_PROJECT:
-        raise CommandRefusedError(
-            f"The names of bucket and secret contain the project, but none is set. Set gcp:project in Pulumi.{stack}.yaml or GOOGLE_CLOUD_PROJECT."
-        )
+    require_project(settings, stack)
     options = GkeOptions(
         replicas=choices.replicas or (1, 1),
         image=question.image or "",
@@ -40,3 +38,11 @@ def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording:
         print_progress("plan", finding_text(one, wording))
     print_text(yaml.safe_dump_all(objects, sort_keys=False), end="")
     return ExitCode.DONE
+
+
+def require_project(settings: Settings, stack: str) -> None:
+    """Raise CommandRefusedError for settings without a project."""
+    if settings.project == NO_PROJECT:
+        raise CommandRefusedError(
+            f"The names of bucket and secret contain the project, but none is set. Set gcp:project in Pulumi.{stack}.yaml or GOOGLE_CLOUD_PROJECT."
+        )

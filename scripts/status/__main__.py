@@ -42,6 +42,9 @@ class StatusOptions:
         False
     )
     refresh: Annotated[bool, Option("Compare every resource with Google Cloud. Takes some seconds per stack.")] = False
+    metrics: Annotated[bool, Option("Also show every metric of the queried servers, as totals over all labels.")] = (
+        False
+    )
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
     as_json: JsonSwitch = False
 
@@ -49,7 +52,13 @@ class StatusOptions:
 def _status(options: StatusOptions) -> ExitCode:
     from gemma_serving.scripts.status.collect import StatusRequest, collect
 
-    request = StatusRequest(stack=options.stack, tunnel=options.tunnel, wake=options.wake, refresh=options.refresh)
+    request = StatusRequest(
+        stack=options.stack,
+        tunnel=options.tunnel,
+        wake=options.wake,
+        refresh=options.refresh,
+        metrics=options.metrics,
+    )
     if options.watch:
         _watch(request, options)
     report = collect(request)
@@ -64,6 +73,9 @@ def _show(report: "StatusReport", options: StatusOptions) -> None:
     from gemma_serving.scripts.cli.tables import console
 
     console(sys.stdout).print(_view(report, options), crop=False)
+    for status in report.stacks:
+        for name, value in ((status.server.metrics if status.server else None) or {}).items():
+            print_text(f"{status.stack} {name} {value}")
 
 
 def _view(report: "StatusReport", options: StatusOptions) -> "ReportView":

@@ -29,6 +29,7 @@ from gemma_serving.scripts.status.report import (
     LOST,
     REFRESH,
     STATE,
+    ServerAddress,
     ServerFacts,
     StackStatus,
     StatusReport,
@@ -57,6 +58,7 @@ class StatusRequest:
     tunnel: bool = False
     wake: bool = False
     refresh: bool = False
+    metrics: bool = False
 
     @property
     def limit_s(self) -> float:
@@ -141,7 +143,7 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
 def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest) -> _Answers:
     """Return the health and load of a server. No tunnel is opened to a node that Google reports as gone."""
     cloud = read_facts(state, "server", limit_s=request.limit_s).cloud if request.tunnel else None
-    return {} if cloud is not None and cloud.has_ended else {"endpoint": server_facts(outputs)}
+    return {} if cloud is not None and cloud.has_ended else {"endpoint": server_facts(outputs, metrics=request.metrics)}
 
 
 def _of_google(state: StackState, request: StatusRequest) -> _Answers:
@@ -167,6 +169,7 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
         target=target,
         model=outputs.model if outputs else None,
         accelerator=outputs.plan.accelerator if outputs else None,
+        address=_address(outputs) if outputs else None,
         serves=serves_now(facts),
         cloud=facts.cloud,
         server=answers.get("endpoint"),
@@ -178,4 +181,15 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
         ),
         refreshed="refresh" in answers,
         waits=tuple(waits_of(facts, now)),
+    )
+
+
+def _address(outputs: StackOutputs) -> ServerAddress:
+    return ServerAddress(
+        endpoint=outputs.endpoint,
+        auth=outputs.auth,
+        served_model=outputs.served_model,
+        max_model_len=outputs.smoke.max_model_len,
+        image=outputs.image,
+        connect=outputs.connect,
     )

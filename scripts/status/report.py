@@ -1,6 +1,6 @@
 """Status of one stack and of all stacks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
@@ -38,6 +38,21 @@ class ServerFacts:
     waiting_requests: float | None = None
     kv_use_share: float | None = None
     """Share of the KV cache in use, 0 to 1."""
+    metrics: Mapping[str, object] | None = None
+    """Total of every metric over its labels, and the configuration of the KV cache; None if they were not requested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """How to call a server, and what it was started with."""
+
+    endpoint: str
+    auth: str
+    served_model: str
+    max_model_len: int | None
+    image: str
+    connect: str | None
+    """Command that connects this machine to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +66,7 @@ class StackStatus:
     target: str | None = None
     model: str | None = None
     accelerator: str | None = None
+    address: ServerAddress | None = None
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
     start: MeasuredStart | None = None

@@ -1,5 +1,6 @@
 """Query the health and load of a stack's server."""
 
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -7,13 +8,17 @@ from typing import Final
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.scripts.status.report import HEALTHY, ServerFacts
-from loadtest.client.metrics import KV_USAGE, METRICS_PATH, RUNNING, WAITING, parse_metrics
+from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, METRICS_PATH, RUNNING, WAITING, Scrape, parse_metrics
 
 ANSWER_LIMIT_S: Final = 15.0
 
 
-def server_facts(outputs: StackOutputs) -> ServerFacts:
-    """Return the health and load of a server. Raises ScriptError if it is unreachable."""
+_LEFT_OUT: Final = ("_created", "_info")
+"""Ends of the names of metrics whose total says nothing."""
+
+
+def server_facts(outputs: StackOutputs, *, metrics: bool = False) -> ServerFacts:
+    """Return the health and load of a server, and with `metrics` all its totals. Raises ScriptError if it is unreachable."""
     from gemma_serving.scripts.stack.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
     from loadtest.client.openai import ServerError, call_once  # noqa: PLC0415 - as above
 
@@ -23,15 +28,21 @@ def server_facts(outputs: StackOutputs) -> ServerFacts:
             health = call("/health")
             if health.status != HTTPStatus.OK:
                 return ServerFacts(health=f"HTTP {health.status}")
-            metrics = call(METRICS_PATH)
+            answer = call(METRICS_PATH)
         except ServerError as error:
             raise ScriptError(f"The server does not respond: {error}") from None
-    if metrics.status != HTTPStatus.OK:
+    if answer.status != HTTPStatus.OK:
         return ServerFacts(health=HEALTHY)
-    load = parse_metrics(str(metrics.body))
+    load = parse_metrics(str(answer.body))
     return ServerFacts(
         health=HEALTHY,
         running_requests=load.total(RUNNING),
         waiting_requests=load.total(WAITING),
         kv_use_share=load.highest(KV_USAGE),
+        metrics=_totals(load) if metrics else None,
     )
+
+
+def _totals(found: Scrape) -> Mapping[str, object]:
+    names = sorted(name for name in found.samples if not name.endswith(_LEFT_OUT))
+    return {**{name: found.total((name,)) for name in names}, CACHE_CONFIG[0]: dict(found.labels(CACHE_CONFIG) or {})}

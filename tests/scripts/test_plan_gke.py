@@ -1,6 +1,7 @@
-"""`gemma plan STACK --gke`: YAML alone on stdout, findings on stderr, and nothing written for a blocked plan."""
+"""`gemma plan STACK --gke` and `--gcloud`: YAML or a command alone on stdout, findings on stderr, and nothing written for a blocked plan."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from gemma_serving.scripts.plan.__main__ import main
+from gemma_serving.stacks.loading import from_file
 
 ROOT = Path(__file__).parents[2]
 IMAGE = f"us-docker.pkg.dev/p/r/server@sha256:{'c' * 64}"
@@ -68,6 +70,8 @@ def test_json_has_the_objects_with_the_findings(plan):
         (("l4-qat", "--replicas", "1:3"), "--replicas requires --gke. Add --gke."),
         (("l4-qat", "--image", IMAGE), "STACK and --image cannot be combined."),
         (("l4-qat", "--gke", "--costs"), "--gke and --costs cannot be combined."),
+        (("l4-qat", "--gcloud", "--gke"), "--gcloud and --gke cannot be combined."),
+        (("tpu-v6e4", "--gcloud"), "is not a Cloud Run service that reads its weights from a mounted bucket"),
     ],
 )
 def test_a_refusal_is_a_sentence_and_writes_nothing(plan, arguments, says):
@@ -91,8 +95,24 @@ def test_a_built_image_is_served_by_the_digest_that_is_given(plan):
     assert f"image: {IMAGE}" in out
 
 
-def test_without_a_project_no_name_is_made_up(plan, monkeypatch):
+@pytest.mark.parametrize("form", ["--gke", "--gcloud"])
+def test_without_a_project_no_name_is_made_up(plan, monkeypatch, form):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
-    code, out, error = plan("l4-qat", "--gke")
+    code, out, error = plan("l4-qat", form)
     assert (code, out) == (2, "")
     assert "Set gcp:project in Pulumi.l4-qat.yaml or GOOGLE_CLOUD_PROJECT." in error
+
+
+def test_the_gcloud_command_has_the_flags_of_the_settings(plan):
+    run = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project").cloud_run
+    code, out, _ = plan("l4-qat", "--gcloud", "--set", "cloudRun.maxInstances=2")
+    words = shlex.split(out.replace("\\\n", " "))
+    assert (code, words[:4]) == (0, ["gcloud", "run", "deploy", "gemma-l4-qat"])
+    flags = dict(word.removeprefix("--").partition("=")[::2] for word in words[4:])
+    assert (flags["gpu-type"], flags["region"], flags["memory"]) == (run.gpu, run.region, "20480Mi")
+    assert (flags["min-instances"], flags["max-instances"]) == ("0", "2")
+    assert "no-allow-unauthenticated" in flags
+    served = flags["args"].removeprefix("^|^").split("|")
+    assert served[:2] == ["serve", "/mnt/models/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"]
+    assert "--max-model-len=16384" in served
+    assert json.loads(plan("l4-qat", "--gcloud", "--json")[1])["command"].startswith("gcloud run deploy gemma-l4-qat ")

@@ -122,7 +122,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "_connected", reach)
     monkeypatch.setattr(serves, "GOOGLE_LIMIT_S", LIMIT_S)
     monkeypatch.setattr(starting, "_GOOGLE_LIMIT_S", LIMIT_S)
-    monkeypatch.setattr(collect, "server_facts", lambda _: ServerFacts(health="ready"))
+    monkeypatch.setattr(collect, "server_facts", lambda *_, **__: ServerFacts(health="ready"))
 
 
 @pytest.mark.law

@@ -179,6 +179,8 @@ METRICS = (
     'vllm:kv_cache_usage_perc{engine="0"} 0.25\n'
     'vllm:num_requests_running{engine="1"} 1.0\nvllm:num_requests_waiting{engine="1"} 0.0\n'
     'vllm:kv_cache_usage_perc{engine="1"} 0.125\n'
+    'vllm:cache_config_info{block_size="16"} 1\n'
+    "x_created 9\n"
 )
 
 
@@ -194,6 +196,16 @@ class TestTheServer:
         with listening() as outputs:
             found = server_facts(outputs)
         assert found == ServerFacts(health="ready", running_requests=3, waiting_requests=5, kv_use_share=0.25)
+
+    def test_every_metric_is_a_total_over_its_labels_on_request(self):
+        with listening() as outputs:
+            found = server_facts(outputs, metrics=True).metrics
+        assert found == {
+            "vllm:cache_config_info": {"block_size": "16"},
+            "vllm:kv_cache_usage_perc": 0.375,
+            "vllm:num_requests_running": 3.0,
+            "vllm:num_requests_waiting": 5.0,
+        }
 
     def test_a_server_that_is_not_ready_says_its_status(self):
         with listening(503) as outputs:
@@ -231,7 +243,7 @@ def planted(monkeypatch, tmp_path):
     monkeypatch.setattr(stack_facts, "connect", lambda _: None)
     ready = CloudFacts(state="READY", place="us-east4", running="r-1")
     monkeypatch.setattr(stack_facts, "cloud_facts", lambda *_, **__: ready)
-    monkeypatch.setattr(collect, "server_facts", lambda *_: ServerFacts(health="ready"))
+    monkeypatch.setattr(collect, "server_facts", lambda *_, **__: ServerFacts(health="ready"))
     return monkeypatch
 
 
@@ -246,6 +258,7 @@ class TestTheCommand:
         (found,) = json.loads(capsys.readouterr().out)["stacks"]
         assert [item["why"] for item in found["unanswered"]] == ["It is away."]
         assert (found["cloud"] is None) == (source == "cloud_facts")
+        assert found["address"]["auth"] == "none"
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
 

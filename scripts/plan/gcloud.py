@@ -1,20 +1,47 @@
 """The deployment of a Cloud Run service as a command of gcloud, as text."""
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from string import Template
+from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.google_limits import PROMPT_PROBE
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.scripts.agent.pages import TEXTS
+from gemma_serving.scripts.cli.command import print_text
+from gemma_serving.scripts.plan.gke import require_project
+from gemma_serving.scripts.plan.plan_options import Question
+from gemma_serving.scripts.plan.question import settings_of
 from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.server_command import PORT, PlannedServer
+
+_COMMAND: Final = r"""
+gcloud run deploy ${base} --project=${project} --region=${region} --image=${image} --service-account=${account} \
+  --gpu=1 --gpu-type=${gpu} --no-gpu-zonal-redundancy --cpu=${cpu} --memory=${memory_mib}Mi --no-cpu-throttling --cpu-boost \
+  --concurrency=${concurrency} --min-instances=${min_instances} --max-instances=${max_instances} --timeout=${request_timeout_s} \
+  --execution-environment=gen2 --port=${port} --no-allow-unauthenticated \
+  --add-volume=name=models,type=cloud-storage,bucket=${bucket},readonly=true --add-volume-mount=volume=models,mount-path=${folder} \
+  --set-env-vars=${environment} \
+  --startup-probe=httpGet.path=/health,httpGet.port=${port},${probe} \
+  --command=vllm --args=${arguments}
+""".strip()
+"""Keys are those of the settings of a service, or of `gcloud_command`."""
+
+
+def show_gcloud(question: Question, *, as_json: bool) -> ExitCode:
+    """Print the command. Raises as `gcloud_command`."""
+    settings, stack = settings_of(question), question.stack or ""
+    require_project(settings, stack)
+    command = gcloud_command(settings, stack)
+    print_text(json.dumps({"stack": stack, "command": command}) if as_json else command)
+    return ExitCode.DONE
 
 
 def gcloud_command(settings: Settings, stack: str) -> str:
@@ -27,9 +54,16 @@ def gcloud_command(settings: Settings, stack: str) -> str:
         )
     planned = plan(to_deployment(settings, project_folder()))
     server = PlannedServer(settings=settings, plan=planned, names=names)
+    probe = planned.startup.probe or PROMPT_PROBE
+    limits = {
+        "initialDelaySeconds": probe.initial_delay_s,
+        "periodSeconds": probe.period_s,
+        "failureThreshold": probe.failure_threshold,
+        "timeoutSeconds": probe.timeout_s,
+    }
     values = {
         **asdict(run),
-        **asdict(planned.startup.probe or PROMPT_PROBE),
+        "probe": ",".join(f"{key}={value}" for key, value in limits.items()),
         "base": names.base,
         "project": settings.project,
         "image": f"{settings.image.repository}@{settings.image.digest}",
@@ -40,7 +74,7 @@ def gcloud_command(settings: Settings, stack: str) -> str:
         "environment": _listed([f"{name}={value}" for name, value in server.environment.items()]),
         "arguments": _listed(["serve", *server.arguments]),
     }
-    return Template(TEXTS["command"]).substitute(values)
+    return Template(_COMMAND).substitute(values)
 
 
 def _listed(words: Sequence[str]) -> str:
