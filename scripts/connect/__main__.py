@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
+_FROM_INPUT: Final = "-"
 _ANY_KEY: Final = "not-needed"
 """Placeholder for clients that require a key. The proxy accepts any key."""
 
@@ -86,9 +88,13 @@ class ChatOptions:
 
     connection: ConnectionOptions
     content: PromptOptions
-    prompt: Annotated[str | None, Option("Send this prompt, print the response and exit.", positional=True)] = None
+    prompt: Annotated[
+        str | None,
+        Option("Send this prompt, print the response and exit. - reads it from standard input.", positional=True),
+    ] = None
     max_tokens: Annotated[int | None, Option("Maximum length of a response, in tokens.", least=1)] = None
     show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.")] = False
+    as_json: JsonSwitch = False
 
 
 @contextmanager
@@ -181,9 +187,12 @@ def _chat(options: ChatOptions) -> ExitCode:
 
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
-    from gemma_serving.scripts.connect.chat import Chat, read_attachment, request_limit, run_chat
+    from gemma_serving.scripts.connect.chat import Chat, print_answer, read_attachment, request_limit, run_chat
 
-    if options.prompt is not None and not options.prompt.strip():
+    prompt = sys.stdin.read() if options.prompt == _FROM_INPUT else options.prompt
+    if options.as_json and prompt is None:
+        raise CommandRefusedError("--json needs a prompt. Pass a text, or - to read it from standard input.")
+    if prompt is not None and not prompt.strip():
         raise CommandRefusedError("The prompt is empty. Pass a text, or no prompt for a conversation.")
     say = partial(print_progress, "chat")
     (opener, outputs), content = _target(options.connection, say), options.content
@@ -202,11 +211,13 @@ def _chat(options: ChatOptions) -> ExitCode:
             shows_thinking=options.show_thinking,
             thinks=content.thinking,
             system=content.system,
-            out=sys.stdout,
+            out=StringIO() if options.as_json else sys.stdout,
             notes=sys.stderr,
         )
-        if options.prompt is not None:
-            chat.ask(options.prompt, files)
+        if prompt is not None:
+            found = chat.ask(prompt, files)
+            if options.as_json:
+                print_answer(endpoint.model, found)
         else:
             run_chat(chat, _prompt, files, most_request_bytes=most)
     return ExitCode.DONE

@@ -1,5 +1,6 @@
 """Chat with the model in the terminal: streamed responses, files, thinking apart, and the times of each response."""
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,8 +83,8 @@ class Chat:
     system: str | None = None
     messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 
-    def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> None:
-        """Send a prompt with its files, stream the response, and store both.
+    def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Streamed:
+        """Send a prompt with its files, stream the response, store both, and return the response.
 
         Raises ChatError if the server rejects the request or the response is incomplete. Nothing is stored, so the prompt can be
         sent again. Raises KeyboardInterrupt after storing the response as far as it was received.
@@ -111,6 +112,7 @@ class Chat:
             raise ChatError("The response was incomplete. Send the prompt again.")
         self.messages.append({"role": "assistant", "content": found.text})
         self._note(f"({self._figures(found)})")
+        return found
 
     async def _streamed(self, said: list[str]) -> Streamed:
         """Print a response as it arrives, and add its text to `said`: the thinking to the notes, under a separate heading."""
@@ -159,6 +161,24 @@ class Chat:
 
     def _note(self, text: str, end: str = "\n") -> None:
         print_text(text, self.notes, end=end, dim=True)
+
+
+def print_answer(model: str, found: Streamed) -> None:
+    """Print a response with its figures as JSON."""
+    answer = {
+        "schema_version": 1,
+        "model": model,
+        "answer": found.text,
+        "thinking": found.reasoning or None,
+        "finish_reason": found.finish_reason,
+        "prompt_tokens": found.usage.prompt_tokens if found.usage else None,
+        "output_tokens": found.usage.completion_tokens if found.usage else None,
+        "ttft_s": found.ttft_s,
+        "decode_tok_per_s": found.decode_tok_per_s,
+        "end_s": found.end_s,
+        "simulated": found.simulated,
+    }
+    print_text(json.dumps(answer))
 
 
 def run_chat(

@@ -10,7 +10,7 @@ itself. Known causes of failures and their fixes are printed at the end. Log lin
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -47,6 +47,12 @@ class LogsOptions:
         Option("Print logs of the last DURATION. Default: 1h.", flag="--since", metavar="DURATION", parse=_ago),
     ] = None
     lines: Annotated[int, Option("Maximum number of lines. Prints the newest.", least=1, most=10_000)] = 200
+    summarize: Annotated[
+        bool,
+        Option(
+            "Let the stack's model summarize these lines, without --follow. This may start an instance, which costs money."
+        ),
+    ] = False
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
     as_json: Annotated[bool, Option("Print one JSON object on stdout; with --follow, one per line.", flag="--json")] = (
         False
@@ -83,21 +89,37 @@ def _logs(options: LogsOptions) -> ExitCode:
     serves = serves_now(facts)
     if serves.word == "ended":
         _say(serves.why)
-    if options.follow:
+    if options.follow and not options.summarize:
         # A line after the first printed one may become visible late.
         start = found[0].moment if len(found) == options.lines else since
         _follow(options, log, found, follow(api, log, start, LineMask(secrets), say=_say))
     cause = newest_cause(log, found)
+    _show(options, log, found, cause)
+    for note in _notes(options, found, cause, facts):
+        _say(note)
+    return ExitCode.DONE
+
+
+def _show(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", cause: "Cause | None") -> None:
+    summary = _summary(options.stack, found) if options.summarize else None
     if options.as_json:
         known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
         place = {"stack": log.stack, "project": log.project, "target": log.target}
         lines = [line.to_json() for line in found]
-        print_text(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known}))
+        print_text(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known, "summary": summary}))
     else:
         print_lines(options, found)
-    for note in _notes(options, found, cause, facts):
-        _say(note)
-    return ExitCode.DONE
+    if summary is not None and not options.as_json:
+        print_text(f"\nSummary by {summary['model']}, which read untrusted text:\n{summary['text']}")
+
+
+def _summary(stack: str, found: "Sequence[PrintedLine]") -> dict[str, object]:
+    from gemma_serving.contracts.plain_text import for_model
+    from gemma_serving.scripts.logs.summary import summary_of
+
+    return asdict(
+        summary_of(stack, [for_model(f"{line.moment:%m-%d %H:%M:%S} {line.source} {line.text}") for line in found])
+    )
 
 
 def _notes(

@@ -2,8 +2,10 @@
 
 import json
 import struct
+import sys
 import zlib
 from contextlib import contextmanager
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -120,3 +122,16 @@ def test_a_conversation_attaches_files_and_changes_thinking(private, streams, fi
     thinking = [body.get("chat_template_kwargs") for body in Private.bodies]
     assert thinking == [None, None, {"enable_thinking": True}, {"enable_thinking": False}]
     assert (chat.shows_thinking, len(Private.bodies[-1]["messages"])) == (True, 1)
+
+
+def test_a_prompt_of_any_length_comes_from_the_input_and_the_response_is_one_object(private, monkeypatch, capsys):
+    """The command line of a process is visible to other users, and has a limit."""
+    prompt = "--yes\nSecond line. " * 20_000
+    Private.events = [delta(reasoning="Hm."), *ANSWER]
+    monkeypatch.setattr(sys, "stdin", StringIO(prompt))
+    assert connect.main(["chat", "--url", private, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert Private.bodies[-1]["messages"] == [{"role": "user", "content": prompt}]
+    assert (found["answer"], found["thinking"], found["prompt_tokens"], found["output_tokens"]) == ("Yes.", "Hm.", 3, 1)
+    assert connect.main(["chat", "--url", private, "--json"]) == 2
+    assert "--json needs a prompt." in capsys.readouterr().err
