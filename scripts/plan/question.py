@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, get_origin
 
@@ -223,13 +223,19 @@ def settings_of(question: Question) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError and SettingsError."""
     from gemma_serving.stacks.loading import from_file  # noqa: PLC0415 - only with --stack
 
+    changes = changes_of_file(filter(_is_of_file, question.set))
+    return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
+
+
+def changes_of_file(pairs: Iterable[str]) -> Mapping[str, object]:
+    """Return the values of `--set` for a settings file by key; None removes a key. Raises PlanningError."""
     changes = dict[str, object]()
-    for pair in filter(_is_of_file, question.set):
+    for pair in pairs:
         key, _, text = (part.strip() for part in pair.partition("="))
         if not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         changes[key] = None if text == NONE else _as_in_a_file(key, text)
-    return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
+    return changes
 
 
 def _of_stack(question: Question) -> Deployment:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,10 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan as planned
 from gemma_serving.planning.question.types import CostPlan
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id
 from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.scripts.stack.settings_file import SettingsFile
 from gemma_serving.stacks.planned import to_deployment
 
 PROGRAM: Final = (
@@ -32,6 +34,8 @@ PROGRAM: Final = (
 """Files and folders that determine the declared resources."""
 _LINKS: Final = ("components", "stacks")
 """Folders of the project that `gemma_serving` imports by a link."""
+_WORK: Final = ".work"
+"""Folder of the project's records."""
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
 """A larger file holds weights. The copy links to it, and its size and time count in the hash."""
@@ -44,6 +48,8 @@ _ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey
 class FrozenProject:
     """A copy of the program and of one stack's settings, from which the engine runs."""
 
+    root: Path
+    """The project."""
     folder: Path
     stack: str
     settings: Settings
@@ -83,14 +89,16 @@ def planned_cost(settings: Settings, folder: Path) -> CostPlan:
     return planned(to_deployment(settings, folder)).cost
 
 
-def freeze(stack: str, into: Path) -> FrozenProject:
+def freeze(stack: str, into: Path, changes: Mapping[str, object] | None = None) -> FrozenProject:
     """Copy the program, the stack's settings and the files that they name to an empty folder, and return the copy.
 
-    Raises CommandRefusedError if the settings are missing or invalid, or name a file outside the project.
+    `changes`: settings that differ in the copy, by key. Raises CommandRefusedError if the settings are missing or invalid, or name a file outside the project.
     """
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
     runner.require_stacks([stack])
     _copy(root, root / name, into)
+    if changes:
+        write_settings(into / name, changes)
     settings = stack_settings(stack, folder=into)
     for key, named in _named(settings):
         if _OUTSIDE.search(named):
@@ -107,7 +115,33 @@ def freeze(stack: str, into: Path) -> FrozenProject:
     digest = " ".join([_hash(into, _files(into, ["."])), *packages])
     if (root / ".venv").exists():
         (into / ".venv").symlink_to((root / ".venv").resolve())
-    return FrozenProject(folder=into, stack=stack, settings=settings, digest=digest)
+    return FrozenProject(root=root, folder=into, stack=stack, settings=settings, digest=digest)
+
+
+def write_settings(path: Path, changes: Mapping[str, object]) -> None:
+    """Set keys of a settings file. None removes one."""
+    file = SettingsFile(path)
+    file.apply(changes)
+    replace_file(path.resolve(), file.text())
+
+
+@contextmanager
+def frozen_up(stack: str, changes: Mapping[str, object] | None = None) -> Generator[FrozenProject]:
+    """Work in a private copy of the project, with its records in `.work`, until a deployment of the stack has ended.
+
+    Lines that the engine adds to the settings file, such as a salt, reach the project's file.
+    """
+    root = runner.project_folder()
+    (root / _WORK).mkdir(exist_ok=True)
+    with absolute_backend(), private_folder() as folder:
+        frozen = freeze(stack, folder / "project", changes)
+        (frozen.folder / _WORK).symlink_to((root / _WORK).resolve())
+        try:
+            with chdir(frozen.folder):
+                yield frozen
+        finally:
+            for sentence in frozen.bring_back_engine_lines(root):
+                print_progress("up", sentence)
 
 
 @contextmanager

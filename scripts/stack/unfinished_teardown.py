@@ -77,11 +77,22 @@ def is_unfinished(stack: str) -> bool:
     return bool(_noted(stack))
 
 
-def forget(stack: str) -> None:
-    """Record that no teardown of a stack is unfinished, and that no assistant's limit applies: the stack is gone, or a user deployed it."""
+def forget(stack: str, *, plan: str | None = None) -> None:
+    """Record that no teardown of a stack is unfinished, and that no assistant's limit applies: the stack is gone, or a user deployed it.
+
+    `plan`: the plan that was deployed. The limit of one that an assistant deploys stays.
+    """
     _path(stack).unlink(missing_ok=True)
-    if own_project() is not None:
+    if own_project() is not None and not (plan and plan in _limited_plans(stack)):
         limit_file(stack).unlink(missing_ok=True)
+
+
+def _limited_plans(stack: str) -> Sequence[object]:
+    """Return the ids of the plans of an assistant's limit."""
+    try:
+        return as_sequence(as_mapping(json.loads(limit_file(stack).read_text(encoding="utf-8"))).get("plans"))
+    except (OSError, ValueError):
+        return ()
 
 
 def limit_file(stack: str) -> Path:

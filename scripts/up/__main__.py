@@ -11,11 +11,15 @@ cost. Ctrl-C during the deployment keeps the created resources and prints their 
 It continues from what an interrupted or failed run left, and imports what Google has of the stack and its state lacks. If another folder began that, it
 asks; without a terminal, it changes nothing. A stack without a state gets one.
 
+--set writes a setting to the file first. With --dry-run --json, the output has the id of exactly this deployment; --plan ID runs it only if
+the program, the settings, the packages and the steps are still the same, in the copy of the project that was compared.
+
 With --restart, the server on a TPU VM drains the running requests and starts again. Capacity, address and settings stay, and edits of the file wait.
 For a Cloud Run service, see docs/cloud-run.md.
 """
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
@@ -23,7 +27,7 @@ from typing import Annotated, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
-from gemma_serving.scripts.cli.options import Option
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,33 +39,53 @@ class UpOptions:
     refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
     restart: Annotated[bool, Option("Only restart the server, with the settings that it has.")] = False
     dry_run: Annotated[bool, Option("Show what it found and the effect without changing anything.")] = False
+    set: Annotated[
+        tuple[str, ...],
+        Option(
+            "Write this setting to the stack's file before the deployment, such as cloudRun.maxInstances=2. The value none removes a key. Repeatable.",
+            metavar="KEY=VALUE",
+            repeated=True,
+        ),
+    ] = ()
     plan: Annotated[
-        str | None, Option("With --restart: run only if --dry-run still shows the plan with this id.", metavar="ID")
+        str | None, Option("Run only if --dry-run --json still shows the plan with this id.", metavar="ID")
     ] = None
-    as_json: Annotated[bool, Option("With --restart: print JSON.", flag="--json")] = False
+    as_json: JsonSwitch = False
 
 
 def _up(options: UpOptions) -> ExitCode:
     if options.restart:
         return _restart(options)
-    if options.plan or options.as_json:
-        raise CommandRefusedError(
-            f"--plan and --json need --restart. To see the changes first, run `gemma up {options.stack} --dry-run`."
-        )
+    from gemma_serving.scripts.plan.api import changes_of_file
+    from gemma_serving.scripts.stack.frozen import frozen_up
     from gemma_serving.scripts.stack.held_networks import finish_held
     from gemma_serving.scripts.up.deploying import deploy
+    from gemma_serving.scripts.up.request import UpRequest
     from gemma_serving.scripts.up.starting import prepared_stack
 
-    finish_held(partial(print_progress, "up"), but=options.stack)
-    with prepared_stack(options.stack, dry_run=options.dry_run) as (facts, settings):
-        return deploy(facts, settings, yes=options.yes, refreshes=options.refresh, dry_run=options.dry_run)
+    changes = changes_of_file(options.set)
+    if not options.dry_run:
+        finish_held(partial(print_progress, "up"), but=options.stack)
+    is_frozen = bool(changes or options.plan or (options.dry_run and options.as_json))
+    with frozen_up(options.stack, changes) if is_frozen else nullcontext() as frozen:
+        request = UpRequest(
+            yes=options.yes,
+            refreshes=options.refresh,
+            dry_run=options.dry_run,
+            as_json=options.as_json,
+            given=options.plan,
+            changes=changes,
+            frozen=frozen,
+        )
+        with prepared_stack(options.stack, dry_run=options.dry_run, plan=options.plan) as (facts, settings):
+            return deploy(facts, settings, request)
 
 
 def _restart(options: UpOptions) -> ExitCode:
     from gemma_serving.scripts.up.restarting import restart_server
 
-    if options.refresh:
-        raise CommandRefusedError("--restart changes no resource. Remove --refresh.")
+    if options.refresh or options.set:
+        raise CommandRefusedError("--restart changes no resource and no setting. Remove --refresh and --set.")
     return restart_server(
         options.stack, dry_run=options.dry_run, given=options.plan, yes=options.yes, as_json=options.as_json
     )

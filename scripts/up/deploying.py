@@ -22,11 +22,11 @@ from gemma_serving.engine.previewed import creations_in, diagnostics, previewed
 from gemma_serving.engine.state import of_deployment, outputs_in, read
 from gemma_serving.engine.steps import ResourceChange, changes_of
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.scripts.cli.command import print_progress, print_result
+from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.logs.api import first_start, known_cause, server_log, with_known_cause
-from gemma_serving.scripts.preview.api import upcoming
+from gemma_serving.scripts.preview.api import headline, upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.facts import read_facts
@@ -41,6 +41,7 @@ from gemma_serving.scripts.stack.serves import (
     unfinished_teardown,
 )
 from gemma_serving.scripts.up.importing import examine
+from gemma_serving.scripts.up.request import UpRequest
 from gemma_serving.scripts.up.returning import import_missing
 from gemma_serving.scripts.up.start_phases import StartPhases
 from gemma_serving.scripts.up.starting import dropped_settings, exists_now, report_unknown
@@ -60,12 +61,13 @@ _SERVER_FAILED: Final = "The server failed: "
 """Start of the provider's error (`gcp_tpu_provider.serving`): the reason, the lines before it, and what serves."""
 
 
-def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool, dry_run: bool) -> ExitCode:
+def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCode:
     """Preview a stack, import what its state lacks, confirm, and deploy it. Raises ScriptError."""
     stack = facts.stack
-    refresh = ["--refresh"] if refreshes or differs(facts) else []
+    refresh = ["--refresh"] if request.refreshes or differs(facts) else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
-    facts, document = _previewed(facts, settings, refresh, dry_run=dry_run)
+    facts, document, plan = _previewed(facts, settings, refresh, request)
+    options = [*refresh, *(["--message", plan] if request.given else [])]
     differences = differs(facts)
     changes, unchanged, warnings = changes_of(document)
     starts_server = any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes)
@@ -84,11 +86,11 @@ def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool,
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
     if coming is None:
-        if not dry_run:  # settings can change the outputs alone
-            engine_up(stack, refresh, None, steps=0, known=[*messages, *warnings])
-        print_result(
-            "\n".join([*shown, _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))])
-        )
+        if not request.dry_run:  # settings can change the outputs alone
+            request.write_settings()
+            engine_up(stack, options, None, steps=0, known=[*messages, *warnings])
+        end = _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))
+        request.show(f"{stack}: changes nothing", [*shown, end], document, plan)
         _require_no_failure(facts)
         return ExitCode.DONE
     limits = ""
@@ -96,32 +98,40 @@ def deploy(facts: StackFacts, settings: Settings, *, yes: bool, refreshes: bool,
         limits = limits_line(settings.limits, settings.project, coming.endless_forms)
     order = [f"  {line}" for line in coming.order]
     effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
-    print_result("\n".join([*shown, *effect, *([limits] if limits else [])]))
-    if dry_run:
+    sentences = [*shown, *effect, *([limits] if limits else [])]
+    if request.dry_run:
+        request.show(headline(stack, changes), sentences, document, plan)
         return ExitCode.DONE
-    if not yes:
+    request.tell("\n".join(sentences))
+    if not request.yes:
         confirm(
             f"Deploy {stack}?",
             without_terminal=f"Deploying stack {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Cancelled. No resource was changed.",
         )
+    request.write_settings()
     try:
         with closing(StartPhases(facts, settings)) as phases:
             known = [*messages, *warnings, limits]
-            done = engine_up(stack, refresh, phases.during, steps=len(changes), known=known)
+            done = engine_up(stack, options, phases.during, steps=len(changes), known=known)
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    has_new_bucket = any(change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes)
-    staging = ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
-    print_result("\n".join([done, *(staging if has_new_bucket else next_lines(stack))]))
+    request.show(headline(stack, changes), [done, *_after(stack, changes)], document, plan)
     return ExitCode.DONE
 
 
+def _after(stack: str, changes: Sequence[ResourceChange]) -> Sequence[str]:
+    """Return what follows a deployment: the commands to use the server, or to stage weights in a new bucket."""
+    if any(change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes):
+        return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
+    return next_lines(stack)
+
+
 def _previewed(
-    facts: StackFacts, settings: Settings, options: Sequence[str], *, dry_run: bool
-) -> tuple[StackFacts, Mapping[str, object]]:
-    """Return a preview and the facts, after the import of what the state lacks. A dry run only says what that is."""
+    facts: StackFacts, settings: Settings, options: Sequence[str], request: UpRequest
+) -> tuple[StackFacts, Mapping[str, object], str]:
+    """Return a preview, the facts, after the import of what the state lacks, and the plan's id. A dry run only says what would be imported."""
     stack = facts.stack
 
     def preview() -> Mapping[str, object]:
@@ -129,16 +139,18 @@ def _previewed(
             return previewed(stack, *options)
 
     first = preview()
+    plan = request.plan_of(first)
     if not facts.pending and not creations_in(first):
-        return facts, first
-    if dry_run:
+        return facts, first, plan
+    if request.dry_run:
         lacking = examine(stack, connect(settings.project), first)
         if lacking.owned:
-            print_result(f"{lacking.sentence} `gemma up {stack}` imports them first; the changes below create them.")
-        return facts, first
+            request.tell(f"{lacking.sentence} `gemma up {stack}` imports them first; the changes below create them.")
+        return facts, first, plan
     last = import_missing(stack, settings.project, first, preview=preview)
     is_same = last is first
-    return facts if is_same else read_facts(read(stack), "server", "lost", limit_s=_START_LIMIT_S), last
+    now = facts if is_same else read_facts(read(stack), "server", "lost", limit_s=_START_LIMIT_S)
+    return now, last, plan
 
 
 def _unchanged(stack: str, unchanged: int, by_hand: Sequence[str], *, is_compared: bool) -> str:

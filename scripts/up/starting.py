@@ -22,7 +22,7 @@ from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.engine.previewed import scratch_backend
 from gemma_serving.engine.secrets_provider import create_state
 from gemma_serving.engine.state import StackState, read, remove_empty
-from gemma_serving.planning.planner import plan
+from gemma_serving.planning import planner
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
@@ -47,10 +47,14 @@ _SEARCH_LIMIT_S: Final = 60.0
 
 
 @contextlib.contextmanager
-def prepared_stack(stack: str, *, dry_run: bool = False) -> Generator[tuple[StackFacts, Settings]]:
+def prepared_stack(
+    stack: str, *, dry_run: bool = False, plan: str | None = None
+) -> Generator[tuple[StackFacts, Settings]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
     Yield its facts with its server, and its settings. With `dry_run`, a state that is missing or cut off is replaced in a temporary backend.
+    `plan`: the id of the plan that is deployed.
+
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
     runner.pulumi()  # before the project, which a command of Pulumi may have to set
@@ -77,7 +81,7 @@ def prepared_stack(stack: str, *, dry_run: bool = False) -> Generator[tuple[Stac
     with _kept_state(state, dry_run=dry_run and is_lost):
         yield facts, settings
         if not dry_run:
-            forget(stack)
+            forget(stack, plan=plan)
 
 
 @contextlib.contextmanager
@@ -142,7 +146,7 @@ def _require_zone(settings: Settings, facts: StackFacts) -> None:
 def _require_plan(stack: str, settings: Settings) -> None:
     """Raise CommandRefusedError if findings of the plan block a stack, and PlanningError if its settings cannot be planned."""
     deployment = to_deployment(settings, runner.project_folder(), today=today())
-    require_unblocked(plan(deployment), stack, StackWording(deployment, stack))
+    require_unblocked(planner.plan(deployment), stack, StackWording(deployment, stack))
 
 
 def report_unknown(lines: Sequence[Diagnosis]) -> None:

@@ -48,7 +48,7 @@ def shipped(stack, block=None, **changes):
     if block:
         key = "tpu" if settings.tpu else "cloud_run"
         changes[key] = replace(getattr(settings, key), **block)
-    return FrozenProject(folder=ROOT, stack=stack, settings=replace(settings, **changes), digest="")
+    return FrozenProject(root=ROOT, folder=ROOT, stack=stack, settings=replace(settings, **changes), digest="")
 
 
 def step(op, kind=CAPACITY_TYPE):

@@ -934,3 +934,93 @@ def test_a_state_that_cannot_be_read_stops_up_and_names_the_command(engine, caps
     engine.state = StackState(stack=STACK, status="unreadable", detail=f"It is truncated. Run `gemma recover {STACK}`.")
     assert (typed("--yes"), engine.previews) == (ExitCode.FAILED, [])
     assert capsys.readouterr().err == f"up: It is truncated. Run `gemma recover {STACK}`.\n"
+
+
+# Plans.
+
+
+@pytest.fixture
+def project(monkeypatch, tmp_path):
+    """A project of its own, with the settings file of the stack."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("Pulumi.yaml", f"Pulumi.{STACK}.yaml", "__main__.py"):
+        (folder / name).write_text((ROOT / name).read_text())
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(own_runs, "FOLDER", Path(".work") / "up")
+    return folder
+
+
+def planned(ended, *words):
+    return json.loads(ended(ExitCode.DONE, "--dry-run", "--json", *words).out)
+
+
+def test_a_plan_has_each_change_and_both_prices_and_runs_as_an_update_with_its_id(engine, ended, project):
+    shown = planned(ended)
+    assert shown["headline"] == f"{STACK}: restarts the server on its node and keeps the capacity"
+    assert COST in shown["sentences"]
+    assert (shown["usd_per_hour"], shown["usd_per_hour_now"], shown["is_disruptive"]) == (1.35, 0, False)
+    assert [(one["op"], one["type"]) for one in shown["changes"]] == [("update", CAPACITY_TYPE)]
+    assert [set(one) for one in shown["steps"]] == [{"op", "type", "name", "digest"}]
+    assert engine.updates == []
+    out, err = ended(ExitCode.DONE, "--yes", "--json", "--plan", shown["plan"])
+    done = json.loads(out)
+    assert (done["plan"], done["sentences"][-1]) == (shown["plan"], "it serves")
+    assert COST in err
+    assert engine.updates == [(STACK, ("--message", shown["plan"]))]
+    assert (project / ".work" / "up" / f"{STACK}.json").is_file()
+
+
+@pytest.mark.parametrize("changed", ["steps", "settings", "program"])
+def test_a_plan_is_refused_once_anything_differs(engine, ended, project, changed):
+    plan = planned(ended)["plan"]
+    if changed == "steps":
+        engine.preview = preview_of(SWITCH)
+    else:
+        path = project / ("__main__.py" if changed == "program" else f"Pulumi.{STACK}.yaml")
+        path.write_text(f"{path.read_text()}# another\n")
+    assert f"{plan} is stale: " in ended(ExitCode.REFUSED, "--yes", "--plan", plan).err
+    assert engine.updates == []
+
+
+def test_the_engine_runs_in_the_copy_that_was_compared(engine, ended, project, monkeypatch):
+    """What is edited in the project meanwhile is then not deployed, and what the engine writes reaches the project."""
+    inner, folders, path = engine._update, [], project / f"Pulumi.{STACK}.yaml"
+
+    def update(*words, **options):
+        folders.append(Path.cwd())
+        (Path.cwd() / path.name).write_text(f"{(Path.cwd() / path.name).read_text()}encryptionsalt: v1:a=\n")
+        return inner(*words, **options)
+
+    monkeypatch.setattr(runner, "attended", update)
+    plan = planned(ended)["plan"]
+    text = path.read_text()
+    err = ended(ExitCode.DONE, "--yes", "--plan", plan).err
+    (folder,) = folders
+    assert folder not in {project, ROOT}
+    assert not folder.exists()
+    assert path.read_text() == f"{text}encryptionsalt: v1:a=\n"
+    assert "The engine added encryptionsalt" in err
+
+
+def test_a_setting_is_written_when_it_is_deployed_and_belongs_to_the_plan(engine, ended, project):
+    path, setting = project / f"Pulumi.{STACK}.yaml", "vllm.maxNumSeqs=8"
+    text = path.read_text()
+    plan = planned(ended, "--set", setting)["plan"]
+    assert (path.read_text(), planned(ended)["plan"] == plan) == (text, False)
+    assert "is stale" in ended(ExitCode.REFUSED, "--yes", "--plan", plan).err
+    assert path.read_text() == text
+    ended(ExitCode.DONE, "--yes", "--plan", plan, "--set", setting)
+    assert "maxNumSeqs: 8" in path.read_text()
+    assert "--restart changes no resource and no setting" in ended(ExitCode.REFUSED, "--restart", "--set", setting).err
+
+
+def test_a_deployment_ends_the_limit_of_an_assistant_unless_it_is_its_plan(engine, ended, project):
+    plan = planned(ended)["plan"]
+    limit = unfinished_teardown.limit_file(STACK)
+    limit.parent.mkdir(parents=True)
+    limit.write_text(json.dumps({"plans": [plan]}))
+    ended(ExitCode.DONE, "--yes", "--plan", plan)
+    assert limit.is_file()
+    ended(ExitCode.DONE, "--yes")
+    assert not limit.exists()
