@@ -219,12 +219,12 @@ async def answer(client, tool, **arguments):
 async def use():
     async with server() as client:
         await answer(client, "plan", stack="second")
-        await answer(client, "gke_objects", stack="second")
+        await answer(client, "plan", stack="second", gke=True)
         await answer(client, "status")
     async with server("--allow", "up,stage", "--max-hours", "2") as client:
         await answer(client, "stage_weights", stack="second")
         planned = await answer(client, "preview", stack="second")
-        assert (await answer(client, "up", plan_id=planned["plan_id"]))["ok"]
+        assert (await answer(client, "up", stack="second", plan=planned["plan"]))["ok"]
         assert limit.exists()
 
 limit = pathlib.Path(".work/agent-limits/second")

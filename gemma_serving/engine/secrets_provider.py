@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import Final
 
 import yaml
@@ -67,21 +66,16 @@ def can_write_salt(stack: str) -> bool:
     return is_encrypted(stack) or os.access(runner.project_folder() / f"Pulumi.{stack}.yaml", os.W_OK)
 
 
-def create_state(stack: str, *, folder: Path | None = None, backend: str | None = None) -> None:
-    """Create an empty state of a stack. Raises CommandRefusedError for a read-only settings file, and ScriptError.
-
-    `folder`: with the settings file to which the engine adds its lines, by default the project's. `backend`: the URL of another one.
-    """
+def create_state(stack: str) -> None:
+    """Create an empty state of a stack. Raises CommandRefusedError for a read-only settings file, and ScriptError."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
-    if folder is None and not can_write_salt(stack):
+    if not can_write_salt(stack):
         raise CommandRefusedError(
             f"{path} is read-only, but the engine writes the salt of the secrets into it. Nothing was changed. Run `chmod u+w {path}`, or "
             "use a checkout on a file system that can be written."
         )
-    words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
-    variables = {} if backend is None else {BACKEND_VARIABLE: backend}
     try:
-        runner.query([*words, *([] if folder is None else ["--cwd", str(folder)])], variables=variables)
+        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
     except runner.PulumiFailedError as error:
         if "already exists" not in str(error):
             raise

@@ -90,7 +90,9 @@ def _preset(text: str) -> Sweep:
 class ServerOptions:
     """Server."""
 
-    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
+    url: Annotated[
+        str | None, Option("Measure the server at this address, without /v1.", metavar="URL", person=True)
+    ] = None
     model: Annotated[str | None, Option("Model name. Default: the first served model.", metavar="ID")] = None
     usd_per_hour: Annotated[float | None, Rare("Price of the server, in USD per hour.", least=0, metavar="USD")] = None
 
@@ -234,7 +236,7 @@ class LimitOptions:
         ),
     ] = 120.0
     point_timeout: Annotated[float, Rare("Timeout of one point, in seconds.", least=1, metavar="SECONDS")] = 1800.0
-    workers: Annotated[int | None, Rare("Processes of the load generator.", least=1, most=64)] = None
+    workers: Annotated[int | None, Rare("Processes of the load generator.", least=1, most=64, person=True)] = None
     max_in_flight: Annotated[int, Rare("Open loop: maximum concurrent requests.", least=1)] = 4096
     max_failed: Annotated[
         float,
@@ -246,8 +248,8 @@ class LimitOptions:
 class ReportOptions:
     """Results."""
 
-    out: Annotated[Path | None, Option("Folder for results and report.", metavar="DIR")] = None
-    resume: Annotated[bool, Option("Continue the sweep in --out.")] = False
+    out: Annotated[Path | None, Option("Folder for results and report.", metavar="DIR", person=True)] = None
+    resume: Annotated[bool, Option("Continue the sweep in --out.", person=True)] = False
     slo: Annotated[
         Objective | None,
         Option(

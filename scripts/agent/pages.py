@@ -1,14 +1,10 @@
 """Pages for a model to read before it acts, as MCP resources."""
 
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from mcp.server.mcpserver import MCPServer
 
 from gemma_serving.contracts.installation import ROOT
-from gemma_serving.planning.data.tables import Table
 
 PAGES: Final = {
     "runbook": "docs/recovery.md",
@@ -18,12 +14,6 @@ PAGES: Final = {
     "agent": "docs/agent.md",
     "skill": "scripts/agent/SKILL.md",
 }
-
-
-TEXTS: Final[Mapping[str, str]] = Table(
-    lambda: tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
-)
-"""Longer texts of tools."""
 
 
 def add_pages(server: MCPServer[Any]) -> None:

@@ -14,11 +14,11 @@ Change = Literal["up", "ask", "smoke", "bench", "stage", "scale", "restart", "te
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
-    "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices", "deployment_command", "gke_objects"),
-    "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics", "list_weights"),
-    "logs": ("logs", "summarize_logs"),
-    "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
-    "deploy": ("preview", "up", "stage_weights", "scale", "restart", "wait", "cancel"),
+    "plan": ("plan", "prices"),
+    "status": ("doctor", "capacity", "status", "alerts", "list_weights"),
+    "logs": ("logs",),
+    "measure": ("ask", "smoke", "bench", "compare", "wait", "cancel"),
+    "deploy": ("preview", "up", "stage_weights", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it."""

@@ -1,19 +1,16 @@
-"""Answers as sent to a client: a page of at most 10,000 characters, or everything; untrusted text as data."""
+"""Answers as sent to a client: a text of at most 10,000 characters that is the structured content; untrusted text as data."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.plain_text import for_model
 
-FULL: Final = "full"
-LIMIT: Final = "limit"
-DEFAULT_LIMIT: Final = 5
-MOST_ROWS: Final = 100
 MOST_CHARACTERS: Final = 10_000
 """Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
-_MORE: Final = "This was cut; full: true returns more."
+_MORE: Final = "This was cut. Call wait with run {run} for the whole answer."
 _LONGEST: Final = 8192
 """Characters of the first cut of a text; a hundredth of it is the number of entries."""
 _MOST_KEYS: Final = 40
@@ -26,34 +23,20 @@ Document = Mapping[str, object]
 _LATENCIES: Final = " ".join(
     f"{part}_{name}_ms" for name in ("ttft", "tpot", "e2el") for part in ("median", "p90", "p99")
 )
-_ROWS: Final[Mapping[str, str]] = {
-    "compare_machines": "rows accelerator platform verdict enough memory startup throughput "
+_COLUMNS: Final[Mapping[str, str]] = {
+    "rows": "stack model accelerator platform verdict enough memory startup throughput "
     "cost.usd_per_hour cost.max_usd cost.usd_per_million_tokens findings.severity findings.id",
-    "solve": "rows",
-    "capacity": "locations accelerator location open requests stock usd_per_hour in_stack "
+    "locations": "accelerator location open requests stock usd_per_hour in_stack "
     "hardware.answer hardware.detail provisioning.model provisioning.answer provisioning.detail quota.answer quota.detail",
-    "benchmark": "points point valid invalid_reasons completed failed request_throughput output_throughput saturation "
+    "points": "point valid invalid_reasons completed failed request_throughput output_throughput saturation "
     f"usd_per_million_output_tokens simulated {_LATENCIES}",
 }
-"""List of rows of a document by tool, and the keys of each row that a page has; all keys if none is named."""
+"""Keys of each row that an answer has, by the list of rows."""
+_NEWEST_LAST: Final = frozenset({"document.lines"})
+"""Lists that keep their end."""
 _COSTS: Final = frozenset(
     ["prices", "bill", "windows", "commitments", "break_even", "cold_start", "idle_billing_s", "places"]
 )
-LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
-"""Tools whose rows are sorted, best first, and that take `limit`."""
-WITH_FULL: Final = frozenset(_ROWS) | {
-    "plan",
-    "doctor",
-    "status",
-    "smoke",
-    "ask",
-    "compare_benchmarks",
-    "logs",
-    "metrics",
-    "list_weights",
-    "preview",
-}
-"""Tools that take `full`; the answers of the others are always short."""
 
 
 def untrusted(source: str, text: str) -> dict[str, object]:
@@ -79,53 +62,55 @@ def each_text(value: object, change: Callable[[str], str]) -> object:
     return value
 
 
-def present_result(tool: str, arguments: Document, result: Document, *, active: str = "") -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presented:
+    """The result of a tool as sent to the client."""
+
+    wire: dict[str, Any]
+    is_cut: bool = False
+    """True if the whole answer has more."""
+
+
+def present_result(result: Document, *, active: str = "", run: str = "", is_whole: bool = False) -> Presented:
     """Return the result of a tool, without secrets, as sent to the client: the text is the structured content as compact JSON.
 
-    `active`: a sentence about work that changes the stack now. It is the first part of the answer, also of an error.
+    `active`: a sentence about work that changes the stack now. It is the first part of the answer, also of an error. `run`: the handle for
+    which `wait` has the whole answer. `is_whole`: nothing is cut.
     """
     if "structuredContent" not in result:
         if not (active and result.get("isError")):
-            return dict(result)
+            return Presented(wire=dict(result))
         error = "".join(str(as_mapping(item).get("text")) for item in as_sequence(result.get("content")))
-        return {**result, "content": [{"type": "text", "text": f"{active} {error}"}]}
-    answer = {**({"active": active} if active else {}), **as_mapping(result["structuredContent"])}
-    if arguments.get(FULL) is not True:
-        page = _page(tool, arguments, answer)
-        is_cut = page.get("document") != answer.get("document") or len(compact_json(page)) > MOST_CHARACTERS
-        answer = fit_to_limit({**page, "more": _MORE} if is_cut and tool in WITH_FULL else page)
-    return {**result, "content": [{"type": "text", "text": compact_json(answer)}], "structuredContent": answer}
+        return Presented(wire={**result, "content": [{"type": "text", "text": f"{active} {error}"}]})
+    answer = as_mapping(result["structuredContent"])
+    page = answer if is_whole else _page(answer)
+    is_cut = not is_whole and (
+        page.get("document") != answer.get("document") or len(compact_json(page)) > MOST_CHARACTERS
+    )
+    shown = {
+        **({"active": active} if active else {}),
+        **page,
+        **({"more": _MORE.format(run=run)} if is_cut and run else {}),
+    }
+    shown = shown if is_whole else fit_to_limit(shown)
+    content = [{"type": "text", "text": compact_json(shown)}]
+    return Presented(wire={**result, "content": content, "structuredContent": shown}, is_cut=is_cut)
 
 
-def _page(tool: str, arguments: Document, answer: Document) -> Document:
-    """Return an answer with the first rows of its document, without progress."""
+def _page(answer: Document) -> Document:
+    """Return an answer with the columns of its rows that matter, without progress."""
     document = as_mapping(answer.get("document"))
     if not document:
         return answer
-    page = {**answer, "document": document}
-    if tool == "plan":
-        cost = {key: value for key, value in as_mapping(document.get("cost")).items() if key not in _COSTS}
-        page["document"] = {**document, "cost": cost}
-    if tool in _ROWS:
-        key, *keys = _ROWS[tool].split()
-        rows = [as_mapping(row) for row in as_sequence(document.get(key))]
-        shown = _first(tool, arguments, rows) if tool in LIMITED else rows
-        counted = {f"{key}_in_all": len(rows)} if len(shown) < len(rows) else {}
-        page["document"] = {**document, key: [_only(row, [one.split(".") for one in keys]) for row in shown], **counted}
-    if answer.get("ok") is not False:
-        page.pop("said", None)
-    return page
-
-
-def _first(tool: str, arguments: Document, rows: Sequence[Document]) -> Sequence[Document]:
-    """Return the best rows; of places, the best ones of each accelerator."""
-    given = arguments.get(LIMIT)
-    most = given if isinstance(given, int) else DEFAULT_LIMIT
-    if tool == "capacity":
-        kinds = dict.fromkeys(row.get("accelerator") for row in rows)
-        most = most if given else max(1, 2 * DEFAULT_LIMIT // max(1, len(kinds)))
-        return [row for kind in kinds for row in [one for one in rows if one.get("accelerator") == kind][:most]]
-    return sorted(rows, key=lambda row: row.get("enough") is False)[:most]  # stable: by price within each
+    cost = as_mapping(document.get("cost"))
+    page: dict[str, object] = {**document}
+    if cost:
+        page["cost"] = {key: value for key, value in cost.items() if key not in _COSTS}
+    for key in _COLUMNS.keys() & document.keys():
+        paths = [one.split(".") for one in _COLUMNS[key].split()]
+        page[key] = [_only(as_mapping(row), paths) for row in as_sequence(document[key])]
+    rest = {key: value for key, value in answer.items() if key != "said" or answer.get("ok") is False}
+    return {**rest, "document": page}
 
 
 def _only(value: object, paths: Sequence[Sequence[str]]) -> object:
@@ -147,7 +132,7 @@ def compact_json(value: object) -> str:
 def fit_to_limit(answer: Document) -> Document:
     """Return the answer with its longest lists and texts shortened until it has at most MOST_CHARACTERS characters.
 
-    A list keeps its start; a text marked as data keeps its end, as for a log. `left_out` lists the shortened parts.
+    A list keeps its start, and a log and a text marked as data keep their ends. `left_out` lists the shortened parts.
     """
     most, found = _LONGEST, answer
     while len(compact_json(found)) > MOST_CHARACTERS:
@@ -167,7 +152,8 @@ def _cut(value: object, path: str, most: int, left_out: list[str], *, is_data: b
     if isinstance(value, str):
         return _cut_text(value, most, is_data=is_data)
     if isinstance(value, list):
-        items = cast("list[object]", value)[:entries]
+        all_items = cast("list[object]", value)
+        items = all_items[-entries:] if path in _NEWEST_LAST else all_items[:entries]
         return [_cut(item, f"{path}.{index}", most, left_out) for index, item in enumerate(items)]
     if isinstance(value, dict):
         given = cast("dict[str, object]", value)

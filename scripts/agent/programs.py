@@ -14,10 +14,9 @@ from typing import Final, cast
 
 import anyio
 
-from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.plain_text import for_model
-from gemma_serving.engine import events, runner
+from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.scripts.agent.presenting import each_text
 
@@ -79,49 +78,41 @@ async def run_program(
     watch: Watch = _unwatched,
     secrets: Sequence[str] = (),
     grace_s: float = INTERRUPT_GRACE_S,
-    folder: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-    limit_s: float | None = None,
+    stdin: str = "",
 ) -> ProgramResult:
-    """Run a command to its end in a folder. Default: the project's.
+    """Run a command to its end in the project's folder. `stdin`: a text for its standard input.
 
-    A cancelled call sends SIGINT and waits `grace_s` seconds. Raises ScriptError after `limit_s`.
+    A cancelled call sends SIGINT and waits `grace_s` seconds.
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
-        process = _started(argv, out, said, folder or runner.project_folder(), variables or {})
+        (kept / "in").write_text(stdin, encoding="utf-8")
+        process = _started(argv, kept / "in", out, said)
         lines = _GrowingFile(said, secrets)
         try:
-            with anyio.fail_after(limit_s):
-                while process.poll() is None:
-                    await watch(lines.fresh())
-                    await anyio.sleep(POLL_S)
-        except BaseException as error:
+            while process.poll() is None:
+                await watch(lines.fresh())
+                await anyio.sleep(POLL_S)
+        except BaseException:
             with anyio.CancelScope(shield=True):
                 await _interrupt(process, grace_s)
-            if isinstance(error, TimeoutError):
-                last = f" Its last message: {lines.all[-1]}" if lines.all else ""
-                command = " ".join([Path(argv[0]).name, *argv[1:]])
-                raise ScriptError(f"`{command}` did not finish within {limit_s:g} s and was stopped.{last}") from None
             raise
         await watch(lines.fresh(whole=True))
         printed = out.read_text(encoding="utf-8", errors="replace")
     return ProgramResult(exit_code=process.returncode, printed=printed, said=tuple(lines.all), secrets=tuple(secrets))
 
 
-def _started(
-    argv: Sequence[str], out: Path, said: Path, folder: Path, variables: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
+def _started(argv: Sequence[str], given: Path, out: Path, said: Path) -> "subprocess.Popen[bytes]":
     """Start a command in its own process group, so that an interrupt reaches only the command and its children.
 
     It inherits the locks of the private folders, which show that it still uses them, even if this process is killed.
     """
-    with out.open("wb") as out_file, said.open("wb") as said_file:
+    with given.open("rb") as in_file, out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
-            cwd=folder,
-            env={**runner.environment(), **events.VARIABLES, **variables},
-            stdin=subprocess.DEVNULL,
+            cwd=runner.project_folder(),
+            env=runner.environment(),
+            stdin=in_file,
             stdout=out_file,
             stderr=said_file,
             process_group=0,

@@ -24,16 +24,18 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
-from gemma_serving.scripts.agent.delete_tools import TOOL, can_prompt
+from gemma_serving.scripts.agent.deletions import can_prompt
 from gemma_serving.scripts.agent.presenting import each_text, present_result
-from gemma_serving.scripts.agent.runs import CAN_BE_LEFT, CURRENT
+from gemma_serving.scripts.agent.runs import CANNOT_BE_LEFT, CURRENT
 from gemma_serving.scripts.cli.command import print_progress
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 4
+TEARDOWN: Final = "teardown"
+WAIT: Final = "wait"
 _DETAIL_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
-_PRIVATE: Final = frozenset({"prompt"})
+_PRIVATE: Final = frozenset({"prompt", "system"})
 """Arguments with user text. Only their length and a hash are recorded."""
 
 
@@ -115,7 +117,7 @@ class Recorder:
         if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):
             listed = _plain(result)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
-            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != TOOL]}
+            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != TEARDOWN]}
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -134,7 +136,7 @@ class Recorder:
                 arguments=recorded(arguments) if outcome == "begun" else {},
                 outcome=outcome,
                 detail=self.agent.mask(detail)[:_DETAIL_CHARACTERS],
-                plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
+                plan_id=str(found.get("plan") or arguments.get("plan") or "") or None,
                 usd_per_hour=rate if isinstance(rate, int | float) else None,
             )
 
@@ -147,14 +149,19 @@ class Recorder:
         stack = stack if isinstance(stack, str) else None
 
         async def handled() -> dict[str, Any]:
-            active = self.agent.runs.active(stack) if stack else ""
+            runs, run = self.agent.runs, CURRENT.get()
+            active = runs.active(stack) if stack else ""
+            is_whole = tool == WAIT and runs.is_whole(given.get("run"))
             try:
                 answer = _plain(await self._next(ctx, call_next))
                 # The server sealed this state, and accepts only the same text again. Every 800th looks like a token.
                 sealed = {key: value for key, value in answer.items() if key == _SEALED}
-                result = present_result(tool, given, {**self._masked(answer), **sealed}, active=active)
+                whole = {**self._masked(answer), **sealed}
+                shown = present_result(whole, active=active, run=run.id if run else "", is_whole=is_whole)
+                result = shown.wire
+                if shown.is_cut and run is not None:
+                    run.whole = whole
             except anyio.get_cancelled_exc_class():
-                run = CURRENT.get()
                 self._end(entry("cancelled", run.stopped if run else ""))
                 raise
             except BaseException as error:
@@ -163,7 +170,7 @@ class Recorder:
             self._end(entry(*_ended(tool, result)))
             return result
 
-        if tool not in CAN_BE_LEFT:
+        if tool in CANNOT_BE_LEFT:
             return await handled()
         runs = self.agent.runs
         run = runs.begin(tool, stack)
@@ -207,7 +214,7 @@ def _ended(tool: str, result: Mapping[str, object]) -> tuple[Outcome, str, Mappi
     if result.get("isError"):
         text = "".join(str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content")))
         return "failed" if text.endswith(ERROR_NOTE) else "refused", text, content
-    if tool in {"wait", "cancel"}:
+    if tool in CANNOT_BE_LEFT:
         return "done", "", {}
     if content.get("ok") is False:
         said = as_mapping(content.get("reason") or content.get("said"))

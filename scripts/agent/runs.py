@@ -23,7 +23,10 @@ from gemma_serving.scripts.agent.permissions import ANSWER_WITHIN_S
 from gemma_serving.scripts.agent.presenting import present_result, untrusted
 from gemma_serving.scripts.cli.command import print_progress
 
-CAN_BE_LEFT: Final = frozenset({"preview", "up", "smoke", "benchmark", "stage_weights", "restart", "teardown"})
+CANNOT_BE_LEFT: Final = frozenset({"wait", "cancel"})
+"""Tools about other work."""
+_MOST_WHOLE: Final = 20
+"""Newest answers that are kept whole."""
 ASKS_A_PERSON: Final = "teardown"
 """Its work starts when the user has typed the name. Until then, it cannot be detached."""
 
@@ -61,6 +64,8 @@ class AgentRun:
     read: bool = False
     stopped: str = ""
     result: dict[str, Any] | None = None
+    whole: dict[str, Any] | None = None
+    """The whole answer, if the one that was sent is cut."""
     error: Exception | None = None
     ended_s: float | None = None
     done: float = 0.0
@@ -138,7 +143,7 @@ class AgentRun:
         if self.result is not None:
             return self.result
         handle = CallToolResult(content=[], structured_content=self.shown())
-        return present_result(self.tool, {}, handle.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return present_result(handle.model_dump(mode="json", by_alias=True, exclude_none=True)).wire
 
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
@@ -201,11 +206,20 @@ class Runs:
             run.left = True  # wait returns an answer that comes later
             raise
         if run.ended.is_set():
-            del self._runs[run.id]
+            self._forget(run)
             return run.answer()
         run.left = True
         leave(f"{run.id} continues")
         return run.answer()
+
+    def _forget(self, run: AgentRun) -> None:
+        """Forget answered work, but not the newest whole answers."""
+        if run.whole is None:
+            del self._runs[run.id]
+            return
+        kept = [one.id for one in self._runs.values() if one.whole is not None]
+        for old in kept[:-_MOST_WHOLE]:
+            del self._runs[old]
 
     async def wait(self, context: Context[Any, Any], handle: str, limit_s: float | None) -> dict[str, Any]:
         """Wait for work, and return its answer, or its state if it takes longer. Raises CommandRefusedError."""
@@ -215,7 +229,12 @@ class Runs:
                 changed = run.changed
                 await context.report_progress(run.done, run.total, run.says or run.step or run.name)
                 await changed.wait()
-        return run.answer()
+        return run.whole if run.read and run.whole is not None else run.answer()
+
+    def is_whole(self, handle: object) -> bool:
+        """Return whether the whole answer of some work is asked for, because its cut one was read."""
+        run = self._runs.get(str(handle))
+        return run is not None and run.read and run.whole is not None
 
     async def cancel(self, handle: str) -> dict[str, Any]:
         """Stop work as Ctrl-C does, wait for it for a while, and return the result. Raises CommandRefusedError."""
@@ -249,8 +268,8 @@ class Runs:
 
     def shown(self, stack: str | None = None) -> list[dict[str, object]]:
         """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""
-        known = (run for run in self._runs.values() if stack in {None, run.stack} and run.working.is_set())
-        return [run.shown() for run in known if not run.read]
+        others = [run for run in self._runs.values() if run is not CURRENT.get() and not run.read]
+        return [run.shown() for run in others if stack in {None, run.stack} and run.working.is_set()]
 
     def _find(self, handle: str) -> AgentRun:
         run = self._runs.get(handle)

@@ -1,13 +1,12 @@
-"""Tool `stage_weights`: it copies from a source that the user allowed, to the stack's own bucket."""
+"""Guard of `stage_weights`: it copies from a source that the user allowed, to the stack's own bucket."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.scripts.agent.command_tools import Argument, CommandCall, command_tool
-from gemma_serving.scripts.agent.context import CHANGES, AgentContext, Answer
-from gemma_serving.scripts.agent.read_tools import STACK_OF_CALL
+from gemma_serving.scripts.agent.context import AgentContext, Answer
+from gemma_serving.scripts.agent.tools import ToolCall
 from gemma_serving.scripts.stack.settings import stack_settings
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
@@ -23,35 +22,20 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     return frozenset(source.rstrip("/") for source in given)
 
 
-@command_tool(
-    "stage_model",
-    {
-        "stack": STACK_OF_CALL,
-        "revision": Argument("main or the stack's modelRevision. Default: modelRevision, then main."),
-        "source": Argument(
-            "gs://BUCKET/FOLDER instead of the hub, from the sources that the user allowed.", option="origin"
-        ),
-    },
-    hint=CHANGES,
-    change="stage",
-)
-async def stage_weights(call: CommandCall) -> Answer:
-    """Copy the stack's weights to a new folder of its bucket, which is created if it is missing, and write their hash to the stack's file.
-
-    A running server does not change. Then run preview and up to serve these weights.
-    """
-    _require_revision(call.given["stack"], call.given["revision"])
-    _require_source(call.agent, call.given["source"])
-    call.agent.runs.claim(call.given["stack"])
-    return await call.answer()
+async def stage_allowed(call: ToolCall) -> Answer:
+    """Stage weights of the stack's owners, or of a source that the user allowed."""
+    _require_revision(call.stack, call.given["revision"])
+    _require_source(call.agent, call.given["origin"])
+    call.agent.runs.claim(call.stack)
+    return await call.run()
 
 
-def _require_revision(stack: str | None, revision: str | None) -> None:
+def _require_revision(stack: str, revision: str | None) -> None:
     """Reject a revision that neither the model's owners nor the user have chosen. Raises CommandRefusedError."""
-    if revision is None or revision == _DEFAULT_BRANCH or (stack and revision == stack_settings(stack).model_revision):
+    if revision in {None, _DEFAULT_BRANCH} or revision == stack_settings(stack).model_revision:
         return
     raise CommandRefusedError(
-        f"revision is {revision[:80]!r}, and anyone can propose a commit to the hub. Allowed: {_DEFAULT_BRANCH}, or modelRevision of the "
+        f"revision is {str(revision)[:80]!r}, and anyone can propose a commit to the hub. Allowed: {_DEFAULT_BRANCH}, or modelRevision of the "
         "stack. Only the user can choose another, with modelRevision in the stack's file."
     )
 
@@ -61,6 +45,6 @@ def _require_source(agent: AgentContext, source: str | None) -> None:
     if source is not None and source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
-            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}, or the hub. "
+            f"origin is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}, or the hub. "
             "Only the user can allow another, with --stage-from gs://BUCKET/FOLDER."
         )

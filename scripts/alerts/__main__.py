@@ -23,7 +23,7 @@ class AlertsOptions:
 
     stack: StackName
     closed: Annotated[bool, Option("Also show alerts that no longer fire.")] = False
-    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
+    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.", person=True)] = False
     as_json: JsonSwitch = False
 
 

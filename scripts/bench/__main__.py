@@ -21,7 +21,7 @@ from typing import Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.bench.bench_options import BenchOptions
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, run_command
 from loadtest.errors import SweepError
 from loadtest.load_options import CompareOptions, ReportFolder
 
@@ -58,6 +58,7 @@ def _report(options: ReportFolder) -> ExitCode:
 
 COMMAND: Final = Command(
     name="bench",
+    effect=Effect.SENDS,
     help=__doc__,
     options=BenchOptions,
     run=_bench,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import groupby
 from textwrap import wrap
 from typing import Any, Final, Generic, Literal, TextIO, TypeVar
@@ -49,6 +50,16 @@ def _wrapped(text: str) -> str:
     return "\n".join(lines)
 
 
+class Effect(Enum):
+    """What a command does at most."""
+
+    READS = "reads files of this computer"
+    ASKS = "queries Google or a server, without changes"
+    SENDS = "sends requests to a server, which can start an instance that costs money"
+    CHANGES = "creates or changes resources, settings or secrets"
+    DELETES = "deletes resources"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Generic[T]):
     """One command, or one subcommand."""
@@ -65,14 +76,18 @@ class Command(Generic[T]):
     """Name in messages of a subcommand that `gemma` has as a command, such as `chat`. Default: the command's name."""
     exit_codes: Mapping[ExitCode, str] = field(default_factory=dict[ExitCode, str])
     """Meanings that are more exact than those of `ExitCode`, for docs/reference/commands.md."""
-    changes: bool = False
-    """True if it changes something: its stack is always named."""
+    effect: Effect = Effect.ASKS
     needs: Literal["", "settings", "state"] = ""
     """What its stack must have: a settings file, or a state. Without it the command is refused before its work loads."""
     refusals: tuple[type[Exception], ...] = ()
     """Errors of a library that refuse the command, with one sentence."""
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
+
+    @property
+    def changes(self) -> bool:
+        """True if it changes something: its stack is always named."""
+        return self.effect in {Effect.CHANGES, Effect.DELETES}
 
     @property
     def program(self) -> str:

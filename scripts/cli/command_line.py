@@ -64,11 +64,15 @@ class Option:
     """Value of the option without a value, read as any other; empty if it needs one."""
     rare: bool = False
     """True if only `--help --all` shows it."""
+    person: bool = False
+    """Only for people: it writes or sends a file of the caller's choice, reaches another server or project, or belongs to a terminal."""
+    text: bool = False
+    """A text of any length. The value - reads it from standard input."""
 
 
 Rare: Final = functools.partial(Option, rare=True)
 """An option that only `--help --all` shows."""
-JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
+JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json", person=True)]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -62,6 +62,7 @@ CheckedProject = Annotated[
         "Project to check. Default: gcp:project of the stack, then GOOGLE_CLOUD_PROJECT.",
         metavar="ID",
         parse=project_id,
+        person=True,
     ),
 ]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class ConnectionOptions:
     """Server and port."""
 
     stack: Annotated[str | None, Option("Stack to connect to.", metavar="STACK")] = None
-    url: Annotated[str | None, Option("URL of the server to connect to.", metavar="URL")] = None
-    port: Annotated[int | None, Option("Local port; 0: a free port.", least=0, most=65_535)] = None
+    url: Annotated[str | None, Option("URL of the server to connect to.", metavar="URL", person=True)] = None
+    port: Annotated[int | None, Option("Local port; 0: a free port.", least=0, most=65_535, person=True)] = None
     require_key: Annotated[
-        bool, Option("Accept only clients that send the printed key. For machines with other users.")
+        bool, Option("Accept only clients that send the printed key. For machines with other users.", person=True)
     ] = False
     ready_limit_s: Annotated[
         float, Option("Timeout for the server to become ready, in seconds.", flag="--ready-timeout", least=0)
@@ -68,13 +68,13 @@ class PromptOptions:
     """Prompt."""
 
     image: Annotated[
-        tuple[Path, ...], Option("Send an image with the first prompt.", repeated=True, metavar="FILE")
+        tuple[Path, ...], Option("Send an image with the first prompt.", repeated=True, metavar="FILE", person=True)
     ] = ()
     audio: Annotated[
-        tuple[Path, ...], Option("Send a sound with the first prompt.", repeated=True, metavar="FILE")
+        tuple[Path, ...], Option("Send a sound with the first prompt.", repeated=True, metavar="FILE", person=True)
     ] = ()
     video: Annotated[
-        tuple[Path, ...], Option("Send a video with the first prompt.", repeated=True, metavar="FILE")
+        tuple[Path, ...], Option("Send a video with the first prompt.", repeated=True, metavar="FILE", person=True)
     ] = ()
     system: Annotated[str | None, Option("System prompt.")] = None
     thinking: Annotated[
@@ -90,10 +90,12 @@ class ChatOptions:
     content: PromptOptions
     prompt: Annotated[
         str | None,
-        Option("Send this prompt, print the response and exit. - reads it from standard input.", positional=True),
+        Option(
+            "Send this prompt, print the response and exit. - reads it from standard input.", positional=True, text=True
+        ),
     ] = None
     max_tokens: Annotated[int | None, Option("Maximum length of a response, in tokens.", least=1)] = None
-    show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.")] = False
+    show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.", person=True)] = False
     as_json: JsonSwitch = False
 
 
@@ -253,7 +255,9 @@ COMMAND: Final = Command(
     needs="state",
     after_interrupt="The connection is closed. The server keeps running.",
     exit_codes={ExitCode.DONE: "done; with a command after `--`, the exit code is the command's"},
-    subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat"),),
+    subcommands=(
+        Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat, label="chat", effect=Effect.SENDS),
+    ),
 )
 
 

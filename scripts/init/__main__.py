@@ -25,7 +25,7 @@ from typing import Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import CHECKOUT, DISTRIBUTIONS, ROOT, no_project, own_project, own_wheels
-from gemma_serving.scripts.cli.command import Command, print_result, print_text, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_result, print_text, run_command
 from gemma_serving.scripts.cli.prompts import answered
 from gemma_serving.scripts.init.init_options import InitOptions
 
@@ -191,7 +191,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=InitOptions,
     run=_init,
-    changes=True,
+    effect=Effect.CHANGES,
     exit_codes={ExitCode.REFUSED: "a file exists, no deployment meets the limits, or an option is invalid"},
 )
 

@@ -41,7 +41,7 @@ class LogsOptions:
     """Options of the command."""
 
     stack: StackName
-    follow: Annotated[bool, Option("Print new lines until Ctrl-C.")] = False
+    follow: Annotated[bool, Option("Print new lines until Ctrl-C.", person=True)] = False
     since_s: Annotated[
         int | None,
         Option("Print logs of the last DURATION. Default: 1h.", flag="--since", metavar="DURATION", parse=_ago),
@@ -53,10 +53,10 @@ class LogsOptions:
             "Let the stack's model summarize these lines, without --follow. This may start an instance, which costs money."
         ),
     ] = False
-    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
-    as_json: Annotated[bool, Option("Print one JSON object on stdout; with --follow, one per line.", flag="--json")] = (
-        False
-    )
+    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.", person=True)] = False
+    as_json: Annotated[
+        bool, Option("Print one JSON object on stdout; with --follow, one per line.", flag="--json", person=True)
+    ] = False
 
 
 def _logs(options: LogsOptions) -> ExitCode:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.scripts.cli.command import Command, print_progress, print_result, print_text, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
 from gemma_serving.scripts.plan.plan_options import (
     ComparisonOptions,
@@ -74,7 +74,7 @@ class PlanOptions:
     solving: Solving
     judging: Judging
     gke: GkeChoices
-    write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
+    write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME", person=True)] = None
     gcloud: Annotated[
         bool,
         Option(
@@ -325,6 +325,7 @@ class PricesOptions:
             "Project that the calls count for. Default: gcp:project of --stack, then GOOGLE_CLOUD_PROJECT.",
             metavar="ID",
             parse=project_id,
+            person=True,
         ),
     ] = None
     dry_run: Annotated[bool, Option("Only show the changes; write nothing.")] = False
@@ -349,6 +350,7 @@ def _prices(options: PricesOptions) -> ExitCode:
 
 COMMAND: Final = Command(
     name="plan",
+    effect=Effect.READS,
     help=__doc__,
     options=PlanOptions,
     run=_plan,

@@ -38,7 +38,9 @@ class Question:
             repeated=True,
         ),
     ] = ()
-    config: Annotated[Path | None, Rare("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = None
+    config: Annotated[
+        Path | None, Rare("config.json of an unlisted model: a file or a folder.", metavar="PATH", person=True)
+    ] = None
     workload: Annotated[
         str | None,
         Option(
@@ -47,9 +49,13 @@ class Question:
             metavar="LIST",
         ),
     ] = None
-    from_hub: Annotated[bool, Rare("Read the config of --model or of the stack's model from Hugging Face.")] = False
-    save: Annotated[Path | None, Rare("Save the config read by --from-hub.", metavar="FOLDER")] = None
-    draft_config: Annotated[Path | None, Rare("config.json of a draft model that is not in the catalog.")] = None
+    from_hub: Annotated[
+        bool, Rare("Read the config of --model or of the stack's model from Hugging Face.", person=True)
+    ] = False
+    save: Annotated[Path | None, Rare("Save the config read by --from-hub.", metavar="FOLDER", person=True)] = None
+    draft_config: Annotated[
+        Path | None, Rare("config.json of a draft model that is not in the catalog.", person=True)
+    ] = None
     image: Annotated[
         str | None,
         Rare(
@@ -66,7 +72,7 @@ class Question:
             metavar="FIGURES",
         ),
     ] = None
-    prices: Annotated[Path | None, Rare("JSON file with prices that replace the shipped prices.")] = None
+    prices: Annotated[Path | None, Rare("JSON file with prices that replace the shipped prices.", person=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +134,10 @@ class Judging:
             metavar=ALL_PROGRAMS,
             bare=THREE_PROGRAMS,
             parse=_programs,
+            person=True,
         ),
     ] = None
-    yes: Annotated[bool, Rare("With --compile: install the compiler without a question.")] = False
+    yes: Annotated[bool, Rare("With --compile: install the compiler without a question.", person=True)] = False
 
 
 def _replicas(text: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.spelling import UnknownWordError, meant
 from gemma_serving.engine import runner
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
-from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, StackName
 from gemma_serving.scripts.stack.settings import stack_settings
 
@@ -175,7 +175,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=SaveOptions,
     run=_save,
-    changes=True,
+    effect=Effect.CHANGES,
     after_interrupt="No partial value was saved. Run it again.",
 )
 

@@ -21,7 +21,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.features import ServedFeatures
 from gemma_serving.contracts.fields import as_mapping, documented, from_json
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_progress, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
@@ -30,9 +30,9 @@ class SmokeServerOptions:
     """Server."""
 
     stack: Annotated[str | None, Option("Check the server of this stack.", metavar="STACK")] = None
-    url: Annotated[str | None, Option("Check the server at this address.", metavar="URL")] = None
+    url: Annotated[str | None, Option("Check the server at this address.", metavar="URL", person=True)] = None
     model: Annotated[
-        str | None, Option("With --url: name of the model. Default: the first served model.", metavar="ID")
+        str | None, Option("With --url: name of the model. Default: the first served model.", metavar="ID", person=True)
     ] = None
 
 
@@ -40,16 +40,26 @@ class SmokeServerOptions:
 class ThresholdOptions:
     """Thresholds with --url."""
 
-    ready_budget_s: Annotated[float, Option("Timeout for server readiness, in seconds.", least=0.1)] = 120.0
-    max_ttft_s: Annotated[float | None, Option("Maximum time to first token, in seconds.", above=0)] = None
-    min_decode_tok_per_s: Annotated[float | None, Option("Minimum rate of one stream, in tokens/s.", above=0)] = None
-    min_burst_tok_per_s: Annotated[float | None, Option("Minimum rate of the burst, in tokens/s.", above=0)] = None
-    burst_requests: Annotated[int, Option("Number of concurrent streams in the burst.", least=1, most=256)] = 4
-    max_model_len: Annotated[int | None, Option("max-model-len the server must report, in tokens.", least=1)] = None
-    expect_reasoning: Annotated[bool, Option("Expect a reasoning parser.", negatable=True)] = False
-    expect_tool_calls: Annotated[bool, Option("Expect a tool-call parser.", negatable=True)] = False
+    ready_budget_s: Annotated[float, Option("Timeout for server readiness, in seconds.", least=0.1, person=True)] = (
+        120.0
+    )
+    max_ttft_s: Annotated[float | None, Option("Maximum time to first token, in seconds.", above=0, person=True)] = None
+    min_decode_tok_per_s: Annotated[
+        float | None, Option("Minimum rate of one stream, in tokens/s.", above=0, person=True)
+    ] = None
+    min_burst_tok_per_s: Annotated[
+        float | None, Option("Minimum rate of the burst, in tokens/s.", above=0, person=True)
+    ] = None
+    burst_requests: Annotated[
+        int, Option("Number of concurrent streams in the burst.", least=1, most=256, person=True)
+    ] = 4
+    max_model_len: Annotated[
+        int | None, Option("max-model-len the server must report, in tokens.", least=1, person=True)
+    ] = None
+    expect_reasoning: Annotated[bool, Option("Expect a reasoning parser.", negatable=True, person=True)] = False
+    expect_tool_calls: Annotated[bool, Option("Expect a tool-call parser.", negatable=True, person=True)] = False
     features: Annotated[
-        str | None, Option('Features as JSON, as in the output `features`: {"images": 2}.', metavar="JSON")
+        str | None, Option('Features as JSON, as in the output `features`: {"images": 2}.', metavar="JSON", person=True)
     ] = None
 
 
@@ -60,7 +70,9 @@ class SmokeOptions:
     server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
-    junit: Annotated[Path | None, Option("Also write a JUnit XML report to this file.", metavar="FILE")] = None
+    junit: Annotated[
+        Path | None, Option("Also write a JUnit XML report to this file.", metavar="FILE", person=True)
+    ] = None
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
@@ -123,6 +135,7 @@ def _progress(text: str) -> None:
 
 COMMAND: Final = Command(
     name="smoke",
+    effect=Effect.SENDS,
     help=__doc__,
     options=SmokeOptions,
     run=_smoke,

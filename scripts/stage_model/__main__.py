@@ -14,7 +14,7 @@ import sys
 from typing import Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, run_command
 from gemma_serving.scripts.stage_model.staging_options import StageOptions
 
 
@@ -29,7 +29,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=StageOptions,
     run=_stage_model,
-    changes=True,
+    effect=Effect.CHANGES,
     needs="settings",
     after_interrupt="Run the same command again to copy the missing parts.",
 )

@@ -40,7 +40,7 @@ class StageOptions:
     ] = False
     remove: Annotated[
         str | None,
-        Option("Delete this folder of the bucket unless it is served. Stages nothing.", metavar="FOLDER"),
+        Option("Delete this folder of the bucket unless it is served. Stages nothing.", metavar="FOLDER", person=True),
     ] = None
-    yes: Annotated[bool, Option("Skip the confirmation of --remove.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation of --remove.", person=True)] = False
     as_json: JsonSwitch = False

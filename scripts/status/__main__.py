@@ -32,9 +32,9 @@ class StatusOptions:
     """Options of the command."""
 
     stack: Annotated[str | None, Option("Name of the stack. Default: all deployed stacks.", metavar="STACK")] = None
-    all_stacks: Annotated[bool, Option("Show stacks that are not deployed too.", flag="--all")] = False
-    watch: Annotated[bool, Option("Refresh until Ctrl-C. Needs a terminal.")] = False
-    interval_s: Annotated[float, Option("Interval of --watch in seconds.", flag="--interval", least=1)] = (
+    all_stacks: Annotated[bool, Option("Show stacks that are not deployed too.", flag="--all", person=True)] = False
+    watch: Annotated[bool, Option("Refresh until Ctrl-C. Needs a terminal.", person=True)] = False
+    interval_s: Annotated[float, Option("Interval of --watch in seconds.", flag="--interval", least=1, person=True)] = (
         DEFAULT_INTERVAL_S
     )
     tunnel: Annotated[bool, Option("Open a tunnel to servers that need one, and query them.")] = False
@@ -45,7 +45,7 @@ class StatusOptions:
     metrics: Annotated[bool, Option("Also show every metric of the queried servers, as totals over all labels.")] = (
         False
     )
-    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
+    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.", person=True)] = False
     as_json: JsonSwitch = False
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_result, print_text, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_result, print_text, run_command
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=TeardownOptions,
     run=_teardown,
-    changes=True,
+    effect=Effect.DELETES,
     exit_codes={
         ExitCode.DONE: "every list was read and no resource leaked; Google may hold a network for two hours, at no cost",
         ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",

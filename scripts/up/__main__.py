@@ -26,7 +26,7 @@ from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, print_progress, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
@@ -35,7 +35,7 @@ class UpOptions:
     """Options of the command."""
 
     stack: Annotated[str, Option("Name of the stack.", metavar="STACK")]
-    yes: Annotated[bool, Option("Deploy without a question.")] = False
+    yes: Annotated[bool, Option("Deploy without a question.", person=True)] = False
     refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
     restart: Annotated[bool, Option("Only restart the server, with the settings that it has.")] = False
     dry_run: Annotated[bool, Option("Show what it found and the effect without changing anything.")] = False
@@ -96,7 +96,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=UpOptions,
     run=_up,
-    changes=True,
+    effect=Effect.CHANGES,
     needs="settings",
     exit_codes={
         ExitCode.REFUSED: "refused before any change, for example by a check, or because another folder may have begun what it found and no terminal "

@@ -9,7 +9,6 @@ from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine.backend import file_text
 from gemma_serving.engine.deployment import back_up, write_empty
 from gemma_serving.engine.locks import past_dead_locks
-from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm
@@ -22,18 +21,17 @@ _DECLINED: Final = "Cancelled. Nothing was changed."
 
 
 def import_missing(
-    stack: str, project: str, document: Document, *, preview: Callable[[], Document] | None = None, name: str = "up"
+    stack: str, project: str, document: Document, *, preview: Callable[[], Document], name: str = "up"
 ) -> Document:
     """Import what Google has of a stack and its state lacks, as far as this folder may. Return the last preview.
 
-    `preview`: makes another one, by default of the project's folder. `name`: the command that imports.
-    Raises CommandRefusedError before a change, and ScriptError.
+    `preview`: makes another one. `name`: the command that imports. Raises CommandRefusedError before a change, and ScriptError.
     """
     return import_all(
         stack,
         connect(project),
         document,
-        preview=preview or partial(previewed, stack),
+        preview=preview,
         confirm=partial(may_import, stack, name=name),
         report=partial(print_progress, name),
     )

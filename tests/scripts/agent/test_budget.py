@@ -13,7 +13,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.stack_facts import CloudFacts, StatedResource
 from gemma_serving.engine.deployment import StateUnreadableError, deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
-from gemma_serving.scripts.agent import spending, update_tools
+from gemma_serving.scripts.agent import spending
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.spending import deployed_now, usd_per_hour_of
 from gemma_serving.scripts.stack import facts
@@ -35,21 +35,6 @@ def state(stack, *, without=(), **changes):
 
 
 # From the states.
-
-
-@pytest.mark.parametrize(
-    ("now", "usd"),
-    [(state("tpu-v6e4"), 5.4), (StackState(stack=STACK, status="missing"), None), (UNREADABLE, None)],
-    ids=["deployed", "missing", "unknown"],
-)
-def test_a_preview_shows_the_price_that_counts_for_the_deployed_stack(  # noqa: PLR0917 - fixtures
-    bench_of, audit, commands, monkeypatch, now, usd
-):
-    monkeypatch.setattr(update_tools, "read", lambda _stack: now)
-    monkeypatch.setattr(update_tools, "create_state", lambda *_args, **_options: None)
-    monkeypatch.setattr(update_tools, "_differences", lambda _state: ())
-    seen = anyio.run(lambda: call(build(bench_of(), audit), "preview", {"stack": STACK}))
-    assert seen.structured_content["usd_per_hour_now"] == usd
 
 
 def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
@@ -136,8 +121,7 @@ def test_every_stack_of_the_backend_is_read(monkeypatch):
 
 def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench_of, audit, commands):
     agent = bench_of("up", usd_per_hour_limit=3.0, deployed={"l4-12b": 2.84})
-    plan_id = keep(agent)
-    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
+    refused = anyio.run(lambda: call(build(agent, audit), "up", keep(agent)))
     assert refused.is_error
     assert "$4.84 with the other deployments, l4-12b $2.84; the limit is $3.00" in refused.content[0].text
     assert commands.run == []
@@ -157,8 +141,7 @@ def test_a_server_refuses_what_costs_money_while_a_state_is_unknown(bench_of, au
         raise CommandRefusedError("What stack x costs is unknown.")
 
     agent.spending.states = unknown
-    plan_id = keep(agent)
-    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
+    refused = anyio.run(lambda: call(build(agent, audit), "up", keep(agent)))
     assert "What stack x costs is unknown." in refused.content[0].text
     assert commands.run == []
     seen = anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK}))

@@ -89,7 +89,7 @@ def ended_by(process, number, told):
     ("number", "message", "recorded"),
     [
         (signal.SIGTERM, LEFT, ["begun", "left", "cancelled"]),
-        pytest.param(signal.SIGINT, CALL, ["begun", "cancelled"], marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, CALL, ["begun", "left", "cancelled"], marks=pytest.mark.long),
     ],
 )
 def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_path, number, message, recorded):

@@ -1,35 +1,37 @@
 """Work that is left: a handle, where it is, its answer, its end. No engine, no cloud; a program of its own where a process is the point."""
 
 import json
-import sys
+import re
 from types import SimpleNamespace
 
 import anyio
 import pytest
 from mcp.client.client import Client
 
-from gemma_serving.scripts.agent import programs, update_tools
+from gemma_serving.scripts.agent import context
+from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.server import build
-from tests.scripts.agent.conftest import STACK, answering, keep, lines
+from gemma_serving.scripts.agent.table import TOOLS
+from tests.scripts.agent.conftest import STACK, answering, called, calls_of, keep, lines, typing
 
-ALL = "up,ask,smoke,bench,stage,restart,teardown"
-NO_PLAN = f"plan-{'0' * 16}"
+ALL = ",".join(CHANGES)
 
 
 @pytest.fixture
 def slow(commands, monkeypatch):
-    """Commands wait until they may end, and so does the engine's update; its previews do not. `there` has those that wait."""
+    """Commands wait until they may end; dry runs do not. `there` has those that wait."""
     found = SimpleNamespace(there=[], go=anyio.Event(), holds=None)
-    ended = update_tools.run_program
+    ended = context.run_program
 
     async def waits(argv, **options):
-        if argv[1] != "preview" and (found.holds is None or argv[1] in found.holds):
-            found.there.append(argv)
+        words = called(argv)
+        is_held = "--dry-run" not in words if found.holds is None else words[1] in found.holds
+        if is_held:
+            found.there.append(words)
             await found.go.wait()
         return await ended(argv, **options)
 
-    for module in ("gemma_serving.scripts.agent.context", "gemma_serving.scripts.agent.update_tools"):
-        monkeypatch.setattr(f"{module}.run_program", waits)
+    monkeypatch.setattr(context, "run_program", waits)
     return found
 
 
@@ -61,11 +63,11 @@ def outcomes(audit, tool):
 
 def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_of, audit, slow):
     agent = left(bench_of, within_s=60)
-    plan_id = keep(agent)
+    given = keep(agent)
 
     async def work(client):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.call_tool, "up", {"plan_id": plan_id})
+            tasks.start_soon(client.call_tool, "up", given)
             await until(lambda: slow.there)
             tasks.cancel_scope.cancel()
         await until(lambda: "left" in outcomes(audit, "up"))
@@ -90,10 +92,10 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
 
 def while_up_runs(agent, audit, slow, work, **client):
     """Run work with a client while a stack's `up` runs, and return its handle and what the work returned."""
-    plan_id = keep(agent)
+    given = keep(agent)
 
     async def run(one):
-        handle = (await one.call_tool("up", {"plan_id": plan_id})).structured_content["run"]
+        handle = (await one.call_tool("up", given)).structured_content["run"]
         await until(lambda: slow.there)
         agent.runs.within_s = 60.0
         return handle, await work(one)
@@ -101,15 +103,14 @@ def while_up_runs(agent, audit, slow, work, **client):
     return driven(agent, audit, run, **client)
 
 
-@pytest.mark.parametrize("tool", ["up", "teardown", "restart"])
+@pytest.mark.parametrize("tool", ["up", "teardown", "stage_weights"])
 def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow, commands, tool):
     agent = left(bench_of)
 
     async def work(client):
-        given = {"stack": STACK, **({} if tool == "teardown" else {"plan_id": NO_PLAN})}
-        refused = await client.call_tool(tool, {"plan_id": keep(agent)} if tool == "up" else given)
+        refused = await client.call_tool(tool, keep(agent) if tool == "up" else {"stack": STACK})
         agent.runs.within_s = 0.0
-        return refused, await client.call_tool("up", {"plan_id": keep(agent, "other")})
+        return refused, await client.call_tool("up", keep(agent, "other"))
 
     person = answering("accept", {"stack_name": STACK, "code": ""})
     run, (refused, free) = while_up_runs(agent, audit, slow, work, elicitation_callback=person)
@@ -139,50 +140,72 @@ def test_every_answer_about_a_stack_names_the_work_that_changes_it(bench_of, aud
     assert refused.content[0].text.startswith(sentence)
 
 
-def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, slow):
-    """No schema of an answer is listed, so that a client refuses none. A client that reads only the text has the handle too."""
+def test_a_handle_is_an_answer_of_every_tool(bench_of, audit, slow, codes):
+    """A client that reads only the text has the handle too. No schema of an answer is listed, so that a client refuses none."""
     agent = left(bench_of)
-    calls = {
-        "up": {"plan_id": keep(agent)},
-        "smoke": {"stack": STACK},
-        "benchmark": {"stack": STACK, "name": "left"},
-    }
+
+    slow.holds = {tool.room for tool in TOOLS}
 
     async def work(client):
-        found = {}
-        for tool, arguments in calls.items():
-            answer = await client.call_tool(tool, arguments)
+        found, tools = {}, (await client.list_tools()).tools
+        for tool in tools:
+            if tool.name in {"wait", "cancel"}:
+                continue
+            given = keep(agent) if tool.name == "up" else calls_of(tool)
+            answer = await client.call_tool(tool.name, given)
+            assert not answer.is_error, answer
             assert json.loads(answer.content[0].text) == answer.structured_content
             run = answer.structured_content["run"]
-            found[tool] = (await client.call_tool("cancel", {"run": run})).structured_content["tool"]
-        return found, {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+            ended = await client.call_tool("cancel", {"run": run})
+            assert json.loads(ended.content[0].text) == ended.structured_content
+            found[tool.name] = ended.structured_content["tool"]
+        return found, {tool.name: tool.output_schema for tool in tools}
 
-    found, listed = driven(agent, audit, work, elicitation_callback=answering("decline"))
-    assert found == {tool: tool for tool in calls}
+    found, listed = driven(agent, audit, work, elicitation_callback=typing(codes, bucket=True))
+    assert len(found) == len(listed) - 2
+    assert found == {tool: tool for tool in found}
     assert set(listed.values()) == {None}
+
+
+def test_the_whole_of_an_answer_that_was_cut_is_kept(bench_of, audit, commands):
+    rows = [{"n": n, "text": "t" * 200} for n in range(200)]
+    commands.documents["doctor"] = {"rows": rows, "checks": rows}
+
+    async def work(client):
+        cut = await client.call_tool("doctor", {"stack": STACK})
+        handle = re.search(r"run-[0-9a-f]+", cut.structured_content["more"])[0]
+        return cut, [await client.call_tool("wait", {"run": handle}) for _ in range(2)]
+
+    agent = bench_of()
+    cut, whole = driven(agent, audit, work)
+    assert len(cut.content[0].text) < 10_000
+    for found in whole:
+        assert found.structured_content["document"] == {"rows": rows, "checks": rows}
+        assert json.loads(found.content[0].text) == found.structured_content
+    assert agent.runs.shown() == []
 
 
 def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, commands):
     agent = left(bench_of)
-    plan_id = keep(agent)
-    commands.up_code = 255
+    given = keep(agent)
+    commands.up_code = 1
 
     async def work(client):
         runs = [
             (await client.call_tool(tool, arguments)).structured_content["run"]
-            for tool, arguments in (("up", {"plan_id": plan_id}), ("smoke", {"stack": STACK}))
+            for tool, arguments in (("up", given), ("smoke", {"stack": STACK}))
         ]
-        await until(lambda: len(slow.there) == len(runs))  # before that, the preview of up fails, not its update
-        commands.code, commands.documents = 1, {"smoke": None}
+        await until(lambda: len(slow.there) == len(runs))
+        commands.code = 1
         slow.go.set()
         return [await client.call_tool("wait", {"run": run, "seconds": 60}) for run in runs]
 
-    failed, without_document = driven(agent, audit, work)
-    assert failed.structured_content["ok"] is False
-    assert without_document.is_error
-    assert "said" in without_document.content[0].text
+    failed, with_document = driven(agent, audit, work)
+    assert failed.is_error
+    assert failed.content[0].text.startswith("said (Text from")
+    assert with_document.structured_content["ok"] is False
     assert [outcomes(audit, tool)[-1] for tool in ("up", "smoke")] == ["failed", "failed"]
-    assert outcomes(audit, "wait") == ["begun", "done", "begun", "failed"]
+    assert outcomes(audit, "wait") == ["begun", "failed", "begun", "done"]
 
 
 def test_an_unknown_handle_is_refused_with_those_that_are_known(bench_of, audit, slow):
@@ -198,16 +221,3 @@ def test_an_unknown_handle_is_refused_with_those_that_are_known(bench_of, audit,
         in unknown.content[0].text
     )
     assert wrong.is_error
-
-
-def test_a_preview_that_hangs_is_stopped_at_its_limit(bench_of, audit, commands, monkeypatch):
-    hangs = [sys.executable, "-c", "import time; time.sleep(3600)"]
-
-    async def run(_argv, **options):
-        return await programs.run_program(hangs, **{**options, "folder": None})
-
-    monkeypatch.setattr(update_tools, "run_program", run)
-    monkeypatch.setattr(update_tools, "PREVIEW_LIMIT_S", 0.2)
-    found = driven(bench_of(), audit, lambda client: client.call_tool("preview", {"stack": STACK}))
-    assert "did not finish within 0.2 s and was stopped" in found.content[0].text
-    assert outcomes(audit, "preview") == ["begun", "failed"]

@@ -27,7 +27,7 @@ def stage(agent, audit, **arguments):
 
 def test_the_command_creates_a_missing_bucket_and_writes_the_hash(bench_of, audit, world):
     found = stage(bench_of("stage"), audit).structured_content
-    assert world.run[0][2:] == ["--stack", STACK, "--json"]
+    assert world.run[0][2:4] == ["--stack", STACK]
     assert found["document"]["setting"] == {"bucket.manifest": SETTING}
 
 
@@ -39,10 +39,10 @@ def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world):
         (bench_of("stage", stage_from=[NAMED]), f"{NAMED}/below"),
         (bench_of("stage", stage_from=[NAMED]), "gs://our-models"),
     ):
-        found = stage(agent, audit, source=source)
-        assert f"source is '{source}', which the user who started this server did not allow" in found.content[0].text
+        found = stage(agent, audit, origin=source)
+        assert f"origin is '{source}', which the user who started this server did not allow" in found.content[0].text
     assert world.run == []
-    assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["ok"]
+    assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, origin=NAMED).structured_content["ok"]
     assert world.run[0][4:6] == ["--from", NAMED]
 
 
