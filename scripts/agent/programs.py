@@ -45,11 +45,6 @@ class ProgramResult:
     secrets: Sequence[str] = field(default=(), repr=False)
 
     @property
-    def out(self) -> str:
-        """Its stdout, without secrets."""
-        return masked(self.printed, self.secrets)
-
-    @property
     def document(self) -> Mapping[str, object] | None:
         """The JSON object on stdout, without secrets and hidden text; None if it has none."""
         try:
@@ -133,11 +128,6 @@ async def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None
                 await anyio.sleep(POLL_S)
 
 
-def shortened(text: str, mask: Callable[[str], str], most_characters: int) -> str:
-    """Return the start of a text without secrets, with hidden characters escaped."""
-    return for_model(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
-
-
 class _GrowingFile:
     """Lines of a growing file, without secrets."""
 
@@ -156,6 +146,10 @@ class _GrowingFile:
         if whole:
             ended, self._rest = [*ended, self._rest], b""
         texts = [line.decode(errors="replace").rstrip() for line in ended[-LAST_LINES:]]
-        found = [shortened(text, self._mask, MOST_LINE_CHARACTERS) for text in texts if text]
+        found = [self._plain(text) for text in texts if text]
         self.all = [*self.all, *found][-LAST_LINES:]
         return found
+
+    def _plain(self, line: str) -> str:
+        """Return the start of a line without secrets, with hidden characters escaped."""
+        return for_model(self._mask(line[: MOST_LINE_CHARACTERS + _LONGEST_SECRET]))[:MOST_LINE_CHARACTERS]
