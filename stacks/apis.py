@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "storage")
 """APIs that every stack uses, by the first part of their service name."""
 
-LOG_APIS = ("logging",)
-"""APIs that store logs. No stack requires them, because new projects have them."""
-
 
 def apis_of(settings: "Settings") -> Sequence[str]:
     """Return the APIs that a stack uses, common APIs first."""

@@ -1,7 +1,6 @@
 """The known guard of a project, which enforces the limits of stacks. Google enforces none of them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -15,22 +14,6 @@ GUARD: Final = "ci-guard"
 """Account of guard.yml, which .github/setup/accounts.sh creates. It proves that a guard was set up, not that it runs."""
 LIMIT_S: Final = 10.0
 _PAGE: Final = "docs/costs.md, Schedule the guard"
-_Read = Callable[[str, str], Mapping[str, object]]
-"""Returns the response of an API to a GET of a path."""
-
-
-def unguarded(limits: StackLimits, project: str, read: _Read) -> str:
-    """Return that no guard is known to enforce the limits, as a clause; empty if the guard's account exists. Raises the errors of `read`."""
-    absent = f"no guard is known, so {_named(limits)} not enforced"
-    try:
-        account = read("iam", f"v1/projects/{project}/serviceAccounts/{account_email(GUARD, project)}")
-    except GoogleListError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return f"{absent}: project {project} has no account {GUARD} ({_PAGE})"
-        raise
-    return (
-        f"{absent}: the account {GUARD} of project {project} is disabled ({_PAGE})" if account.get("disabled") else ""
-    )
 
 
 def limits_line(limits: StackLimits, project: str, endless: Sequence[str] = ()) -> str:
@@ -54,12 +37,19 @@ def limits_line(limits: StackLimits, project: str, endless: Sequence[str] = ()) 
 
 def guard_problem(limits: StackLimits, project: str) -> str:
     """Return why no guard is known to enforce the limits, absent or unknown, as a clause; empty if the guard's account exists."""
+    absent = f"no guard is known, so {_named(limits)} not enforced"
+    path = f"v1/projects/{project}/serviceAccounts/{account_email(GUARD, project)}"
     try:
-        return unguarded(limits, project, partial(call_now, project=project, limit_s=LIMIT_S))
+        account = call_now("iam", path, project=project, limit_s=LIMIT_S)
     except GoogleCallError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return f"{absent}: project {project} has no account {GUARD} ({_PAGE})"
         is_off = isinstance(error, GoogleListError) and error.is_api_off
         why = f"API iam is off in project {project}" if is_off else str(error).rstrip(".")
         return f"cannot check whether a guard exists, without which {_named(limits)} not enforced: {why}"
+    return (
+        f"{absent}: the account {GUARD} of project {project} is disabled ({_PAGE})" if account.get("disabled") else ""
+    )
 
 
 def limit_keys(limits: StackLimits) -> Sequence[str]:

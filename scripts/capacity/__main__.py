@@ -6,19 +6,23 @@
 
 For each zone and form of capacity, shows whether it is offered, the used quota, the price and this project's latest request. If the request waits or
 failed, the cause is quota, stock or unknown. For a Cloud Run GPU, shows the same for each region. Available capacity is known only after a request.
-Requests no capacity.
+For a stack, ends with the part of the list of `gemma doctor` that is about its quotas and zones. Requests no capacity.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.spelling import UnknownWordError
 from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
+
+if TYPE_CHECKING:
+    from gemma_serving.scripts.doctor.api import Diagnosis
 
 
 def _provisioning(text: str) -> str:
@@ -65,8 +69,8 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from gemma_serving.cloud.offers import deadline, read_all
     from gemma_serving.cloud.simulated import is_simulated
     from gemma_serving.engine import state as states
-    from gemma_serving.scripts.capacity.places import judge, question_of, recorded_answer
     from gemma_serving.scripts.capacity.table import ORDER, problems_of, show, to_json
+    from gemma_serving.scripts.doctor.api import asked_of, judge, place_findings, recorded_answer
     from gemma_serving.scripts.stack.facts import facts_of
     from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.loading import project_from_environment
@@ -80,26 +84,31 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
-    question = question_of(project, settings, options.accelerators, options.provisioning)
+    question = asked_of(project, settings, options.accelerators, options.provisioning)
     names = ", ".join(one.name for one in question.accelerators)
     print_progress("capacity", f"querying locations of {names} in project {project}")
-    responses = read_all(caller_of(project), question, remaining_s=deadline())
+    caller = caller_of(project)
+    responses = read_all(caller, question, remaining_s=deadline())
     now = datetime.now(UTC)
-    recorded = None
-    if options.stack is not None and settings is not None and settings.tpu is not None:
-        recorded = recorded_answer(facts_of(states.read(options.stack)))
+    state = states.read(options.stack) if options.stack else None
+    recorded = recorded_answer(facts_of(state)) if state is not None and settings and settings.tpu else None
     places, problems = judge(question, responses, options.stack, settings, recorded), problems_of(responses)
+    findings: Sequence[Diagnosis] = ()
+    is_shared = any(problem.is_shared for problem in responses.problems)
+    if state is not None and settings is not None and not is_shared:
+        findings = place_findings(caller, settings, state, asked=question, responses=responses, places=places)
     if options.as_json:
         report = {
             "project": project,
             "simulated": is_simulated(),
             "order": ORDER,
             "locations": [to_json(place, now) for place in places],
+            "checks": [line.to_json() for line in findings],
             "problems": list(problems),
         }
         print_text(json.dumps(report, allow_nan=False))
     else:
-        show(places, problems, now)
+        show(places, problems, now, [line for line in findings if line.word != "ok"])
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 

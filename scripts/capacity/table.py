@@ -11,9 +11,19 @@ from rich.console import Console
 from gemma_serving.cloud.offers import GoogleResponse, GoogleResponses
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.planning.units import age
-from gemma_serving.scripts.capacity.places import ExistingRequest, JudgedForm, JudgedPlace, LocationCheck, QuotaCheck
 from gemma_serving.scripts.cli.check_result import State
+from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.scripts.doctor.api import (
+    Diagnosis,
+    ExistingRequest,
+    JudgedForm,
+    JudgedPlace,
+    LocationCheck,
+    QuotaCheck,
+    report_entries,
+    width_of,
+)
 from gemma_serving.scripts.stack.costs import rounded
 
 ORDER: Final = (
@@ -26,8 +36,10 @@ _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 _WORDS: Final[Mapping[State, str]] = {"passed": "yes", "failed": "no", "unknown": "unknown"}
 
 
-def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) -> None:
-    """Print the tables and their notes on stdout."""
+def show(
+    places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime, findings: Sequence[Diagnosis] = ()
+) -> None:
+    """Print the tables and their notes on stdout, and the findings about the stack's own locations."""
     out = console(sys.stdout)
     for name in dict.fromkeys(place.accelerator.name for place in places):
         _show_group(out, name, [place for place in places if place.accelerator.name == name], now)
@@ -43,14 +55,18 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
     for applies, text in _legend(places):
         if applies:
             paragraph(out, text)
+    if findings:
+        print_text(f"\n{report_entries(findings, width=width_of(sys.stdout))}")
 
 
 def _show_reasons(out: Console, places: Sequence[JudgedPlace]) -> None:
     """Print why checks are closed or unknown."""
     reasons: dict[str, dict[str, list[str]]] = {}
-    for place in filter(_is_shown, places):
+    for place in places:
+        if place.position is not None or not _is_shown(place):
+            continue  # the findings are about the stack's own
         for check, form in _checks(place):
-            if check.detail and check.is_read:
+            if check.state != "passed" and check.detail and check.is_read:
                 reasons.setdefault(check.detail, {}).setdefault(place.place, []).append(form)
     count = {place.place: len(place.forms) for place in places}
     for reason, found in reasons.items():

@@ -4,21 +4,19 @@
   gemma doctor --project my-project
 
 Each check is ok, missing or unknown, with the command that fixes it. Checks with the same cause are grouped; --json lists each.
+`gemma plan STACK --live` prints the same list, and `gemma up` refuses with it. Here it is followed by the checks of this machine.
 """
 
 import json
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
-
-if TYPE_CHECKING:
-    from gemma_serving.scripts.doctor.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +32,7 @@ class DoctorOptions:
 
 def _doctor(options: DoctorOptions) -> ExitCode:
     from gemma_serving.engine.state import StackState, read
-    from gemma_serving.scripts.doctor.checkup import run_checks
+    from gemma_serving.scripts.doctor import checkup
     from gemma_serving.scripts.doctor.rendering import report, width_of
     from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.deployed.home_region import home_region
@@ -50,10 +48,10 @@ def _doctor(options: DoctorOptions) -> ExitCode:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
         settings = replace(settings, project=project)
-    lines = run_checks(project, state, settings)
-    ready = all(line.state == "passed" or (line.state == "unknown" and not line.required) for line in lines)
+    lines = checkup.run_checks(project, state, settings, choose=checkup.all_checks)
+    ready = all(line.word == "ok" or (line.is_unknown and not line.required) for line in lines)
     if options.as_json:
-        checks = [_line_json(line) for line in lines]
+        checks = [line.to_json() for line in lines]
         found_json = {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
         print_text(json.dumps(found_json))
     else:
@@ -65,13 +63,6 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     return ExitCode.DONE if ready else ExitCode.FAILED
 
 
-def _line_json(line: "Diagnosis") -> dict[str, object]:
-    from gemma_serving.scripts.doctor.diagnosis import WORDS
-
-    values = dict(line.values)
-    return {"check": line.check, "detail": line.detail, "fix": line.fix, "values": values, "status": WORDS[line.state]}
-
-
 COMMAND: Final = Command(
     name="doctor",
     help=__doc__,
@@ -80,7 +71,7 @@ COMMAND: Final = Command(
     needs="settings",
     exit_codes={
         ExitCode.DONE: "all checks are ok. A hub or registry that this machine cannot reach is ignored, because the server reaches them "
-        "from Google's network. Limits without a known guard are also ignored, because the stack can be deployed",
+        "from Google's network",
         ExitCode.FAILED: "a check is missing or unknown",
         ExitCode.REFUSED: "the stack is deployed in another project than the settings name",
     },

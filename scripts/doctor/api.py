@@ -1,7 +1,35 @@
-"""Public interface of `scripts.doctor` for other commands: what stops a deployment, as text."""
+"""Public interface of `scripts.doctor` for other commands: what blocks a deployment, and the judge of places."""
 
-from gemma_serving.scripts.doctor.blocking import require_ready, require_secrets, require_weights
+from gemma_serving.scripts.doctor.blocking import live_checks, require_ready, require_secrets, require_weights
+from gemma_serving.scripts.doctor.capacity import asked_of, place_findings
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis
-from gemma_serving.scripts.doctor.rendering import width_of
+from gemma_serving.scripts.doctor.places import (
+    ExistingRequest,
+    JudgedForm,
+    JudgedPlace,
+    LocationCheck,
+    QuotaCheck,
+    judge,
+    recorded_answer,
+)
+from gemma_serving.scripts.doctor.rendering import report, report_entries, width_of
 
-__all__ = ["Diagnosis", "require_ready", "require_secrets", "require_weights", "width_of"]
+__all__ = [
+    "Diagnosis",
+    "ExistingRequest",
+    "JudgedForm",
+    "JudgedPlace",
+    "LocationCheck",
+    "QuotaCheck",
+    "asked_of",
+    "judge",
+    "live_checks",
+    "place_findings",
+    "recorded_answer",
+    "report",
+    "report_entries",
+    "require_ready",
+    "require_secrets",
+    "require_weights",
+    "width_of",
+]

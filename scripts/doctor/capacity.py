@@ -1,15 +1,18 @@
-"""Checks of the accelerator: quotas with their use, and zones that offer the type. The judge of `capacity` judges both."""
+"""The accelerator's part of the list: quotas with their use, and zones that offer the type. The judge of places judges both."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, cast
 
 from gemma_serving.cloud import quotas
+from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
+from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.machine.hardware import (
     REVISIONS_AT_AN_UPDATE,
     api_accelerator_type,
@@ -19,98 +22,159 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
-from gemma_serving.scripts.capacity.api import JudgedForm, JudgedPlace, QuotaCheck, judge, judge_quota, question_of
-from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
+from gemma_serving.scripts.doctor.places import (
+    JudgedForm,
+    JudgedPlace,
+    LocationCheck,
+    QuotaCheck,
+    judge,
+    judge_quota,
+    question_of,
+)
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """An answer about a zone or region. `excludes`: no machine can be there, even if no other resource uses the quota."""
+
+    place: str
+    line: Diagnosis
+    excludes: bool = False
+
+
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
-    """Yield the checks of the stack's accelerator."""
+    """Yield the check of the stack's accelerator."""
     settings = checkup.settings
     if settings is None:
         return
-    tpu = settings.tpu
-    if tpu is None or tpu.api == "cloud-tpu":
-        yield DoctorCheck(name="quota and zones", run=partial(_places, checkup, settings))
-        return
-    yield DoctorCheck(name="quota of chips", run=partial(_instance_quota, checkup, tpu))
-    for zone in tpu.zones:
-        kind = machine_type_of(tpu.accelerator_type)
-        run = partial(_machine_type, checkup, kind, zone)
-        yield checkup.calling(f"{kind} in {zone}", "compute", "roles/compute.viewer", run)
+    if settings.tpu is not None and settings.tpu.api == "compute-engine":
+        run = partial(_instances, checkup, settings.tpu)
+    else:
+        run = partial(_places, checkup, settings)
+    yield DoctorCheck(name="quota and zones", run=run)
 
 
-def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
-    """Yield the quota of each location and form, and whether a zone offers the type with one of its forms."""
-    tpu, run = settings.tpu, settings.cloud_run
+def asked_of(
+    project: str, settings: Settings | None, accelerators: Sequence[str] = (), provisioning: str | None = None
+) -> CapacityQuestion:
+    """Return the question about accelerators, else about the stack's with all its forms and quotas. Raises PlanningError for an unknown one."""
+    tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
+    asked = question_of(project, settings, accelerators, provisioning)
     more = (quotas.CPU, quotas.MEMORY) if run else ()
     forms = tuple(form.model for form in tpu.forms[1:]) if tpu else ()
-    asked = replace(question_of(checkup.project, settings), everywhere=False, quotas=more, forms=forms)
+    return replace(asked, quotas=more, forms=tuple(dict.fromkeys((*asked.forms, *forms))))
+
+
+def _places(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
+    asked = replace(asked_of(checkup.project, settings), everywhere=False)
     responses = read_all(checkup, asked, remaining_s=deadline())
-    machines = machines_at_once(tpu.renew_before_s if tpu else None)
-    purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
-    of_quotas: list[Diagnosis] = []
-    offers: list[Diagnosis] = []
-    for place in sorted(judge(asked, responses, checkup.stack, settings), key=lambda place: place.position or 0):
-        if tpu is None:
-            quota = asked.quota_of(place.accelerator)
-            if quota is not None:
-                yield _quota(checkup, quota, place.place, place.asked.quota)
-            continue
-        of_quotas += _form_quotas(checkup, asked, place, purpose=purpose)
-        offers.append(_offer(checkup, place))
-    yield from _one_is_enough(of_quotas)
-    yield from offers
+    places = judge(asked, responses, checkup.stack, settings)
+    return place_findings(checkup, settings, checkup.state, asked=asked, responses=responses, places=places)
+
+
+def place_findings(
+    caller: GoogleCaller,
+    settings: Settings,
+    state: StackState,
+    *,
+    asked: CapacityQuestion,
+    responses: GoogleResponses,
+    places: Sequence[JudgedPlace],
+) -> Sequence[Diagnosis]:
+    """Return the answer for the quota of each of the stack's locations and forms, and for each zone's offer of the type."""
+    tpu, run = settings.tpu, settings.cloud_run
+    found: list[_Found] = []
+    offers: list[_Found] = []
+    own = [place for place in places if place.position is not None]
+    for place in sorted(own, key=lambda place: place.position or 0):
+        if tpu is not None:
+            found += _form_quotas(caller, asked, place, machines_at_once(tpu.renew_before_s))
+            offers.append(_offer(state.stack, place))
+        elif (quota := asked.quota_of(place.accelerator)) is not None:
+            found.append(_quota(caller, quota, place.place, place.asked.quota))
     if run is not None:
         for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
             needed = run.max_instances * each
             check = judge_quota(quota, run.region, responses, needed)
-            yield _quota(checkup, quota, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed)
+            found.append(_quota(caller, quota, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed))
+    zones = tpu.zones if tpu else (run.region,) if run else ()
+    return _of_enabled_apis(caller, responses, _together(found, offers, state, zones=zones))
+
+
+def _of_enabled_apis(
+    caller: GoogleCaller, responses: GoogleResponses, lines: Sequence[Diagnosis]
+) -> Sequence[Diagnosis]:
+    """Return the answers, each of an API that is off as unknown: its quotas are only known after the API is on."""
+    fixes = {problem.fix for problem in responses.problems}
+    return [
+        replace(line, answer=Unknown(f"API {line.api} is off in project {caller.project}"), fix=caller.enable(line.api))
+        if caller.enable(line.api) in fixes
+        else line
+        for line in lines
+    ]
+
+
+def _together(
+    found: Sequence[_Found], offers: Sequence[_Found], state: StackState, *, zones: Sequence[str]
+) -> Sequence[Diagnosis]:
+    """Return the answers, the offers last. They block a stack without a server for which no zone can be used: `up` tries each zone."""
+    excluded = {one.place for one in (*found, *offers) if one.excludes}
+    blocks = not state.has_server and all({zone, zone.rpartition("-")[0]} & excluded for zone in zones)
+    lines = [*_one_is_enough([one.line for one in found]), *(one.line for one in offers)]
+    return [replace(line, blocks=blocks) for line in lines]
 
 
 def _one_is_enough(lines: Sequence[Diagnosis]) -> Iterator[Diagnosis]:
-    """Yield lines of quotas. A zone without enough of one is no obstacle if another zone has enough: `up` tries each zone."""
+    """Yield answers about quotas. A zone without enough of one is no obstacle if another zone has enough."""
     enough: dict[str, str] = {}
     for line in lines:
         quota, _, zone = line.check.rpartition(" in ")
-        if line.state == "passed":
+        if line.word == "ok":
             enough.setdefault(quota, zone)
     for line in lines:
         zone = enough.get(line.check.rpartition(" in ")[0])
-        if line.state == "failed" and zone is not None:
-            yield replace(line, state="passed", detail=f"{line.detail}, but {zone} has enough", fix="")
+        if line.is_absent and zone is not None:
+            yield replace(line, answer=Present(f"{line.detail}, but {zone} has enough"), fix="")
         else:
             yield line
 
 
-def _form_quotas(checkup: Checkup, asked: CapacityQuestion, place: JudgedPlace, *, purpose: str) -> Iterator[Diagnosis]:
-    """Yield a line for each quota that the requested forms use in a zone. Flex-start and spot share one."""
+def _form_quotas(caller: GoogleCaller, asked: CapacityQuestion, place: JudgedPlace, machines: int) -> Iterator[_Found]:
+    """Yield the answer for each quota that the requested forms use in a zone. Flex-start and spot share one."""
     by_quota: dict[Quota, list[JudgedForm]] = {}
     for form in _requested(place):
         quota = asked.quota_of(place.accelerator, cast("ProvisioningModel", form.model))
         if quota is not None:
             by_quota.setdefault(quota, []).append(form)
     for quota, forms in by_quota.items():
-        others = [found[0].quota.state for other, found in by_quota.items() if other != quota]
+        others = [one[0].quota.state for other, one in by_quota.items() if other != quota]
         names = f" ({', '.join(form.model for form in forms)})" if others else ""
-        line = _quota(checkup, quota, place.place, forms[0].quota, purpose=purpose, forms=names)
-        yield replace(line, has_alternative=any(state != "failed" for state in others))
+        found = _quota(caller, quota, place.place, forms[0].quota, forms=names, machines=machines)
+        yield replace(found, excludes=found.excludes and all(state == "failed" for state in others))
 
 
-def _offer(checkup: Checkup, place: JudgedPlace) -> Diagnosis:
+def _offer(stack: str, place: JudgedPlace) -> _Found:
     """Return whether a zone offers the type with one of the requested forms."""
     hardware, forms = place.hardware, _requested(place)
     refused = [form for form in forms if form.accepted.state == "failed"]
     is_refused = hardware.state == "passed" and bool(forms) and len(refused) == len(forms)
     check = refused[0].accepted if is_refused else hardware
-    fix = _without(checkup, place.place) if check.state == "failed" and not check.fix else check.fix
-    detail = check.detail or _OFFERED
+    line = _answer_of(check, _OFFERED, check.fix or _without(stack, place.place))
     if refused and not is_refused and hardware.state == "passed":
-        detail = f"{detail}; not as {', '.join(form.model for form in refused)}"
-    name = api_accelerator_type(place.accelerator.name)
-    return Diagnosis(check.state, detail, fix, check=f"{name} in {place.place}", api="tpu")
+        line = ok(f"{line.detail}; not as {', '.join(form.model for form in refused)}")
+    named = replace(line, check=f"{api_accelerator_type(place.accelerator.name)} in {place.place}", api="tpu")
+    return _Found(place=place.place, line=named, excludes=line.is_absent)
+
+
+def _answer_of(check: LocationCheck, text: str, fix: str) -> Diagnosis:
+    """Return a judgment as an answer: `text` if it is open, `fix` if it is closed."""
+    if check.state == "passed":
+        return ok(text)
+    return missing(check.detail, fix) if check.state == "failed" else unknown(check.detail, check.fix)
 
 
 def _requested(place: JudgedPlace) -> Sequence[JudgedForm]:
@@ -119,65 +183,66 @@ def _requested(place: JudgedPlace) -> Sequence[JudgedForm]:
 
 
 def _quota(
-    checkup: Checkup,
+    caller: GoogleCaller,
     quota: Quota,
     place: str,
     check: QuotaCheck,
     *,
-    purpose: str = "",
-    for_update: float = 0,
     forms: str = "",
-) -> Diagnosis:
-    """Return the line of a quota; `for_update`: the need of an update of the deployed service, if that is more."""
-    found = partial(Diagnosis, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service)
-    limit = check.limit
-    needed = check.needed
-    used = check.used or 0
-    if check.state == "unknown" or limit is None:
-        return found("unknown", check.detail, check.fix)
-    if math.isinf(limit):
-        return found("passed", f"no limit, {needed:g} needed", values={"needed": needed})
-    values = {"limit": limit, "needed": needed, **({"used": used} if used else {})}
-    detail = f"{limit:g} {quota.unit}, {needed:g} needed{purpose}{f', {used:g} in use' if used else ''}"
-    if check.state == "failed":
-        return found("failed", detail, _more_of(checkup, quota, place, max(used + needed, for_update)), values)
-    if limit < for_update:
-        more = _more_of(checkup, quota, place, for_update)
-        detail += f"; an update needs {for_update:g} because the old and the new revision both count: {more}"
-    return found("passed", detail, values=values)
+    machines: int = 1,
+    for_update: float = 0,
+) -> _Found:
+    """Return the answer for a quota. It excludes the place if it is too low for one of the `machines`.
+
+    `for_update`: the need of an update of the deployed service.
+    """
+    limit, used, needed = check.limit, check.used or 0, check.needed
+    values: Mapping[str, float] = {}
+    if limit is not None:
+        bound = {} if math.isinf(limit) else {"limit": limit}
+        values = {**bound, "needed": needed, **({"used": used} if used else {})}
+    more = _more_of(caller, quota, place, max(used + needed, for_update))
+    note = f"; an update needs {for_update:g} because the old and the new revision both count: {more}"
+    is_tight = limit is not None and limit < for_update
+    line = _answer_of(check, f"{check.detail}{note if is_tight else ''}", more)
+    named = replace(line, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service, values=values)
+    is_low = limit is not None and limit * machines < needed
+    return _Found(place=place, line=named, excludes=line.is_absent and is_low)
 
 
-def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> str:
+def _more_of(caller: GoogleCaller, quota: Quota, location: str, needed: float) -> str:
     """Return the command that requests a quota."""
     dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(location).items())
     return (
-        f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
+        f"{caller.enable('cloudquotas')} && gcloud beta quotas preferences create --project={caller.project} --service={quota.service}.googleapis.com "
         f"--quota-id={quota.quota_id} --dimensions={dimensions} --preferred-value={math.ceil(needed * quota.divisor)} "
         '--email="$(gcloud config get account)"'
     )
 
 
-def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
-    """Yield one line per region and group of forms that share quotas."""
+def _instances(checkup: Checkup, tpu: TpuSettings) -> Sequence[Diagnosis]:
+    """Return the answers for Compute Engine: one per region and group of forms that share quotas, and one per zone."""
     needed = int(tpu.accelerator_type.rpartition("-")[2])
     by_form = {form.model: quotas.instance_quotas(tpu.accelerator_type, form.model) for form in tpu.forms}
-    usable = dict.fromkeys(quota for found in by_form.values() for quota in found)
+    usable = tuple(dict.fromkeys(quota for found in by_form.values() for quota in found))
+    offers = [_machine_type(checkup, machine_type_of(tpu.accelerator_type), zone) for zone in tpu.zones]
     if not usable:
-        yield Diagnosis("unknown", f"no quota of {tpu.accelerator_type} instances is known")
-        return
-    asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=tuple(usable))
+        text = f"no quota of {tpu.accelerator_type} instances is known"
+        return [unknown(text, check="quota of chips"), *(one.line for one in offers)]
+    asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=usable)
     responses = read_all(checkup, asked, remaining_s=deadline())
     groups: dict[tuple[Quota, ...], list[str]] = {}
-    for model, found in by_form.items():
-        groups.setdefault(tuple(found), []).append(model)
-    lines: list[Diagnosis] = []
+    for model, quota in by_form.items():
+        groups.setdefault(tuple(quota), []).append(model)
+    found: list[_Found] = []
     for region in tpu.regions:
-        best = [(_best(found, region, responses, needed), models) for found, models in groups.items() if found]
+        best = [(_best(group, region, responses, needed), models) for group, models in groups.items() if group]
         for (check, quota), models in best:
-            others = [other.state for (other, _), names in best if names is not models]
-            line = _quota(checkup, quota, region, check, forms=f" ({', '.join(models)})" if len(groups) > 1 else "")
-            lines.append(replace(line, has_alternative=any(state != "failed" for state in others)))
-    yield from _one_is_enough(lines)
+            names = f" ({', '.join(models)})" if len(groups) > 1 else ""
+            one = _quota(checkup, quota, region, check, forms=names)
+            is_only = all(other.state == "failed" for (other, _), _ in best)
+            found.append(replace(one, excludes=one.excludes and is_only))
+    return _of_enabled_apis(checkup, responses, _together(found, offers, checkup.state, zones=tpu.zones))
 
 
 def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, needed: float) -> tuple[QuotaCheck, Quota]:
@@ -186,16 +251,21 @@ def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, neede
     return min(judged, key=lambda one: ("passed", "unknown", "failed").index(one[0].state))
 
 
-def _machine_type(checkup: Checkup, kind: str, zone: str) -> Iterator[Diagnosis]:
+def _machine_type(checkup: Checkup, kind: str, zone: str) -> _Found:
+    """Return whether a zone of Compute Engine offers a machine type."""
+    answer: Present[str] | Absent | Unknown = Present(_OFFERED)
+    fix = ""
     try:
         checkup.google.get("compute", f"compute/v1/projects/{checkup.project}/zones/{zone}/machineTypes/{kind}")
     except GoogleListError as error:
-        if error.status != _NOT_FOUND:
-            raise
-        yield missing("not offered in the zone", _without(checkup, zone))
-    else:
-        yield ok(_OFFERED)
+        if error.status == _NOT_FOUND:
+            answer, fix = Absent(), _without(checkup.stack, zone)
+        else:
+            why, fix = checkup.refusal("compute", "roles/compute.viewer", error)
+            answer = Unknown(why)
+    line = Diagnosis(answer, "not offered in the zone", fix, check=f"{kind} in {zone}")
+    return _Found(place=zone, line=line, excludes=line.is_absent)
 
 
-def _without(checkup: Checkup, zone: str) -> str:
-    return f"remove {zone} from gemma-serving:tpu.zones in Pulumi.{checkup.stack}.yaml"
+def _without(stack: str, zone: str) -> str:
+    return f"remove {zone} from gemma-serving:tpu.zones in Pulumi.{stack}.yaml"

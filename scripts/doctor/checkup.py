@@ -1,4 +1,4 @@
-"""Run all checks concurrently."""
+"""The list of what a stack needs, in its order, and the run of all its checks at once."""
 
 import itertools
 import shutil
@@ -32,22 +32,31 @@ _NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
 
 
+def blockers(checkup: Checkup) -> Sequence[DoctorCheck]:
+    """Return the checks of what a stack needs from its project, in the order of every command that shows them."""
+    modules = (passphrase, secrets_key, project, tunnel_role, capacity, model, limits)
+    return [check for module in modules for check in module.checks(checkup)]
+
+
+def all_checks(checkup: Checkup) -> Sequence[DoctorCheck]:
+    """Return these checks and those of this machine."""
+    return [*blockers(checkup), *machine.checks(checkup)]
+
+
 def run_checks(
     project_id: str,
     state: StackState,
     settings: Settings | None,
     *,
-    choose: Callable[[Checkup], Sequence[DoctorCheck]] | None = None,
-    limit_s: float = LIMIT_S,
+    choose: Callable[[Checkup], Sequence[DoctorCheck]],
 ) -> Sequence[Diagnosis]:
-    """Return the results of all checks, or of the chosen ones, in a fixed order."""
-    chosen = choose or _checks
+    """Return the answers to the chosen checks, in their order, the login first."""
     try:
         credentials = google_api.credentials()
     except CommandRefusedError:
         return [missing(google_api.NO_CREDENTIALS, login_command(), check="credentials")]
     login = replace(_credentials(credentials), check="credentials")
-    if login.state != "passed":
+    if login.word != "ok":
         return [login]
     caller = caller_of(project_id, credentials)
     checkup = Checkup(
@@ -58,22 +67,17 @@ def run_checks(
         settings=settings,
     )
     usable = DoctorCheck(name="quota project", run=partial(_quota_project, checkup))
-    found = _online(concurrently([*chosen(checkup), usable], limit_s))
-    refused = [line for line in found if line.check in {usable.name, login.check} and line.state == "failed"]
+    found = _online(concurrently([*choose(checkup), usable]))
+    refused = [line for line in found if line.check in {usable.name, login.check} and line.is_absent]
     if any(line.check == login.check for line in refused):
         return refused
     if not refused:
-        return [login, *_of_enabled_apis(checkup, found)]
+        return [login, *found]
     if isinstance(credentials, user.Credentials):
         return [login, *refused]
     # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
     unbilled = replace(checkup, google=google_api.connect(given=credentials))
-    return [login, *refused, *_of_enabled_apis(unbilled, concurrently(chosen(unbilled), limit_s))]
-
-
-def _checks(checkup: Checkup) -> Sequence[DoctorCheck]:
-    modules = (passphrase, project, limits, tunnel_role, capacity, machine, secrets_key, model)
-    return [check for module in modules for check in module.checks(checkup)]
+    return [login, *refused, *concurrently(choose(unbilled))]
 
 
 def concurrently(
@@ -102,21 +106,8 @@ def _progress(text: str) -> None:
 def _online(lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
     """Return the results. Without a connection to Google, a login that gcloud cannot renew is unknown."""
     lost = next((line.detail for line in lines if line.detail.startswith(NO_CONNECTION)), "")
-    is_login = [bool(lost) and line.check == machine.LOGIN and line.state == "failed" for line in lines]
+    is_login = [bool(lost) and line.check == machine.LOGIN and line.is_absent for line in lines]
     return [unknown(lost, check=line.check) if is_lost else line for line, is_lost in zip(lines, is_login, strict=True)]
-
-
-def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
-    """Return the results, each quota of an API that is off as unknown: its limit is only known after the API is on."""
-    off = {
-        line.check.removeprefix("API ") for line in lines if line.check.startswith("API ") and line.state != "passed"
-    }
-    return [
-        unknown(f"API {line.api} is off in project {checkup.project}", checkup.enable(line.api), check=line.check)
-        if line.api in off
-        else line
-        for line in lines
-    ]
 
 
 def _late(check: DoctorCheck, error: BaseException | None) -> Sequence[Diagnosis]:

@@ -1,25 +1,27 @@
-"""Check that the project has the account of the guard that enforces the stack's limits."""
+"""Check that a deployed stack has not used up a limit, which the record of its machines shows."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
-from gemma_serving.cloud.guard import GUARD, unguarded
-from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
-from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, ok, unknown
+from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
-    """Yield the check of a stack with limits. It never fails the command, because the stack can be deployed without a guard."""
-    limits = checkup.settings.limits if checkup.settings else NO_LIMITS
-    if limits != NO_LIMITS:
-        check = checkup.calling("limits", "iam", "roles/iam.serviceAccountAdmin", partial(_guard, checkup, limits))
-        yield replace(check, required=False)
+    """Yield the check of a stack with a server."""
+    if checkup.settings is not None and checkup.state.has_server:
+        yield DoctorCheck(name="limits", run=partial(_used, checkup.settings, checkup.stack))
 
 
-def _guard(checkup: Checkup, limits: StackLimits) -> Iterator[Diagnosis]:
-    absent = unguarded(limits, checkup.project, checkup.google.get)
-    if absent:
-        yield unknown(absent, required=False)
-    else:
-        yield ok(f"account {GUARD} exists; `gh run list --workflow guard.yml` lists its runs")
+def _used(settings: Settings, stack: str) -> Iterator[Diagnosis]:
+    from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
+
+    recorder = stack_recorder(settings, stack)
+    match recorder.past_limits():
+        case Present(value=exceeded):
+            yield missing(exceeded, recorder.remedy)
+        case Unknown(why=why):
+            yield unknown(why)
+        case _:
+            pass

@@ -1,48 +1,32 @@
-"""Checks of the model and image: staged weights, access to the checkpoint on the hub, secrets by reference, and the container image."""
+"""Checks of what the server runs: the image, staged weights, secret versions, and access to checkpoints on the hub."""
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
-from urllib.parse import quote
 
 import requests
 from google.auth.exceptions import GoogleAuthError
 
-from gemma_serving.cloud.google_session import GoogleListError, NotJsonError
+from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.cloud.hub import main_commit
-from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.cloud.secret_values import read_secret
-from gemma_serving.cloud.staging.sources import hub
-from gemma_serving.cloud.staging.template_age import recorded_age, template_record
 from gemma_serving.contracts.answers import Present
-from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.staged_weights import (
-    MANIFEST,
-    StoredFile,
-    difference,
-    file_names,
-    folder_uri,
-    listing_path,
-    manifest_hash,
-    object_name,
-    stored_files,
-)
 from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
-from gemma_serving.planning.rules.security.pinned import COMMIT
 from gemma_serving.planning.settings.image import in_artifact_registry
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from gemma_serving.scripts.stack.deployed_server import secret_versions
-from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, staging_command
+from gemma_serving.stacks.extra_checkpoints import extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import to_deployment
 
 REGISTRY: Final = "https://registry-1.docker.io"
@@ -58,22 +42,34 @@ _MANIFEST_TYPES: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-_GIB: Final = 1024**3
 _SECRETS: Final = ("secretmanager", "roles/secretmanager.viewer")
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
-    """Yield the checks of a stack's model and image."""
+    """Yield the checks of a stack's image, weights, secrets, and of what its server loads from the hub."""
     settings = checkup.settings
     if settings is None:
         return
-    for extra in (None, *extra_checkpoints(settings)) if settings.weights == "bucket" else ():
-        run = partial(_weights, checkup, settings, extra)
-        yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
-    if settings.weights != "prefetched-image" and settings.vllm.chat_template == settings.vllm.own_template:
-        yield DoctorCheck(name="chat template", run=partial(_template, checkup, settings), required=False)
-    yield from secret_checks(checkup, settings, secret_versions(checkup.state))
-    yield from hub_checks(checkup, settings, before_staging=True)
+    yield DoctorCheck(name="image", run=partial(_image, checkup, settings), required=False)
+    run = partial(_weights, checkup, settings)
+    yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
+    yield from secret_checks(checkup, settings)
+    for file in _hub_files(settings):
+        name = "hub" if file.kind == "model" else f"{file.kind} {file.name}"
+        yield DoctorCheck(name=name, run=partial(_hub, checkup, settings, file), required=False)
+
+
+def secret_checks(checkup: Checkup, settings: Settings) -> Iterator[DoctorCheck]:
+    """Yield a check for each secret that is set by reference, or whose version is in the state, which `up` replaces."""
+    stored = secret_versions(checkup.state)
+    for kind in KINDS:
+        version = settings.secret_version(kind.key)
+        name, fix = kind.key, f"gemma up {checkup.stack} --refresh"
+        if version is not None:
+            name, fix = kind.reference_key, f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
+        if found := version or stored.get(kind.name):
+            run = partial(_secret_version, checkup, found, create=fix, add=fix, blocks=version is not None)
+            yield checkup.calling(name, *_SECRETS, run)
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
         _, project, _, name, *_ = version.split("/")
@@ -82,121 +78,43 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         add = f"gcloud secrets versions add {name} --project={project} {end}"
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
-    yield image_check(checkup, settings)
 
 
-def secret_checks(checkup: Checkup, settings: Settings, stored: Mapping[str, str]) -> Iterator[DoctorCheck]:
-    """Yield a check for each secret that is set by reference, or whose version is among the `stored` ones, which `up` replaces."""
-    for kind in KINDS:
-        version = settings.secret_version(kind.key)
-        name, fix = kind.key, f"gemma up {checkup.stack} --refresh"
-        if version is not None:
-            name, fix = kind.reference_key, f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
-        if found := version or stored.get(kind.name):
-            yield checkup.calling(name, *_SECRETS, partial(_secret_version, checkup, found, create=fix, add=fix))
-
-
-def hub_checks(checkup: Checkup, settings: Settings, *, before_staging: bool = False) -> Iterator[DoctorCheck]:
-    """Yield a check for each repository that the server loads from the hub. It is unknown if the hub does not respond.
-
-    `before_staging`: also check the model whose weights `gemma stage_model` will copy from the hub.
-    """
+def _hub_files(settings: Settings) -> Sequence[LoadedRepository]:
+    """Return the repositories that the server loads from the hub."""
     files: list[LoadedRepository] = []
-    is_own = settings.architecture_file is not None and settings.model_revision is None
-    is_copied = settings.weights == "bucket" and settings.bucket.manifest_hash is None and not is_own
-    if settings.weights == "hub" or (before_staging and is_copied):
+    if settings.weights == "hub":
         files.append(LoadedRepository(kind="model", name=settings.model, revision=settings.model_revision or ""))
     with contextlib.suppress(PlanningError):  # `gemma plan` reports it
         files += hub_files(resolve(to_deployment(settings, runner.project_folder())))
-    for file in files:
-        name = "hub" if file.kind == "model" else f"{file.kind} {file.name}"
-        yield DoctorCheck(name=name, run=partial(_hub, checkup, settings, file), required=False)
+    return files
 
 
-def image_check(checkup: Checkup, settings: Settings) -> DoctorCheck:
-    """Return the check that the registry has the image. It is unknown if the registry does not respond."""
-    return DoctorCheck(name="image", run=partial(_image, checkup, settings), required=False)
+def _weights(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
+    """Check the staged weights. Those of the hub that are absent are copied from there, so check the hub too."""
+    found = list(weights(settings, checkup.stack))
+    yield from (replace(line, blocks=not checkup.state.has_server) for line in found)
+    is_own = settings.architecture_file is not None and settings.model_revision is None
+    if found and found[0].is_absent and settings.bucket.manifest_hash is None and not is_own:
+        model = LoadedRepository(kind="model", name=settings.model, revision=settings.model_revision or "")
+        yield from (replace(line, check=line.check or "hub") for line in _hub(checkup, settings, model))
 
 
-def _weights(checkup: Checkup, settings: Settings, extra: ExtraCheckpoint | None) -> Iterator[Diagnosis]:
-    """Check the staged copy of the model, or of a drafter or an adapter."""
-    bucket = settings.bucket_name(checkup.stack)
-    prefix = extra.folder if extra else settings.weights_prefix
-    fix = staging_command(settings, checkup.stack)
-    if prefix is None:
-        yield missing(f"{extra.kind} {extra.source} is not staged" if extra else "not staged", fix)
+def weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
+    """Check the staged copy of the model, then of its drafter, adapters and template, as the hook of the deployment reads them."""
+    if settings.weights != "bucket":
         return
-    name = object_name(prefix, MANIFEST)
-    try:
-        pages = checkup.google.pages("storage", listing_path(bucket, prefix))
-        stored = stored_files(as_mapping(item) for page in pages for item in as_sequence(page.get("items")))
-        manifest = _manifest(checkup, bucket, name) if name in stored else None
-    except GoogleListError as error:
-        if error.status != _NOT_FOUND:
-            raise
-        yield missing(f"bucket {bucket} does not exist", fix)
-        return
-    folder = folder_uri(bucket, prefix)
-    is_listed = name in stored
-    named = f"{extra.kind} {extra.source}: " if extra else ""
-    if is_listed or extra is not None:
-        fault = _fault(settings, extra, folder, difference(manifest, stored, prefix), as_mapping(manifest))
-    else:
-        fault = _unlisted_fault(settings, folder, stored)
-    if fault:
-        yield missing(f"{named}{fault}", fix)
-        return
-    files = [object_name(prefix, file) for file in file_names(as_mapping(manifest))] if is_listed else list(stored)
-    size = f"{len(files)} {'files' if is_listed else 'objects'}, {sum(stored[file].size_bytes for file in files) / _GIB:.2f} GiB in {folder}"
-    # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
-    end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
-    yield ok(f"{named}{size}{end}")
+    from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
-
-def _template(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
-    """Report the age of the served template, as staging recorded it or read from the hub. Nothing if other checks report why it cannot be read."""
-    with contextlib.suppress(ScriptError, GoogleListError):
-        if settings.weights == "hub":
-            manifest: object = {TEMPLATE: template_record(hub(settings.model, settings.model_revision))}
+    for folder in staged_weights(settings, stack):
+        fault = asyncio.run(folder.found())
+        if fault is not None and fault.blocks:
+            yield missing(fault.text, fault.command)
         else:
-            own = [extra.folder for extra in extra_checkpoints(settings) if extra.kind == "template"]
-            folder = own[0] if own and own[0] else settings.weights_prefix
-            manifest = _manifest(checkup, settings.bucket_name(checkup.stack), object_name(folder, MANIFEST))
-        age = recorded_age(as_mapping(manifest))
-        line = unknown if age == "unknown" else ok
-        yield line(f"it {AGE_WORDS[age]}", values={"age": age}, required=False)
-
-
-def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
-    """Return the manifest; None if it is not JSON."""
-    try:
-        return checkup.google.get("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
-    except NotJsonError:
-        return None
-
-
-def _fault(
-    settings: Settings, extra: ExtraCheckpoint | None, folder: str, wrong: str | None, manifest: Mapping[str, object]
-) -> str:
-    """Return the difference from the manifest, or of the manifest from the hash and the commit in the settings; or an empty string."""
-    if wrong is not None:
-        return f"{wrong}, in {folder}"
-    staged = manifest_hash(manifest)
-    bound = extra.digest if extra else settings.bucket.manifest_hash
-    if bound not in {None, staged}:
-        return f"the settings have the hash {bound}, but the weights in {folder} have {staged}"
-    copied, wanted = str(manifest.get("revision")), settings.model_revision
-    if extra is None and wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
-        return f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}"
-    return ""
-
-
-def _unlisted_fault(settings: Settings, folder: str, stored: Mapping[str, StoredFile]) -> str:
-    if settings.bucket.existing is None or settings.bucket.manifest is not None:
-        return f"no {MANIFEST} in {folder}: weights are not staged or staging is incomplete"
-    if object_name(settings.weights_prefix, CONFIG) not in stored:
-        return f"neither {MANIFEST} nor {CONFIG} in {folder}: weights are not staged"
-    return ""
+            yield ok(fault.text if fault is not None else f"complete in {folder.folder}")
+    for extra in extra_checkpoints(settings):
+        if extra.folder is None:
+            yield missing(f"{extra.kind} {extra.source} is not staged", staging_command(settings, stack))
 
 
 def _hub(checkup: Checkup, settings: Settings, file: LoadedRepository) -> Iterator[Diagnosis]:
@@ -263,7 +181,7 @@ def _commit(stack: str, settings: Settings, file: LoadedRepository, token: str |
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
     name, wanted = file.name, file.revision or None
-    line = partial(Diagnosis, check="commit" if file.kind == "model" else f"commit of {name}")
+    line = partial(replace, check="commit" if file.kind == "model" else f"commit of {name}")
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         found = api.model_info(name, revision=wanted, token=token or False, timeout=_LIMIT_S).sha
@@ -271,17 +189,18 @@ def _commit(stack: str, settings: Settings, file: LoadedRepository, token: str |
         newest = main_commit(name, token=token or False)
         commit = newest.value if isinstance(newest, Present) else "A_COMMIT_OF_THE_MODEL"
         fix = _setting(stack, file, "modelRevision", commit)
-        return line("failed", f"{name} has no commit {wanted}", f"{fix} (https://huggingface.co/{name}/commits/main)")
+        return line(missing(f"{name} has no commit {wanted}", f"{fix} (https://huggingface.co/{name}/commits/main)"))
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
-        return line("unknown", f"the hub did not return the commits of {name} ({type(error).__name__})", required=False)
+        why = f"the hub did not return the commits of {name} ({type(error).__name__})"
+        return line(unknown(why, required=False))
     if not found:
-        return line("unknown", f"the hub returned no commit of {name}", required=False)
+        return line(unknown(f"the hub returned no commit of {name}", required=False))
     if wanted is not None:
-        return line("passed", f"{name} has {wanted}")
+        return line(ok(f"{name} has {wanted}"))
     setting = f"pulumi config set --stack {stack} gemma-serving:modelRevision {found}"
     loads = "gemma stage_model copies" if settings.weights == "bucket" else "the server loads"
     detail = f"modelRevision is not set: {loads} the main branch of {name}, now {found}; to pin it, run: {setting}"
-    return line("passed", detail)
+    return line(ok(detail))
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
@@ -306,7 +225,9 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
 
-def _secret_version(checkup: Checkup, version: str, *, create: str, add: str) -> Iterator[Diagnosis]:
+def _secret_version(
+    checkup: Checkup, version: str, *, create: str, add: str, blocks: bool = True
+) -> Iterator[Diagnosis]:
     """Check that a secret version in the settings exists and is enabled. Its value is never read.
 
     `create` and `add` are the commands for a version that does not exist and for one that is not enabled.
@@ -319,8 +240,10 @@ def _secret_version(checkup: Checkup, version: str, *, create: str, add: str) ->
             raise
     if state == "ENABLED":
         yield ok(version)
+    elif state:
+        yield missing(f"{version} is {state}", add, blocks=blocks)
     else:
-        yield missing(f"{version} is {state}", add) if state else missing(f"{version} does not exist", create)
+        yield missing(f"{version} does not exist", create, blocks=blocks)
 
 
 def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
@@ -345,7 +268,8 @@ def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         detail = f"Docker Hub does not show {name} without the account of gemma-serving:dockerHub{table}"
         yield unknown(detail, required=False)
     elif answer.status_code in absent:
-        yield missing(f"{name} does not exist {where}{table}", fix)
+        is_running = any(image.digest in str(server) for server in checkup.state.servers)
+        yield missing(f"{name} does not exist {where}{table}", fix, blocks=not is_running)
     else:
         yield unknown(f"the registry returned HTTP {answer.status_code} for {name}{table}", required=False)
 

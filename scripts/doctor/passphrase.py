@@ -1,4 +1,4 @@
-"""Check of the passphrase that encrypts a stack's secrets, before every other check: with a wrong one, no command of the engine works."""
+"""Checks of what the engine needs before every other: the passphrase that encrypts a stack's secrets, and a settings file for its salt."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,13 @@ from typing import Final
 from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import backend, runner
 from gemma_serving.engine.deployment import is_passphrase_error, secrets_provider_in
-from gemma_serving.engine.secrets_provider import lacks_salt_of_secrets, passphrase_problem, salt_of, uses_passphrase
+from gemma_serving.engine.secrets_provider import (
+    can_write_salt,
+    lacks_salt_of_secrets,
+    passphrase_problem,
+    salt_of,
+    uses_passphrase,
+)
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 
@@ -16,8 +22,19 @@ _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"
 
 
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
-    """Yield the check. It has no result if no backend is chosen, which another check reports."""
+    """Yield the checks. That of the passphrase has no answer if no backend is chosen, which another check reports."""
     yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.state))
+    if checkup.stack and checkup.state.status == "missing":
+        yield DoctorCheck(name="settings file", run=partial(_writable, checkup.stack))
+
+
+def _writable(stack: str) -> Iterator[Diagnosis]:
+    """Check that the engine can write the salt of a new stack."""
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    if not can_write_salt(stack):
+        yield missing(
+            f"{path.name} is read-only, but the engine writes the salt of the secrets into it", f"chmod u+w {path}"
+        )
 
 
 def _passphrase(state: StackState) -> Iterator[Diagnosis]:

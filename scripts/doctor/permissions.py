@@ -82,6 +82,11 @@ _INSTANCES = _role(
     "compute.subnetworks use",
     "compute.zoneOperations get",
 )
+READS: Final = frozenset(
+    f"roles/{role}"
+    for role in ("viewer", "iam.securityReviewer", "logging.viewer", "monitoring.viewer", "iap.tunnelResourceAccessor")
+)
+"""Roles without which `up` deploys: a teardown searches with the first two, the others show causes and costs, and open a tunnel."""
 _TUNNEL = _role("iap.tunnelResourceAccessor", "iap.tunnelInstances accessViaIAP")
 _ACCOUNT_ACCESS = _role("iam.serviceAccountAdmin", f"iam.serviceAccounts {_ACCESS}")
 NETWORKS = _role(

@@ -11,8 +11,8 @@ from gemma_serving.cloud.kinds import NETWORK, by_name
 from gemma_serving.cloud.quotas import VIEWER
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
-from gemma_serving.scripts.doctor.permissions import CREATIONS, NETWORKS, RolePermissions, permissions_of
-from gemma_serving.stacks.apis import COMMON_APIS, LOG_APIS, apis_of
+from gemma_serving.scripts.doctor.permissions import CREATIONS, NETWORKS, READS, RolePermissions, permissions_of
+from gemma_serving.stacks.apis import COMMON_APIS, apis_of
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be enabled first, because the provider calls them before the stack can enable others."""
@@ -41,7 +41,6 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         yield checkup.calling(name, _MANAGER, needed.role, partial(_permissions, checkup, needed))
     if NETWORKS in permissions:
         yield checkup.calling("quota of networks", "compute", "roles/compute.viewer", partial(_networks, checkup))
-    yield checkup.calling("keys of service accounts", _MANAGER, _POLICY_VIEWER, partial(_keys, checkup))
     for constraint in _constraints(checkup):
         yield checkup.calling(
             f"policy {constraint[0]}", _MANAGER, _POLICY_VIEWER, partial(_policy, checkup, *constraint)
@@ -63,7 +62,7 @@ def _networks(checkup: Checkup) -> Iterator[Diagnosis]:
 
 
 def _apis(checkup: Checkup) -> Iterator[Diagnosis]:
-    needed = (*apis_of(checkup.settings), *LOG_APIS) if checkup.settings else COMMON_APIS
+    needed = apis_of(checkup.settings) if checkup.settings else COMMON_APIS
     apis = tuple(dict.fromkeys((*FIRST_APIS, *needed)))
     enabled = read_enabled_apis(checkup.google, checkup.project, apis)
     for api in apis:
@@ -80,7 +79,8 @@ def _permissions(checkup: Checkup, needed: RolePermissions) -> Iterator[Diagnosi
         detail = "not granted on the whole project; Google shows a grant that is limited to the stacks' names on the resource only"
         yield unknown(f"{detail}: {', '.join(lacking)}", checkup.grant(needed.role))
     elif lacking:
-        yield missing(f"missing permissions: {', '.join(lacking)}", checkup.grant(needed.role))
+        is_needed = needed.role not in READS and not checkup.state.has_server
+        yield missing(f"missing permissions: {', '.join(lacking)}", checkup.grant(needed.role), blocks=is_needed)
     else:
         yield ok(f"{len(needed.permissions)} granted")
 
@@ -119,7 +119,8 @@ def _policy(
 ) -> Iterator[Diagnosis]:
     body = {"constraint": f"constraints/{name.partition(' ')[0]}"}
     refused = refusal(checkup.google.post(_MANAGER, f"v1/projects/{checkup.project}:getEffectiveOrgPolicy", body))
-    yield missing(refused, fix) if refused else ok("allows everything the stack needs")
+    is_new = not checkup.state.has_server
+    yield missing(refused, fix, blocks=is_new) if refused else ok("allows everything the stack needs")
 
 
 def _refuses(consequence: str, policy: Mapping[str, object]) -> str:
@@ -151,17 +152,6 @@ def _refuses_own_keys(services: Sequence[str], policy: Mapping[str, object]) -> 
     return (
         f"customer-managed keys are required for {', '.join(found)}, but a stack sets none. Exempt the project{instead}"
     )
-
-
-def _keys(checkup: Checkup) -> Iterator[Diagnosis]:
-    """Report that the organization forbids keys of service accounts, which nothing here needs."""
-    body = {"constraint": "constraints/iam.disableServiceAccountKeyCreation"}
-    if _refuses(
-        "enforced", checkup.google.post(_MANAGER, f"v1/projects/{checkup.project}:getEffectiveOrgPolicy", body)
-    ):
-        yield ok(
-            "forbidden, and not needed: log in with gcloud auth application-default login, and set up the federation of docs/ci.md"
-        )
 
 
 def _refuses_all_users(policy: Mapping[str, object]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
-from gemma_serving.scripts.cli.check_result import State
 from gemma_serving.scripts.doctor.diagnosis import WORDS, Diagnosis
 
 WIDTH: Final = 80
@@ -30,15 +29,15 @@ def width_of(stream: TextIO) -> int:
 
 def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
     """Return the report. Commands are not wrapped so they can be pasted."""
-    states = [line.state for line in lines]
-    counted = ", ".join(f"{states.count(state)} {WORDS[state]}" for state in ("passed", "failed", "unknown"))
+    words = [line.word for line in lines]
+    counted = ", ".join(f"{words.count(word)} {word}" for word in ("ok", "missing", "unknown"))
     return "\n\n".join([textwrap.fill(f"{title}: {counted}.", width), report_entries(lines, width=width)])
 
 
 def report_entries(lines: Sequence[Diagnosis], *, width: int) -> str:
     """Return the entries of a report and the commands, without the summary."""
-    states = {line.state for line in lines}
-    blocks = ["\n".join(_entries(state, lines, width)) for state in WORDS if state in states]
+    words = {line.word for line in lines}
+    blocks = ["\n".join(_entries(word, lines, width)) for word in WORDS.values() if word in words]
     fixes = _commands(lines)
     if fixes:
         blocks.append("\n".join(["Fix, in this order:", *(f"  {line}" for fix in fixes for line in fix.splitlines())]))
@@ -52,7 +51,7 @@ def _commands(lines: Sequence[Diagnosis]) -> Sequence[str]:
     """
     first: dict[str, str] = {}
     for line in lines:
-        if line.state != "passed" and line.fix:
+        if line.word != "ok" and line.fix:
             first.setdefault(_quota_of(line.fix), line.fix)
     fixes = list(first.values())
     enabling = [found for found in map(_ENABLE.fullmatch, fixes) if found]
@@ -70,22 +69,22 @@ def _quota_of(fix: str) -> str:
     return found["quota"] if found else fix
 
 
-def _entries(state: State, lines: Sequence[Diagnosis], width: int) -> Iterator[str]:
-    """Yield the text of each cause of a state."""
+def _entries(word: str, lines: Sequence[Diagnosis], width: int) -> Iterator[str]:
+    """Yield the text of each cause of an answer."""
     causes: dict[str, list[Diagnosis]] = {}
     for line in lines:
-        if line.state == state:
+        if line.word == word:
             causes.setdefault(_cause(line), []).append(line)
     for cause, found in causes.items():
         names = [line.check for line in found]
         if len(set(names)) == 1:
             text = f"{names[0]}: {found[0].detail}"
-        elif state == "passed":
+        elif word == "ok":
             text = f"{len(names)} {_SHARED[cause]}"
         else:
             which = "" if found[0].detail.startswith(NO_CONNECTION) else f": {_joined(names)}"
             text = f"{found[0].detail.rstrip('.')}; {len(names)} checks{which}"
-        first, rest = f"{WORDS[state]:<{_INDENT}}", " " * _INDENT
+        first, rest = f"{word:<{_INDENT}}", " " * _INDENT
         yield textwrap.fill(
             text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
         )
@@ -93,9 +92,9 @@ def _entries(state: State, lines: Sequence[Diagnosis], width: int) -> Iterator[s
 
 def _cause(line: Diagnosis) -> str:
     """Return the key that groups lines with the same cause."""
-    if line.state == "passed":
+    if line.word == "ok":
         return _prefix(line.check) or f"{line.check}: {line.detail}"
-    if line.state == "unknown" and line.fix:
+    if line.is_unknown and line.fix:
         return line.fix
     return f"{line.detail} {_ENABLE.sub('', line.fix)}"
 

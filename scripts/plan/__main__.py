@@ -3,6 +3,7 @@ r"""Plan a deployment before it costs anything.
   gemma plan
   gemma plan tpu-v6e1
   gemma plan --compare l4-12b-qat tpu-v6e1
+  gemma plan tpu-v6e1 --live
   gemma plan l4-qat --costs
   gemma plan l4-qat --gke --replicas 1:3
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_result, print_text, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option, project_id
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, Rare, project_id
 from gemma_serving.scripts.plan.plan_options import (
     ComparisonOptions,
     GkeChoices,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gemma_serving.planning.cost.subject import Subject
     from gemma_serving.planning.question.types import Plan
     from gemma_serving.planning.solve.wording import Wording
+    from gemma_serving.scripts.doctor.api import Diagnosis
 
 _CONFLICTS: Final = (
     ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
@@ -49,7 +51,8 @@ _CONFLICTS: Final = (
     ("from-hub", "config"),
     ("compile", "solve compare device"),
     ("gke", "solve compare compile explain costs from-hub"),
-    ("gcloud", "solve compare compile explain costs from-hub gke"),
+    ("gcloud", "solve compare compile explain costs from-hub gke live"),
+    ("live", "solve compare compile gke"),
 )
 """An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
@@ -59,7 +62,7 @@ _NEEDS: Final = (
     ("from-hub", "--model ORG/NAME or STACK"),
     ("save", "--from-hub"),
     ("yes", "--compile"),
-    ("gke gcloud", "STACK"),
+    ("gke gcloud live", "STACK"),
     ("replicas spare-node compute-class gateway", "--gke"),
 )
 """Options, and the requirements of each."""
@@ -77,13 +80,14 @@ class PlanOptions:
     write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME", person=True)] = None
     gcloud: Annotated[
         bool,
-        Option(
+        Rare(
             "Print a gcloud command that deploys the server of a Cloud Run stack. It creates no account, bucket, secret or alert, and limits no cost."
         ),
     ] = False
-    finding: Annotated[str | None, Option("Explain this finding, such as FIT01.", metavar="ID")] = None
+    finding: Annotated[str | None, Rare("Explain this finding, such as FIT01.", metavar="ID")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
+    live: Annotated[bool, Option("Also ask Google what blocks the stack: the list of `gemma doctor STACK`.")] = False
     as_json: JsonSwitch = False
 
 
@@ -144,11 +148,31 @@ def _answered(options: PlanOptions) -> ExitCode:
 
         question = planned.options.question
         return show_gke(question, options.gke, planned.subject, planned.wording, as_json=options.as_json)
+    live = _live(options.question.stack) if options.live and options.question.stack else ()
     if options.as_json:
-        print_text(json.dumps(plan_object(planned), indent=2, allow_nan=False))
+        listed = {"checks": [line.to_json() for line in live]} if options.live else {}
+        print_text(json.dumps({**plan_object(planned), **listed}, indent=2, allow_nan=False))
     else:
         show_plan(planned)
-    return verdict_of(planned)
+        if live:
+            _show_live(options.question.stack or "", live)
+    is_blocked = any(line.is_absent and line.blocks for line in live)
+    return ExitCode.REFUSED if is_blocked else verdict_of(planned)
+
+
+def _live(stack: str) -> "Sequence[Diagnosis]":
+    """Return each answer about what the stack needs from its project."""
+    from gemma_serving.scripts.doctor.api import live_checks
+    from gemma_serving.scripts.stack.settings import stack_settings
+
+    return live_checks(stack_settings(stack), stack)
+
+
+def _show_live(stack: str, lines: "Sequence[Diagnosis]") -> None:
+    """Print what a stack needs as `gemma doctor` does."""
+    from gemma_serving.scripts.doctor.api import report, width_of
+
+    print_text(f"\n{report(f'Needs of stack {stack}', lines, width=width_of(sys.stdout))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +285,13 @@ def _moved(stack: str) -> str:
 def _used(options: PlanOptions) -> set[str]:
     """Return the options that the command line has, without `--json`."""
     groups = (options.question, options.comparison, options.solving, options.judging, options.gke)
-    single = {"write": options.write, "gcloud": options.gcloud, "explain": options.explain, "costs": options.costs}
+    single = {
+        "write": options.write,
+        "gcloud": options.gcloud,
+        "explain": options.explain,
+        "costs": options.costs,
+        "live": options.live,
+    }
     return {name for name, value in single.items() if value} | {
         name for group in groups for name in given_options(group)
     }
@@ -357,8 +387,8 @@ COMMAND: Final = Command(
     exit_codes={
         ExitCode.DONE: "the deployment fits",
         ExitCode.FAILED: "with --compile, the server was not judged",
-        ExitCode.REFUSED: "the deployment is blocked or out of memory, `gemma up` will reject it, no deployment meets the limits, or the options "
-        "are invalid; with --compile, also: vLLM's code or Google's compiler rejects the server",
+        ExitCode.REFUSED: "the deployment is blocked, also by what --live reads, or out of memory, `gemma up` will reject it, no deployment meets the "
+        "limits, or the options are invalid; with --compile, also: vLLM's code or Google's compiler rejects the server",
     },
     subcommands=(Command(name="prices", help=_prices.__doc__, options=PricesOptions, run=_prices),),
 )

@@ -4,9 +4,9 @@
   gemma up tpu-v6e1 --yes
   gemma up tpu-v6e1 --restart
 
-First it runs the checks of `gemma doctor` that a deployment needs: APIs, quotas, weights, the image, what the server loads from the hub, passphrase,
-and limits that are used up. If one fails, it prints a list and stops. Before anything changes, it prints the effect on the server, the duration and the
-cost. Ctrl-C during the deployment keeps the created resources and prints their cost. `pulumi up --stack STACK` deploys the same.
+First it makes the list of `gemma doctor STACK`: passphrase, APIs, roles, policies, quotas, zones, image, weights, secrets, what the server loads from the
+hub, and limits that are used up. If it needs what is missing, it prints the list and stops. Before anything changes, it prints the effect on the server,
+the duration and the cost. Ctrl-C during the deployment keeps the created resources and prints their cost. `pulumi up --stack STACK` deploys the same.
 
 It continues from what an interrupted or failed run left, and imports what Google has of the stack and its state lacks. If another folder began that, it
 asks; without a terminal, it changes nothing. A stack without a state gets one.

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, cast
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ from gemma_serving.contracts.staged_weights import (
     object_name,
     stored_files,
 )
+from gemma_serving.planning.rules.security.pinned import COMMIT
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
@@ -67,7 +69,7 @@ def require_weights_of_new_server(settings: Settings, stack: str, deployed: Reso
         for check in staged_weights(settings, stack):
             fault = pool.submit(asyncio.run, check.fault()).result()
             if fault is not None and fault.blocks and fault.is_known:
-                raise CommandRefusedError(f"{fault.text} Nothing was created.")
+                raise CommandRefusedError(f"{fault.sentence} Nothing was created.")
 
 
 def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":
@@ -82,20 +84,31 @@ def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]
         command=staging_command(settings, stack),
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
+        revision=settings.model_revision,
     )
     staged = [(extra.folder, extra.digest) for extra in extra_checkpoints(settings) if extra.folder is not None]
-    return (model, *(replace(model, prefix=folder, manifest=digest) for folder, digest in staged))
+    return (model, *(replace(model, prefix=folder, manifest=digest, revision=None) for folder, digest in staged))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unproved:
-    """Weights exist but do not match a manifest or the settings."""
+    """Weights that are not staged, or do not match a manifest or the settings."""
 
     text: str
+    """The fault as a clause."""
+    command: str
+    """Command that stages the weights."""
+    remedy: str
+    """Sentence with the command and what follows."""
     blocks: bool = True
     """True if `up` must stop."""
     is_known: bool = True
     """False if the folder could not be checked."""
+
+    @property
+    def sentence(self) -> str:
+        """The fault and the remedy."""
+        return f"{self.text}. {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +126,8 @@ class StagedWeights:
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
     """Hash that the settings pin the server to, and that the folder's name has too, or None."""
+    revision: str | None = None
+    """Commit of the model in the settings."""
 
     @property
     def folder(self) -> str:
@@ -125,40 +140,48 @@ class StagedWeights:
         if fault is None or (preview and not fault.is_known):  # a preview may run without any access
             return
         if fault.blocks and not preview:
-            raise CommandRefusedError(fault.text)
-        pulumi.log.warn(fault.text)
+            raise CommandRefusedError(fault.sentence)
+        pulumi.log.warn(fault.sentence)
 
     async def fault(self) -> Unproved | None:
         """Return the fault of the folder, or that it cannot be checked."""
-        remedy = f"Run `{self.command}`, then `gemma up {self.stack}`."
-        stored: Mapping[str, StoredFile] = {}
-        manifest: object = None
         try:
-            stored = await self._listed()
-            if object_name(self.prefix, MANIFEST) in stored:
-                manifest = await self._manifest()
+            return await self.found()
         except GoogleCallError as error:
-            if error.status != _NOT_FOUND:
-                why = f"{str(error).rstrip('.')}. Nothing was changed. {doctor_hint(self.stack)}"
-                return Unproved(f"Cannot check the weights in {self.folder}: {why}", is_known=False)
+            text = f"Cannot check the weights in {self.folder}: {str(error).rstrip('.')}"
+            remedy = f"Nothing was changed. {doctor_hint(self.stack)}"
+            return Unproved(text=text, command="", remedy=remedy, is_known=False)
+
+    async def found(self) -> Unproved | None:
+        """Return the fault of the folder. Raises GoogleCallError if it cannot be checked."""
+        wrong = partial(Unproved, command=self.command, remedy=f"Run `{self.command}`, then `gemma up {self.stack}`.")
+        stored = await self._listed()
         if object_name(self.prefix, MANIFEST) not in stored:
             if object_name(self.prefix, CONFIG) not in stored:
-                return Unproved(
-                    f"No weights are staged in {self.folder}. The server cannot start without them. {remedy}"
-                )
-            text = f"The weights in {self.folder} have no {MANIFEST}: staging is incomplete, or another tool copied them. {remedy}"
-            return Unproved(text, blocks=not self.existing or self.manifest is not None)
-        wrong = difference(manifest, stored, self.prefix)
-        if wrong is not None:
-            return Unproved(f"The weights in {self.folder} do not match their manifest: {wrong}. {remedy}")
-        staged = manifest_hash(cast("Mapping[str, object]", manifest))
-        if self.manifest in {None, staged}:
-            return None
-        return Unproved(
-            f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}. "
-            "The folder's name has the other hash, so the weights were changed after staging. Run "
-            f"`gemma stage_model {self.stack} --remove {self.prefix}`, then stage them again."
-        )
+                return wrong(text=f"No weights are staged in {self.folder}. The server cannot start without them")
+            text = (
+                f"The weights in {self.folder} have no {MANIFEST}: staging is incomplete, or another tool copied them"
+            )
+            return wrong(text=text, blocks=not self.existing or self.manifest is not None)
+        manifest = await self._manifest()
+        different = difference(manifest, stored, self.prefix)
+        if different is not None:
+            return wrong(text=f"The weights in {self.folder} do not match their manifest: {different}")
+        document = as_mapping(manifest)
+        staged, copied = manifest_hash(document), str(document.get("revision"))
+        if self.manifest not in {None, staged}:
+            remove = f"gemma stage_model {self.stack} --remove {self.prefix}"
+            return Unproved(
+                text=f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}. "
+                "The folder's name has the other hash, so the weights were changed after staging",
+                command=f"{remove} && {self.command}",
+                remedy=f"Run `{remove}`, then stage them again.",
+            )
+        if self.revision is not None and COMMIT.fullmatch(copied) and copied != self.revision:
+            return wrong(
+                text=f"modelRevision is {self.revision}, but the weights in {self.folder} are from commit {copied}"
+            )
+        return None
 
     async def _manifest(self) -> object:
         """Return the manifest, or None if it is not JSON. Raises GoogleCallError."""
@@ -171,12 +194,17 @@ class StagedWeights:
             raise
 
     async def _listed(self) -> Mapping[str, StoredFile]:
-        """Return the objects of the folder by name. Raises GoogleCallError."""
+        """Return the objects of the folder by name; none if the bucket does not exist. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []
         while True:
             following = f"&pageToken={quote(token, safe='')}" if token else ""
-            page = await call("storage", path + following, project=self.project, limit_s=LIMIT_S)
+            try:
+                page = await call("storage", path + following, project=self.project, limit_s=LIMIT_S)
+            except GoogleCallError as error:
+                if error.status == _NOT_FOUND:
+                    return {}
+                raise
             items += cast("Sequence[Mapping[str, object]]", page.get("items") or ())
             token = str(page.get("nextPageToken") or "")
             if not token:

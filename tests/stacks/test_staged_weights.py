@@ -121,7 +121,7 @@ def test_only_the_weights_of_the_stack_with_their_manifest_are_staged(bucket, ca
     bucket(*objects)
     found = asyncio.run(replace(weights(existing=False), **changes).fault())
     assert (found and found.blocks) == (expected and expected[0])
-    assert found is None or expected[1] in found.text
+    assert found is None or expected[1] in found.sentence
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
     assert responses(found["us-central1-b"]) == ("yes", "no", "yes")
     assert responses(found["us-east1-d"]) == ("yes", "unknown", "yes")
     assert responses(found["us-east5-b"]) == ("yes", "yes", "no")
-    assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, but 4 are needed"
+    assert found["us-east5-b"]["quota"]["detail"] == "3 chips, 4 needed"
     assert found["us-west1-c"]["hardware"]["detail"] == "the zone does not offer v6e-4"
     assert [place["open"] for place in report["locations"]] == sorted(
         (p["open"] for p in report["locations"]), reverse=True
@@ -121,7 +121,7 @@ def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
     world.ask_for("us-east5-a")
     quota = world.places("v6e-4")["us-east5-a"]["quota"]
     assert (quota["answer"], quota["used"], quota["limit"], quota["needed"]) == ("no", 4, 4, 4)
-    assert quota["detail"] == "4 of 4 chips are in use, but 4 are needed"
+    assert quota["detail"] == "4 chips, 4 needed, 4 in use"
     assert world.places("--stack", "tpu-v6e4")["us-east5-a"]["quota"]["answer"] == "yes"
 
 

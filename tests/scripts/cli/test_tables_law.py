@@ -21,7 +21,8 @@ from gemma_serving.planning.data.prices import LIST_PRICES, slice_parts
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts
 from gemma_serving.scripts.capacity import table as capacity_table
-from gemma_serving.scripts.capacity.places import (
+from gemma_serving.scripts.cli.tables import FittedTable, console
+from gemma_serving.scripts.doctor.places import (
     FORMS,
     ExistingRequest,
     JudgedForm,
@@ -29,7 +30,6 @@ from gemma_serving.scripts.capacity.places import (
     LocationCheck,
     QuotaCheck,
 )
-from gemma_serving.scripts.cli.tables import FittedTable, console
 from gemma_serving.scripts.plan.__main__ import main as plan
 from gemma_serving.scripts.smoke.render import print_table
 from gemma_serving.scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned

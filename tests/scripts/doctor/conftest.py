@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from google.oauth2 import service_account
 
-from gemma_serving.cloud.staging import template_age
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
@@ -20,10 +19,8 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor import (
-    blocking,
     capacity,
     checkup,
-    limits,
     machine,
     model,
     passphrase,
@@ -32,12 +29,12 @@ from gemma_serving.scripts.doctor import (
     tunnel_role,
 )
 from gemma_serving.scripts.doctor.__main__ import COMMAND
+from gemma_serving.stacks.hooks import staged_weights
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
 from localcloud.world import oauth
 from localcloud.world.scenario import Hub, OperationDurations, Run, Scenario, Tpu
-from tests.cloud.test_template_age import JULY
 
 PROJECT = "doctor-project"
 TPU, RUN = "tpu-v6e4", "l4-qat"
@@ -62,7 +59,6 @@ MODULES = {
     "Pulumi passphrase": (passphrase,),
     **dict.fromkeys(("gcloud", "registry", "Pulumi"), (machine,)),
     "role": (tunnel_role,),
-    "limits": (limits,),
     "secrets key": (secrets_key,),
     "credentials": (),
 }
@@ -179,7 +175,7 @@ class World:
         with self.environment.context() as few:
             few.setattr(
                 checkup,
-                "_checks",
+                "all_checks",
                 lambda checkup: [each for one in modules for each in one.checks(checkup) if needed(each)],
             )
             _, report = self.doctor(stack)
@@ -208,13 +204,13 @@ class World:
         policy["bindings"] = [*policy.get("bindings", []), {"role": role, "members": [member]}]
         self.admin("POST", f"{path}:setIamPolicy", {"policy": policy})
 
-    def stage(self, stack, *, without="", commit="", template=JULY):
+    def stage(self, stack, *, without="", commit=""):
         """Put the weights into the bucket, as `scripts.stage_model` does, from a folder or from a commit of the hub."""
         checkpoint = self.folder / "checkpoint"
         checkpoint.mkdir(exist_ok=True)
         (checkpoint / "config.json").write_text("{}")
         (checkpoint / "model.safetensors").write_text("weights")
-        (checkpoint / "chat_template.jinja").write_text(template)
+        (checkpoint / "chat_template.jinja").write_text("{{ messages }}")
         self.admin("POST", f"/serviceusage/v1/projects/{PROJECT}/services/storage.googleapis.com:enable", {})
         name = f"{PROJECT}-gemma-{stack}-models"
         existing = self.admin("GET", f"/storage/storage/v1/b?project={PROJECT}").get("items", [])
@@ -317,7 +313,7 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(runner, "run", world.engine.run)
         monkeypatch.setattr(RunRecorder, "past_limits", lambda _: Absent())
         monkeypatch.setattr(oauth, "new_private_key", KEY_OF_ALL)
-        for module, name in ((model, "_LIMIT_S"), (blocking, "LIMIT_S"), (template_age, "_LIMIT_S")):
+        for module, name in ((model, "_LIMIT_S"), (staged_weights, "LIMIT_S")):
             monkeypatch.setattr(module, name, 60.0)  # a busy machine needs more than a user would wait
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"

@@ -15,7 +15,6 @@ from gemma_serving.engine import runner
 from gemma_serving.scripts.doctor import model, permissions
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world.scenario import ComputeTpu, Fault, Hub, Images, Run, Tpu
-from tests.cloud.test_template_age import APRIL
 from tests.scripts.doctor.conftest import CANARY, PROJECT, RUN, TPU
 
 MODEL, COMMIT, OLDER, NONE = (
@@ -27,10 +26,6 @@ MODEL, COMMIT, OLDER, NONE = (
 RTX = "rtx6000-31b"
 EXEMPT = json.dumps({"constraint": "constraints/gcp.restrictNonCmekServices", "restoreDefault": {}})
 POLICIES = "gcloud resource-manager org-policies"
-NO_GUARD = (
-    f"no guard is known, so maxAge is not enforced: project {PROJECT} has no account ci-guard "
-    "(docs/costs.md, Schedule the guard)"
-)
 ROLES = f"/iam/v1/projects/{PROJECT}/roles"
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 TOKEN, ACCOUNT = (f"projects/{PROJECT}/secrets/{name}/versions/1" for name in ("their-token", "docker-hub"))
@@ -166,10 +161,6 @@ def denied(*apis):
 
 def enforced(constraint):
     return policy(constraint, booleanPolicy={"enforced": True})
-
-
-def guard(world):
-    world.service_account("ci-guard")
 
 
 def creator(world):
@@ -333,7 +324,7 @@ def decrypter(world):
     world.follow(line["fix"].replace("EncrypterDecrypter", "Decrypter"), RUN)
 
 
-NO_API, NO_CHIPS = "API tpu is off in project " + PROJECT, chips(0)
+NO_CHIPS = chips(0)
 PUBLIC = settings(("    region: us-east4\n", "    region: us-east4\n    public: true\n"), stack=RUN)
 METADATA_KEY = below("  gemma-serving:tpu:", "    ssh: metadata-key", stack=TPU)
 CI = caller("ci-deploy", "roles/serviceusage.serviceUsageConsumer")
@@ -352,13 +343,6 @@ INCREASE = "*gcloud beta quotas preferences create *--preferred-value=*"
 CHIPS, OFFER = "quota of chips in us-east5-a", "v6e-4 in us-east5-a"
 OF_REGION = "quota of chips in us-east5"
 PROJECT_ROWS = {
-    "an API that is off": Row(TPU, [off("tpu")], "API tpu", "missing", "not enabled", enables("tpu")),
-    "the quota of an API that is off": Row(TPU, [off("tpu")], CHIPS, "unknown", NO_API, enables("tpu")),
-    "the zones of an API that is off": Row(TPU, [off("tpu")], OFFER, "unknown", NO_API, enables("tpu")),
-    "the log of a VM": Row(TPU, [off("logging")], "API logging", "missing", "not enabled", enables("logging")),
-    "the log of a service": Row(RUN, [off("logging")], "API logging", "missing", "not enabled", enables("logging")),
-    "a VM's log that the caller cannot read": Row(TPU, [caller("deployer")], "permissions of logging.viewer", "missing",
-        "missing permissions: logging.logEntries.list", "*--role=roles/logging.viewer*"),
     "a service's log that the caller cannot read": Row(RUN, [caller("deployer")], "permissions of logging.viewer", "missing",
         "missing permissions: logging.logEntries.list", "*--role=roles/logging.viewer*"),
     "APIs that the caller cannot read": Row(None, [stranger], "APIs", "unknown", fix="*--role=roles/serviceusage.serviceUsageViewer*"),
@@ -370,12 +354,6 @@ PROJECT_ROWS = {
     "a role that is limited to names": Row(RUN, [CI], "permissions of storage.admin", "missing", fix="*--role=roles/storage.admin*"),
     "the same with the creation": Row(RUN, [CI, creator], "permissions of storage.admin", "unknown",
         "not granted on the whole project; *: *storage.buckets.get*", "*--role=roles/storage.admin*"),
-    "no creation of accounts": Row(RUN, [enforced("iam.disableServiceAccountCreation")],
-        "policy iam.disableServiceAccountCreation", "missing", "service accounts cannot be created, *",
-        f"{POLICIES} disable-enforce iam.disableServiceAccountCreation --project={PROJECT}"),
-    "another location": Row(RUN, [policy("gcp.resourceLocations", listPolicy={"allowedValues": ["in:eu-locations"]})],
-        "policy gcp.resourceLocations for us-east4", "missing", "us-east4 is not allowed; allowed: in:eu-locations",
-        f"{POLICIES} allow gcp.resourceLocations in:us-east4-locations --project={PROJECT}"),
     "the public": Row(RUN, [PUBLIC], "policy iam.allowedPolicyMemberDomains", "ok"),
     "no public": Row(RUN, [PUBLIC, policy("iam.allowedPolicyMemberDomains", listPolicy={"allowedValues": ["C01234567"]})],
         "policy iam.allowedPolicyMemberDomains", "missing", "cloudRun.public is set, *",
@@ -397,13 +375,6 @@ PROJECT_ROWS = {
     "OS Login as the settings have it": Row(TPU, [enforced("compute.requireOsLogin")], "policy compute.requireOsLogin", None),
     "policies that the caller cannot read": Row(None, [stranger], "policy iam.disableServiceAccountCreation", "unknown",
         fix="*roles/orgpolicy.policyViewer*"),
-    "no keys of accounts": Row(None, [enforced("iam.disableServiceAccountKeyCreation")], "keys of service accounts", "ok",
-        "*federation of docs/ci.md"),
-    "keys of accounts": Row(None, [], "keys of service accounts", None),
-    "no guard": Row(TPU, [], "limits", "unknown", NO_GUARD),
-    "a guard": Row(TPU, [guard], "limits", "ok", "account ci-guard exists; *"),
-    "a guard that the caller cannot read": Row(TPU, [stranger], "limits", "unknown", fix="*iam.serviceAccountAdmin --condition=None"),
-    "no limits": Row(TPU, [settings(("  gemma-serving:maxAge: 24h\n", ""), stack=TPU)], "limits", None),
     "a tunnel's role with more": Row(TPU, [tunnel("gemmaTunnel"), tunnel_role("tpu.nodes.delete")], "role gemmaTunnel", "ok",
         "3 permissions, plus some that a tunnel does not need: tpu.nodes.delete"),
     "a tunnel's role by its whole name": Row(TPU, [tunnel(f"projects/{PROJECT}/roles/gemmaTunnel"), tunnel_role()],
@@ -430,7 +401,6 @@ QUOTA_FAILS = fails("serviceusage.services.consumerQuotaMetrics.get", 404)
 REGIONS = ("us-east5", "europe-west4", "asia-northeast1", "southamerica-west1")
 GPUS = "quota of GPUs in us-east4"
 SMALL = scenario(run=Run(gpu_quota=0, memory_quota_gib=40, cpu_quota=20))
-NO_TYPE = scenario(tpu=Tpu(zones={**Tpu().zones, "us-east5-a": Tpu().zones["us-west4-a"]}))
 UNKNOWN_ZONE = scenario(tpu=Tpu(zones={name: zone for name, zone in Tpu().zones.items() if name != "us-east5-b"}))
 OTHER_RUNTIME = settings(
     ("    provisioning: flex-start\n", "    provisioning: flex-start\n    runtimeVersion: v2-none\n"), stack=TPU
@@ -442,7 +412,6 @@ ON_COMPUTE = settings(
 )
 ACCELERATOR_ROWS = {
     "GPUs": Row(RUN, [], GPUS, "ok", "3 GPUs, 1 needed", values={"limit": 3.0, "needed": 1.0}),
-    "no GPUs": Row(RUN, [scenario(run=Run(gpu_quota=0))], GPUS, "missing", fix=INCREASE),
     "GPUs that another service uses": Row(RUN, [scenario(run=Run(gpu_quota=1)), theirs], GPUS, "missing",
         "1 GPUs, 1 needed, 1 in use", "*--preferred-value=2 *"),
     "RTX PRO 6000": Row(RTX, [], "quota of GPUs in us-central1", "ok", values={"limit": 3.0}),
@@ -457,7 +426,6 @@ ACCELERATOR_ROWS = {
         values={"limit": 0.0, "needed": 4.0}),
     "a quota that Google does not name": Row(TPU, [QUOTA_FAILS], "quota of chips in us-east5-b", "unknown", fix="*"),
     "one zone is enough": Row(TPU, [chips(4, "us-east5-a")], "quota of chips in us-east5-b", "ok", "0 chips, 4 needed, but us-east5-a has enough"),
-    "no chips": Row(TPU, [NO_CHIPS], "quota of chips in us-east5-b", "missing", fix=INCREASE),
     "instances": Row(TPU, [compute_engine()], OF_REGION, "ok", values={"limit": 1536.0, "needed": 4.0}),
     "no instances": Row(TPU, [compute_engine(), instances(REGIONS)], OF_REGION, "missing",
         fix="*--quota-id=PREEMPTIBLE-TPU-V6E-per-project-region --dimensions=region=us-east5 --preferred-value=4*",
@@ -475,7 +443,6 @@ ACCELERATOR_ROWS = {
         values={"limit": 0.0, "needed": 4.0}),
     "a zone without the form": Row(TPU, [settings(MORE_ZONES, stack=TPU)], "v6e-4 in us-central1-b", "missing", fix="*"),
     "a zone with one of the forms": Row(TPU, [settings(MORE_ZONES, FLEX_OR_SPOT, stack=TPU)], "v6e-4 in us-central1-b", "ok", "*; not as flex-start"),
-    "a zone without the type": Row(TPU, [NO_TYPE], OFFER, "missing", fix="*remove us-east5-a from gemma-serving:tpu.zones*"),
     "zones that the caller cannot read": Row(TPU, [fails("tpu.projects.locations.acceleratorTypes.list", 403)],
         "v6e-4 in us-east5-b", "unknown", fix="*"),
     "a runtime that the zone lacks": Row(TPU, [OTHER_RUNTIME], OFFER, "missing",
@@ -528,28 +495,14 @@ MISSPELT = settings((f"model: {MODEL}\n", f"model: {MODEL}t\n"), stack=TPU)
 NO_IMAGES = scenario(images=Images(existing=()))
 HUB_LOGIN = below("config:", HUB_ACCOUNT, stack=RUN)
 MODEL_ROWS = {
-    "no weights": Row(RUN, [], "weights", "missing", fix=STAGE),
     "the user's own weights": Row(RUN, [OWN_MODEL], "weights", "missing", fix=f"{STAGE} --from FOLDER"),
     "the user's own weights are not the hub's": Row(RUN, [OWN_MODEL], "hub", None),
-    "half of the weights": Row(RUN, [staged(without="model.safetensors")], "weights", "missing", "*model.safetensors*", STAGE),
-    "weights": Row(RUN, [staged()], "weights", "ok"),
     "weights that the caller cannot read": Row(RUN, [staged(), fails("storage.objects.get", 403)], "weights", "unknown", fix="*"),
     "weights of another commit": Row(RUN, [staged(commit=NONE)], "weights", "missing",
         "modelRevision is 2096d38dad51a19b8e982b44241c47102a8bbb00, but the weights in *", STAGE),
-    "no bucket of another tool": Row(RUN, [THEIR_BUCKET, on("storage")], "weights", "missing", "bucket theirs does not exist", STAGE),
     "half of another tool's files": Row(RUN, [THEIR_BUCKET, put("model.safetensors")], "weights", "missing", fix=STAGE),
     "another tool's files": Row(RUN, [THEIR_BUCKET, put(*BOTH)], "weights", "ok",
-        "2 objects, 0.00 GiB in gs://theirs/models/ours, without a gemma-serving-manifest.json: *"),
-    "another tool's files with a manifest": Row(RUN, [THEIR_BUCKET, put(*BOTH, listed=BOTH)], "weights", "ok",
-        "2 files, 0.00 GiB in gs://theirs/models/ours"),
-    "a file that the manifest lacks": Row(RUN, [THEIR_BUCKET, put(*BOTH, "chat_template.jinja", listed=BOTH)], "weights",
-        "missing", "it does not list chat_template.jinja, which the server will also load, in gs://theirs/models/ours", STAGE),
-    "no template yet": Row(RUN, [], "chat template", None),
-    "a new template": Row(RUN, [staged()], "chat template", "ok", "it has Google's fixes of April and 9 July 2026*", values={"age": "2026-07"}),
-    "an old template": Row(RUN, [staged(template=APRIL)], "chat template", "ok",
-        "it has Google's fixes of April 2026, but lacks Google's fix of 9 July 2026*", values={"age": "2026-04"}),
-    "another template": Row(RUN, [staged(template="{{ messages }}")], "chat template", "unknown", "it has an unknown age: *",
-        values={"age": "unknown"}),
+        "The weights in gs://theirs/models/ours have no gemma-serving-manifest.json: *"),
     "a public model": Row(TPU, [], "hub", "ok", f"{MODEL} is readable (no token needed)"),
     "a gated model": Row(TPU, [hub("gated")], "hub", "missing", f"{MODEL} is gated, but no token is set", SAVE),
     "terms that are not accepted": Row(TPU, [WITH_TOKEN, hub("gated")], "hub", "missing",
@@ -570,16 +523,12 @@ MODEL_ROWS = {
     "the main branch": Row(TPU, [NO_REVISION], "commit", "ok",
         f"modelRevision is not set: the server loads the main branch of {MODEL}, now {COMMIT}; to pin it, run: {PINNED}"),
     "a hub that names no commit": Row(TPU, [nameless], "commit", "unknown"),
-    "a secret that does not exist": Row(TPU, [BY_REFERENCE], "hfTokenSecret", "missing", f"{TOKEN} does not exist", f"{SAVE} --secret their-token"),
     "a hub without the secret": Row(TPU, [BY_REFERENCE], "hub", "unknown"),
     "a secret": Row(TPU, [BY_REFERENCE, secret(TOKEN)], "hfTokenSecret", "ok"),
     "a secret's token": Row(TPU, [BY_REFERENCE, secret(TOKEN), hub("gated", readable=(MODEL,))], "hub", "ok", f"*(the token of {TOKEN})"),
     "a secret's invalid token": Row(TPU, [BY_REFERENCE, secret(TOKEN), scenario(hub=Hub(expired_tokens=(CANARY,)))], "hub",
         "missing", f"the token of {TOKEN} is invalid", SAVE),
-    "a disabled secret": Row(TPU, [BY_REFERENCE, secret(TOKEN, verb="disable")], "hfTokenSecret", "missing",
-        f"{TOKEN} is DISABLED", f"{SAVE} --secret their-token"),
     "an image": Row(RUN, [], "image", "ok", "*; 100 Docker Hub pulls left for this address"),
-    "no image": Row(RUN, [NO_IMAGES], "image", "missing", "* does not exist on Docker Hub", ADD_IMAGE),
     "a registry that limits pulls": Row(RUN, [registry_answers(429)], "image", "unknown", "the registry returned HTTP 429 for *"),
     "a private image": Row(RUN, [HUB_LOGIN, NO_IMAGES], "image", "unknown",
         "Docker Hub does not show * without the account of gemma-serving:dockerHub*"),

@@ -337,7 +337,7 @@ CREATED = preview_of(
     step("create", SERVICE_TYPE, after=service(), reasons=()), warned=["warning: No weights are staged"]
 )
 NEW_BUCKET = preview_of(step("create", "gcp:storage/bucket:Bucket", after={"name": "b"}, reasons=()))
-STAGE = "Run `gemma stage_model"
+NOT_STAGED = Unproved(text="No weights are staged in gs://b", command="gemma stage_model l4-qat", remedy="Stage them.")
 
 
 @pytest.fixture
@@ -345,11 +345,11 @@ def weights(engine, monkeypatch):
     """Give the service a state, and answer the check of each folder of its weights; None: they are complete."""
     answer, asked = [None], []
 
-    async def fault(check):
+    async def found(check):
         asked.append(check.folder)
         return answer[0]
 
-    monkeypatch.setattr(StagedWeights, "fault", fault)
+    monkeypatch.setattr(StagedWeights, "found", found)
     monkeypatch.setattr(starting, "read", lambda stack: replace(planted.state(planted.service()), stack=stack))
     monkeypatch.setattr(up, "dropped_settings", lambda _stack: ())
     engine.preview = CREATED
@@ -357,11 +357,11 @@ def weights(engine, monkeypatch):
 
 
 def test_weights_that_are_not_staged_are_refused_before_the_question(engine, weights, capsys):
-    weights[0][0] = Unproved(f"No weights are staged in gs://b. {STAGE} l4-qat`.")
+    weights[0][0] = NOT_STAGED
     assert run_command(command.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert (engine.updates, out) == ([], "")
-    assert "missing  weights: No weights are staged in gs://b.\n" in err
+    assert "missing  weights: No weights are staged in gs://b\n" in err
     assert "\n  gemma stage_model l4-qat\n" in err
 
 
@@ -370,7 +370,7 @@ def test_weights_that_are_not_staged_are_refused_before_the_question(engine, wei
 )
 def test_staged_weights_those_of_the_hub_and_an_unchanged_server_are_no_reason(engine, weights, stack, preview):
     if preview is not CREATED:
-        weights[0][0] = Unproved("No weights are staged.")
+        weights[0][0] = NOT_STAGED
     engine.preview = preview
     assert run_command(command.COMMAND, ["--stack", stack, "--yes"]) == ExitCode.DONE
     assert bool(weights[1]) == (preview is CREATED)

@@ -1,4 +1,4 @@
-"""The judge of places, for `capacity` and `doctor`: hardware, provisioning model, and quota with its use, in each zone or region."""
+"""The judge of places, for the list of blockers and the table of `capacity`: hardware, provisioning model, and quota with its use, in each zone or region."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -188,28 +188,37 @@ def _order(place: JudgedPlace) -> tuple[object, ...]:
 
 
 def judge_quota(
-    quota: Quota | None, place: str, responses: GoogleResponses, needed: float, use: ChipUse | CountedUse = NOT_USED
+    quota: Quota | None,
+    place: str,
+    responses: GoogleResponses,
+    needed: float,
+    *,
+    use: ChipUse | CountedUse = NOT_USED,
+    machines: int = 1,
 ) -> QuotaCheck:
-    """Return whether a quota suffices for its use. None as the quota: a reservation."""
+    """Return whether a quota suffices for its use. None as the quota: a reservation. `machines`: TPU VMs of a renewal."""
     if quota is None:
         return QuotaCheck("passed", source="a reservation needs no separate quota", needed=needed)
     limits = responses.get("limits", quota.metric)
     read = read_quota(responses, quota, place, needed, use)
-    limit, used, unit = read.limit, read.used, quota.unit
-    source = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}"
+    limit, used = read.limit, read.used
     check = partial(
-        QuotaCheck, source=source, limit=limit, used=used, needed=needed, unit=unit, quota_id=quota.quota_id
+        QuotaCheck,
+        source=f"Service Usage, {quota.service}.googleapis.com/{quota.metric}",
+        limit=limit,
+        used=used,
+        needed=needed,
+        unit=quota.unit,
+        quota_id=quota.quota_id,
     )
+    if limit is None or (used is None and limit >= needed):
+        return check("unknown", read.why_unknown, read.fix, is_read=limit is None and limits.is_read)
+    if math.isinf(limit):
+        return check("passed", f"no limit, {needed:g} needed")
     where = "" if read.place == place else f" in {read.place}"
-    if limit is None:
-        return check("unknown", read.why_unknown, read.fix, is_read=limits.is_read)
-    if limit < needed:
-        return check("failed", f"the quota{where} is {limit:g} {unit}, but {needed:g} are needed")
-    if used is None:
-        return check("unknown", read.why_unknown, read.fix, is_read=False)
-    if not read.is_enough:
-        return check("failed", f"{used:g} of {limit:g} {unit}{where} are in use, but {needed:g} are needed")
-    return check("passed")
+    purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
+    text = f"{limit:g} {quota.unit}{where}, {needed:g} needed{purpose}{f', {used:g} in use' if used else ''}"
+    return check("passed" if read.is_enough else "failed", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +279,7 @@ class _PlaceComparison:
         requests: Sequence[ExistingRequest],
     ) -> JudgedForm:
         tpu = self.settings.tpu if self.settings else None
-        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.chips
+        machines = machines_at_once(tpu.renew_before_s if tpu else None)
         quota = self.asked.quota_of(accelerator, model)
         use = ChipUse(
             responses=self.responses,
@@ -283,7 +292,7 @@ class _PlaceComparison:
         return JudgedForm(
             model=model,
             accepted=accepted,
-            quota=judge_quota(quota, zone, self.responses, needed, use),
+            quota=judge_quota(quota, zone, self.responses, machines * accelerator.chips, use=use, machines=machines),
             parts=slice_parts(
                 self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
             ),
@@ -341,7 +350,7 @@ class _PlaceComparison:
             asked=JudgedForm(
                 model="instance",
                 accepted=accepted,
-                quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use),
+                quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use=use),
                 parts=instance_parts(
                     self.prices,
                     gpu=gpu.name,
