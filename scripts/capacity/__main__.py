@@ -70,8 +70,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from gemma_serving.cloud.simulated import is_simulated
     from gemma_serving.engine import state as states
     from gemma_serving.scripts.capacity.table import ORDER, problems_of, show, to_json
-    from gemma_serving.scripts.doctor.api import asked_of, judge, place_findings, recorded_answer
-    from gemma_serving.scripts.stack.facts import facts_of
+    from gemma_serving.scripts.doctor.api import judge, place_findings, question_of
     from gemma_serving.scripts.stack.settings import stack_settings
     from gemma_serving.stacks.loading import project_from_environment
 
@@ -84,15 +83,14 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
-    question = asked_of(project, settings, options.accelerators, options.provisioning)
+    question = question_of(project, settings, options.accelerators, options.provisioning)
     names = ", ".join(one.name for one in question.accelerators)
     print_progress("capacity", f"querying locations of {names} in project {project}")
     caller = caller_of(project)
     responses = read_all(caller, question, remaining_s=deadline())
     now = datetime.now(UTC)
     state = states.read(options.stack) if options.stack else None
-    recorded = recorded_answer(facts_of(state)) if state is not None and settings and settings.tpu else None
-    places, problems = judge(question, responses, options.stack, settings, recorded), problems_of(responses)
+    places, problems = judge(question, responses, options.stack, settings), problems_of(responses)
     findings: Sequence[Diagnosis] = ()
     is_shared = any(problem.is_shared for problem in responses.problems)
     if state is not None and settings is not None and not is_shared:

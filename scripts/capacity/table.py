@@ -45,7 +45,6 @@ def show(
         _show_group(out, name, [place for place in places if place.accelerator.name == name], now)
     _show_reasons(out, places)
     _show_requests(out, places, now)
-    _show_recorded(out, places, now)
     if problems:
         paragraph(out, "Unknown, because the read failed:")
     for problem in problems:
@@ -84,16 +83,6 @@ def _show_requests(out: Console, places: Sequence[JudgedPlace], now: datetime) -
             if request.model is not None:
                 short = f" ({request.shortage.sentence.rstrip('.')})" if request.shortage else ""
                 text = f"{place.place}, {request.model}: stack {request.stack} is {request.state}, {age(_age_s(request, now))} old{short}."
-                paragraph(out, text, prefix=_INDENT)
-
-
-def _show_recorded(out: Console, places: Sequence[JudgedPlace], now: datetime) -> None:
-    """Print the last answer in the stack's state, if Google no longer lists the request."""
-    for place in places:
-        for last in (form.last_answer for form in place.forms):
-            if last is not None and last.is_recorded:
-                why = f" ({last.detail.rstrip('.')})" if last.detail else ""
-                text = f"{place.place}, {last.model}: the request of stack {last.stack} was {last.state}{why} {age(_age_s(last, now))} ago and is gone."
                 paragraph(out, text, prefix=_INDENT)
 
 
@@ -178,7 +167,7 @@ def _price(usd_per_hour: float | None, *, is_assumed: bool) -> str:
 
 def _last_answer(request: ExistingRequest, now: datetime) -> str:
     """Return a request's state, age and cause, narrow enough for 80 columns. The lines below the table have the stack."""
-    cause = " gone" if request.is_recorded else f" {request.shortage.cause}" if request.shortage else ""
+    cause = f" {request.shortage.cause}" if request.shortage else ""
     return f"{_STATES.get(request.state, request.state)} {age(_age_s(request, now))}{cause}"
 
 
@@ -217,7 +206,6 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "open": place.group == 0,
         "hardware": _check_json(place.hardware),
         "provisioning": {"model": place.asked.model, **_check_json(place.asked.accepted)},
-        "provisioning_models": {model: _check_json(check) for model, check in place.models.items()},
         "quota": _quota_json(place.asked.quota),
         "requests": [_request_json(one, now) for one in place.requests],
         "usd_per_hour": rounded(place.asked.usd_per_hour),
@@ -262,7 +250,6 @@ def _request_json(one: ExistingRequest, now: datetime) -> dict[str, Any]:
         "detail": one.detail,
         "cause": short.cause if short else None,
         "evidence": list(short.evidence) if short else [],
-        "gone": one.is_recorded,
     }
 
 

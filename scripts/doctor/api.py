@@ -1,7 +1,7 @@
 """Public interface of `scripts.doctor` for other commands: what blocks a deployment, and the judge of places."""
 
 from gemma_serving.scripts.doctor.blocking import live_checks, require_ready, require_secrets, require_weights
-from gemma_serving.scripts.doctor.capacity import asked_of, place_findings
+from gemma_serving.scripts.doctor.capacity import place_findings
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis
 from gemma_serving.scripts.doctor.places import (
     ExistingRequest,
@@ -10,7 +10,7 @@ from gemma_serving.scripts.doctor.places import (
     LocationCheck,
     QuotaCheck,
     judge,
-    recorded_answer,
+    question_of,
 )
 from gemma_serving.scripts.doctor.rendering import report, report_entries, width_of
 
@@ -21,11 +21,10 @@ __all__ = [
     "JudgedPlace",
     "LocationCheck",
     "QuotaCheck",
-    "asked_of",
     "judge",
     "live_checks",
     "place_findings",
-    "recorded_answer",
+    "question_of",
     "report",
     "report_entries",
     "require_ready",

@@ -58,19 +58,8 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     yield DoctorCheck(name="quota and zones", run=run)
 
 
-def asked_of(
-    project: str, settings: Settings | None, accelerators: Sequence[str] = (), provisioning: str | None = None
-) -> CapacityQuestion:
-    """Return the question about accelerators, else about the stack's with all its forms and quotas. Raises PlanningError for an unknown one."""
-    tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
-    asked = question_of(project, settings, accelerators, provisioning)
-    more = (quotas.CPU, quotas.MEMORY) if run else ()
-    forms = tuple(form.model for form in tpu.forms[1:]) if tpu else ()
-    return replace(asked, quotas=more, forms=tuple(dict.fromkeys((*asked.forms, *forms))))
-
-
 def _places(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
-    asked = replace(asked_of(checkup.project, settings), everywhere=False)
+    asked = replace(question_of(checkup.project, settings), everywhere=False)
     responses = read_all(checkup, asked, remaining_s=deadline())
     places = judge(asked, responses, checkup.stack, settings)
     return place_findings(checkup, settings, checkup.state, asked=asked, responses=responses, places=places)

@@ -117,8 +117,6 @@ class Checkup(GoogleCaller):
         """Name of the stack; empty without one."""
         return self.state.stack
 
-    def calling(
-        self, name: str, api: str, role: str, run: Callable[[], Iterable[Diagnosis]], about: str = ""
-    ) -> DoctorCheck:
-        """Return a check that calls an API, which a role permits; `about` as in `refusal`."""
-        return DoctorCheck(name=name, run=run, refusal=partial(self.refusal, api, role, about=about))
+    def calling(self, name: str, api: str, role: str, run: Callable[[], Iterable[Diagnosis]]) -> DoctorCheck:
+        """Return a check that calls an API, which a role permits."""
+        return DoctorCheck(name=name, run=run, refusal=partial(self.refusal, api, role))

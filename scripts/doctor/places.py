@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, cast
 
+from gemma_serving.cloud import quotas
 from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.kinds import SERVICE, Item, by_name
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponse, GoogleResponses, zones_of
@@ -14,8 +15,7 @@ from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
 from gemma_serving.contracts.capacity_states import GRANTED
-from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.planning.cost.capacity_order import capacity_order
 from gemma_serving.planning.cost.provisioning import (
     PROVISIONING_MODELS,
@@ -39,7 +39,6 @@ from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.candidates import deployable_accelerators
 from gemma_serving.scripts.cli.check_result import CheckResult, State
-from gemma_serving.scripts.stack.costs import form_in_use
 
 FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 """Forms that every zone is compared by. A reservation has its own zone and no alternative."""
@@ -81,8 +80,6 @@ class ExistingRequest:
     """Provisioning model; None for a service."""
     shortage: Shortage | None = None
     """Why a request waits or failed; None in other states."""
-    is_recorded: bool = False
-    """True: from the stack's state, and Google does not list it. `created` is then the time of that state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +117,8 @@ class JudgedPlace:
     accelerator: Accelerator
     place: str
     hardware: LocationCheck
-    models: Mapping[str, LocationCheck]
-    """LocationCheck by provisioning model. Cloud Run has one, `instance`."""
     asked: JudgedForm
-    """The form in question, whose model is a key of `models`."""
+    """The form in question."""
     requests: Sequence[ExistingRequest]
     position: int | None = None
     """Index in the stack's settings; None if they do not have it."""
@@ -144,16 +139,22 @@ class JudgedPlace:
 def question_of(
     project: str, settings: Settings | None, accelerators: Sequence[str] = (), provisioning: str | None = None
 ) -> CapacityQuestion:
-    """Return the question about these accelerators, else about the stack's, else about all. Raises PlanningError for an unknown one."""
+    """Return the question about these accelerators, else about the stack's with all its forms and quotas, else about all.
+
+    Raises PlanningError for an unknown one.
+    """
     tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
     wanted = tpu.accelerator_type if tpu else run.gpu if run else None
     found = [one for name in accelerators or (wanted,) for one in deployable_accelerators(name, option="ACCELERATOR")]
     model = cast("ProvisioningModel", provisioning or (tpu.forms[0].model if tpu else "flex-start"))
+    own: Sequence[ProvisioningModel] = [form.model for form in tpu.forms] if tpu else []
+    others: Sequence[ProvisioningModel] = FORMS if model in FORMS else ()
     return CapacityQuestion(
         project=project,
         accelerators=tuple(dict.fromkeys(found)),
         provisioning=model,
-        forms=tuple(form for form in FORMS if form != model) if model in FORMS else (),
+        forms=tuple(dict.fromkeys(form for form in (*others, *own) if form != model)),
+        quotas=(quotas.CPU, quotas.MEMORY) if run else (),
         zonal_redundancy=run.zonal_redundancy if run else False,
         places=tuple(tpu.zones) if tpu else (run.region,) if run else (),
     )
@@ -164,13 +165,9 @@ def judge(
     responses: GoogleResponses,
     stack: str | None = None,
     settings: Settings | None = None,
-    recorded: ExistingRequest | None = None,
 ) -> Sequence[JudgedPlace]:
-    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted.
-
-    `recorded`: the last answer in the state of `stack`.
-    """
-    of = _PlaceComparison(asked=asked, responses=responses, stack=stack, settings=settings, recorded=recorded)
+    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
+    of = _PlaceComparison(asked=asked, responses=responses, stack=stack, settings=settings)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
         if accelerator.is_tpu:
@@ -229,7 +226,6 @@ class _PlaceComparison:
     responses: GoogleResponses
     stack: str | None
     settings: Settings | None
-    recorded: ExistingRequest | None = None
 
     @property
     def prices(self) -> PriceBook:
@@ -242,15 +238,15 @@ class _PlaceComparison:
         """Return the judgment of a slice in a zone."""
         name = api_accelerator_type(accelerator.name)
         here = [ListedQueuedResource(item) for item in self.responses.get("queuedResources", zone).items]
-        model = self.asked.provisioning
         requests = [self._own(one) for one in here if one.stack is not None and name in one.accelerators]
-        models = {model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS}
-        forms = [self._form(accelerator, form, zone, models[form], requests) for form in (model, *self.asked.forms)]
+        forms = [
+            self._form(accelerator, form, zone, self._accepted(accelerator, form, zone, here), requests)
+            for form in (self.asked.provisioning, *self.asked.forms)
+        ]
         return JudgedPlace(
             accelerator=accelerator,
             place=zone,
             hardware=self._hardware(accelerator, zone, name),
-            models=models,
             asked=forms[0],
             requests=requests,
             position=self.position(zone),
@@ -298,18 +294,8 @@ class _PlaceComparison:
             ),
             in_stack=step is not None and zone in self.asked.places,
             not_requested=skipped,
-            last_answer=self._last_answer(zone, model, requests, is_stacks=step is not None),
+            last_answer=max((one for one in requests if one.model == model), key=lambda one: one.created, default=None),
         )
-
-    def _last_answer(
-        self, zone: str, model: ProvisioningModel, requests: Sequence[ExistingRequest], *, is_stacks: bool
-    ) -> ExistingRequest | None:
-        """Return the latest request in a form, or the one in the stack's state if Google was read and lists none."""
-        latest = max((one for one in requests if one.model == model), key=lambda one: one.created, default=None)
-        recorded = self.recorded if is_stacks and self.responses.get("queuedResources", zone).is_read else None
-        if latest is None and recorded is not None and (recorded.name.split("/")[3], recorded.model) == (zone, model):
-            return recorded
-        return latest
 
     def _own(self, one: ListedQueuedResource) -> ExistingRequest:
         return ExistingRequest(
@@ -346,7 +332,6 @@ class _PlaceComparison:
             accelerator=gpu,
             place=region,
             hardware=LocationCheck("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
-            models={"instance": accepted},
             asked=JudgedForm(
                 model="instance",
                 accepted=accepted,
@@ -416,25 +401,6 @@ def _instances(item: Item, asked: CapacityQuestion) -> int:
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
         return 0
     return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
-
-
-def recorded_answer(facts: StackFacts) -> ExistingRequest | None:
-    """Return the state of the stack's queued resource as of the last `gemma up`; None if the stack's state has none."""
-    found = facts.recorded
-    if found is None or "/queuedResources/" not in str(found.outputs.get("name") or ""):
-        return None
-    used = form_in_use(found.inputs, found.outputs)
-    history = [as_mapping(item) for item in as_sequence(found.outputs.get("stateHistory"))]
-    at = str(history[-1].get("at") or "") if history else ""
-    return ExistingRequest(
-        name=str(found.outputs["name"]),
-        stack=facts.stack,
-        state=str(found.outputs.get("state") or "UNKNOWN"),
-        created=datetime.fromisoformat(at or "1970-01-01T00:00:00Z"),
-        detail=str(found.outputs.get("stateMessage") or ""),
-        model=next((model for model in PROVISIONING_MODELS if model == used), None),
-        is_recorded=True,
-    )
 
 
 def _own(item: Item, stack: str) -> ExistingRequest:

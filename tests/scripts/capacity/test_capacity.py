@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.engine import state as states
 from gemma_serving.planning.cost.capacity_order import ABOVE
 from gemma_serving.scripts.capacity.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
 from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Stock, Tpu, TpuDurations, TpuZone
 from tests.cloud.populated import PROJECT, open_world, owner
-from tests.scripts.planted_states import queued, state
 
 ROOT = Path(__file__).resolve().parents[3]
 INSTANT = OperationDurations(instant=True)
@@ -267,31 +265,6 @@ def test_the_last_answer_of_each_form_has_its_cause(world):
     printed = world.run("v6e-4")[1].out
     assert "us-east5-a, flex-start: stack tpu-v6e4 is WAITING_FOR_RESOURCES, " in printed
     assert " old (stock: Google gives no reason for WAITING_FOR_RESOURCES;" in printed
-
-
-def test_a_request_that_google_no_longer_lists_is_in_the_stacks_state(world, monkeypatch):
-    name = f"projects/{PROJECT}/locations/us-east5-b/queuedResources/gemma-tpu-v6e4"
-    outputs = {
-        "name": name,
-        "zone": "us-east5-b",
-        "state": "ACTIVE",
-        "provisioningModelInUse": "flex-start",
-        "stateHistory": [{"at": "2026-11-20T08:00:00Z", "zone": "us-east5-b", "state": "ACTIVE"}],
-    }
-    monkeypatch.setattr(states, "read", lambda _: state(queued(**outputs)))
-    found = world.places("--stack", "tpu-v6e4")
-    last = forms(found["us-east5-b"])["flex-start"]["last_answer"]
-    assert (last["state"], last["gone"]) == ("ACTIVE", True)
-    others = [form["last_answer"] for place in found.values() for form in place["forms"]]
-    assert others.count(None) == len(others) - 1
-    assert "was ACTIVE " in world.run("--stack", "tpu-v6e4")[1].out
-    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_b=DRY)))
-    world.ask_for("us-east5-b")
-    last = forms(world.places("--stack", "tpu-v6e4")["us-east5-b"])["flex-start"]["last_answer"]
-    assert (last["state"], last["gone"]) == ("WAITING_FOR_RESOURCES", False)
-    world.scenario(faults=(Fault(method="tpu.projects.locations.queuedResources.list", count=99, status=403),))
-    last = forms(world.places("--stack", "tpu-v6e4")["us-east5-b"])["flex-start"]["last_answer"]
-    assert last is None, "a list that was not read does not say that the request is gone"
 
 
 # --- what people see ---------------------------------------------------------------------------------------------------------------

@@ -58,7 +58,6 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
         accelerator=accelerator,
         place=zone,
         hardware=yes,
-        models={model: yes},
         asked=replace(
             form_of("flex-start", used, zone, quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit=unit)),
             model=model,
@@ -84,7 +83,6 @@ def form_of(model, used, zone, **changes):
 
 
 def capacity():
-    no = LocationCheck("failed", "reports of Google's answer: FLEX_START provisioning model is not supported")
     short = Shortage(
         cause="unknown", evidence=("Google gives no reason for WAITING_FOR_RESOURCES", "no quota is known")
     )
@@ -98,8 +96,8 @@ def capacity():
     places = [
         place("southamerica-west1-a", "v6e-4", used=12.0, position=0, requests=(own,), forms=forms),
         place("us-east5-b", "v6e-4"),
-        place("us-south1-a", "v6e-4", models={"flex-start": no}),
-        place("us-south1-a", "v6e-1", models={"flex-start": no}),
+        place("us-south1-a", "v6e-4"),
+        place("us-south1-a", "v6e-1"),
         place("asia-southeast1", "L4", model="instance"),
     ]
     capacity_table.show(places, ("Quota of us-east1: the call was refused. To fix it, run: gcloud x",), NOW)

@@ -319,6 +319,13 @@ def new_key(world):
         world.follow(command, RUN)
 
 
+def granted_on_project(world):
+    """Grant the caller the use of every key of the project."""
+    world.grant(
+        "roles/cloudkms.cryptoKeyEncrypterDecrypter", f"serviceAccount:key-user@{PROJECT}.iam.gserviceaccount.com"
+    )
+
+
 def decrypter(world):
     (line,) = world.lines("secrets key", RUN)
     world.follow(line["fix"].replace("EncrypterDecrypter", "Decrypter"), RUN)
@@ -393,6 +400,8 @@ PROJECT_ROWS = {
         "*--role=roles/cloudkms.cryptoKeyEncrypterDecrypter"),
     "a key in Cloud KMS that only decrypts": Row(RUN, [key_user, new_key, decrypter], "secrets key", "ok",
         "*can decrypt; creating or changing a stack needs roles/cloudkms.cryptoKeyEncrypterDecrypter"),
+    "a key in Cloud KMS with a grant on the project": Row(RUN, [key_user, new_key, granted_on_project], "secrets key", "ok",
+        f"{KEY}: you can encrypt and decrypt"),
     "a key in Cloud KMS that Google does not test": Row(RUN,
         [key_user, fails("cloudkms.projects.locations.keyRings.cryptoKeys.testIamPermissions", 403)], "secrets key", "unknown",
         fix="*"),
