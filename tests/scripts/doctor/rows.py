@@ -13,6 +13,8 @@ from huggingface_hub import HfApi
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.engine import runner
 from gemma_serving.scripts.doctor import model, permissions
+from gemma_serving.scripts.doctor.permissions import permissions_of
+from gemma_serving.scripts.stack.settings import stack_settings
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world.scenario import ComputeTpu, Fault, Hub, Images, Run, Tpu
 from tests.scripts.doctor.conftest import CANARY, PROJECT, RUN, TPU
@@ -88,6 +90,17 @@ def caller(name, *roles):
         for role in roles:
             world.grant(role, f"serviceAccount:{email}")
         world.log_in_as(email)
+
+    return log_in
+
+
+def without_roles(*lacking):
+    """Log in as an account that has each other role of the TPU stack."""
+
+    def log_in(world):
+        needed = {each.role for each in permissions_of(stack_settings(TPU, project=PROJECT))}
+        held = needed - {f"roles/{role}" for role in lacking}
+        caller("deployer", "roles/orgpolicy.policyViewer", *sorted(held))(world)
 
     return log_in
 

@@ -1,4 +1,4 @@
-"""What stops `gemma up`, by the stack's state: checks that failed, and checks that could not be made."""
+"""What of the list does not stop `gemma up`, by the stack's state: what it can do without, and what could not be read."""
 
 import os
 import threading
@@ -14,15 +14,13 @@ from gemma_serving.scripts.doctor import capacity, checkup, project
 from gemma_serving.scripts.doctor.blocking import blocking_checks, require_secrets
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
-from localcloud.world.scenario import Hub, Images, Run
+from localcloud.world.scenario import Images, Run
 from tests.scripts.doctor import rows
-from tests.scripts.doctor.conftest import PROJECT, RUN, TPU, WRONG
+from tests.scripts.doctor.conftest import PROJECT, RUN, TPU
 
-COMMIT = "3e22461f65e89153144f8adb70e3b8c2cc9845a7"
 ZONES = stack_settings(TPU, project=PROJECT).tpu.zones
 DIGEST = stack_settings(TPU, project=PROJECT).image.digest
 CHIPS = [f"quota of chips in {zone}" for zone in ZONES]
-OF_FORMS = [f"quota of chips ({form}) in {zone}" for zone in ZONES for form in ("flex-start, spot", "standard")]
 SALTED = rows.settings(("config:\n", "encryptionsalt: v1:x\nconfig:\n"), stack=TPU)
 TWO_MACHINES = rows.settings(("    maxRunDuration:", "    renewBefore: 1h\n    maxRunDuration:"), stack=TPU)
 WITH_ADAPTER = rows.settings(
@@ -34,18 +32,10 @@ NO_IMAGES, NO_GPUS, ONE_GPU = (
 )
 
 
-def adapter(state):
-    return rows.scenario(hub=Hub(repositories={"my-org/adapter": state}))
-
-
 def read_only(world):
     """Let the caller not write the TPU stack's settings file."""
     path = world.folder / f"Pulumi.{TPU}.yaml"
     world.environment.setattr(os, "access", lambda asked, mode: (asked, mode) != (path, os.W_OK))
-
-
-def wrong_passphrase(world):
-    world.engine.refusal = WRONG
 
 
 def used(answer):
@@ -67,38 +57,25 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "a ready project, and an API that only keeps logs": Row(TPU, [rows.off("logging")], "new", []),
-    "staged weights": Row(RUN, [rows.staged()], "new", []),
-    "no chips": Row(TPU, [rows.chips(0)], "new", CHIPS),
+    "a ready project": Row(TPU, [], "new", []),
     "no chips for a server that exists": Row(TPU, [rows.chips(0)], "other", []),
     "chips in one zone": Row(TPU, [rows.chips(4, "us-east5-a")], "new", []),
     "one form of capacity in each zone": Row(TPU, [rows.forms("flex-start, spot, standard"), rows.without_standard_quota], "new", []),
-    "no form of capacity": Row(TPU, [rows.forms("flex-start, spot, standard"), rows.chips(0)], "new", OF_FORMS),
     "chips for the first machine and not for its renewal": Row(TPU, [TWO_MACHINES, rows.chips(4)], "new", []),
     "chips for less than one machine": Row(TPU, [TWO_MACHINES, rows.chips(3)], "new", CHIPS),
-    "another runtime": Row(TPU, [rows.OTHER_RUNTIME], "new", [f"v6e-4 in {zone}" for zone in ZONES]),
-    "no GPU and no weights": Row(RUN, [NO_GPUS], "new", ["quota of GPUs in us-east4", "weights"]),
     "no GPU and no weights for a server that exists": Row(RUN, [NO_GPUS], "other", []),
     "GPUs that others use and may free": Row(RUN, [rows.staged(), ONE_GPU, rows.theirs], "new", []),
-    "no such commit": Row(TPU, [rows.settings((COMMIT, f'"{"0" * 40}"'), stack=TPU)], "new", ["commit"]),
-    "no such model": Row(TPU, [rows.hub("absent")], "new", ["hub"]),
-    "a hub that fails": Row(TPU, [rows.fails("hub.models.authCheck", 503)], "new", [], ["hub"]),
-    "no image": Row(TPU, [NO_IMAGES], "new", ["image"]),
     "no image for a server that has another": Row(TPU, [NO_IMAGES], "other", ["image"]),
     "no image for a server that has it": Row(TPU, [NO_IMAGES], f"vllm@{DIGEST}", []),
-    "a registry that limits pulls": Row(TPU, [rows.registry_answers(429)], "new", [], ["image"]),
-    "a private image": Row(TPU, [rows.below("config:", rows.HUB_ACCOUNT, stack=TPU), NO_IMAGES], "new", ["docker hub"], ["image"]),
-    "no image in Artifact Registry": Row(RUN, [rows.staged(), rows.IMAGE, rows.at_registry], "new", ["image"]),
-    "an image in Artifact Registry": Row(RUN, [rows.staged(), rows.IMAGE, rows.at_registry, rows.listed_image], "new", []),
-    "an adapter": Row(TPU, [WITH_ADAPTER, adapter("public")], "new", []),
-    "no such adapter": Row(TPU, [WITH_ADAPTER, adapter("absent")], "new", ["adapter my-org/adapter"]),
+    "roles that only read": Row(TPU, [rows.without_roles("viewer", "logging.viewer", "iap.tunnelResourceAccessor")], "new", []),
+    "roles for a server that exists": Row(TPU, [rows.without_roles("tpu.admin")], "other", []),
+    "a policy for a server that exists": Row(TPU, [rows.enforced("iam.disableServiceAccountCreation")], "other", []),
     "a limit that is used up": Row(TPU, [EXCEEDED], "other", ["limits"]),
     "a limit that is used up before a server exists": Row(TPU, [EXCEEDED], "known", []),
     "an unknown use of a limit": Row(TPU, [used(Unknown("the use of maxAge is unknown"))], "other", [], ["limits"]),
     "a file without room for its salt": Row(TPU, [read_only], "new", ["settings file"]),
     "the same with a state": Row(TPU, [read_only], "known", []),
     "the same with a salt": Row(TPU, [read_only, SALTED], "new", []),
-    "a wrong passphrase": Row(TPU, [SALTED, wrong_passphrase], "new", ["Pulumi passphrase"]),
 }  # fmt: skip
 
 

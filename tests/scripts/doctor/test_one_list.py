@@ -7,34 +7,29 @@ from gemma_serving.engine import runner
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor.__main__ import COMMAND as DOCTOR
-from gemma_serving.scripts.doctor.permissions import permissions_of
 from gemma_serving.scripts.plan.__main__ import COMMAND as PLAN
 from gemma_serving.scripts.stack import facts
-from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.up import starting
 from gemma_serving.scripts.up.__main__ import COMMAND as UP
 from localcloud.world.scenario import Tpu, TpuZone
 from tests.scripts.doctor import rows
-from tests.scripts.doctor.conftest import PROJECT, RUN, TPU
+from tests.scripts.doctor.conftest import PROJECT, RUN, TPU, WRONG
 
 WITHOUT_TYPE = rows.scenario(tpu=Tpu(zones=dict.fromkeys(Tpu().zones, TpuZone(accelerator_types=("v5litepod-1",)))))
 NOT_HERE = rows.policy("gcp.resourceLocations", listPolicy={"allowedValues": ["in:eu-locations"]})
 
 
-def without_roles(*lacking):
-    """Log in as an account that has each other role of the TPU stack."""
+SALTED = rows.settings(("config:\n", "encryptionsalt: v1:x\nconfig:\n"), stack=TPU)
 
-    def log_in(world):
-        needed = {each.role for each in permissions_of(stack_settings(TPU, project=PROJECT))}
-        held = needed - {f"roles/{role}" for role in lacking}
-        rows.caller("deployer", "roles/orgpolicy.policyViewer", *sorted(held))(world)
 
-    return log_in
+def wrong_passphrase(world):
+    world.engine.refusal = WRONG
 
 
 REFUSING = {
+    "a wrong passphrase": (TPU, [SALTED, wrong_passphrase], "is not the passphrase that wrote encryptionsalt"),
     "an API that is off": (TPU, [rows.off("tpu")], "not enabled"),
-    "missing roles": (TPU, [without_roles("iap.tunnelResourceAccessor", "tpu.admin")], "missing permissions: tpu.nodes.create"),
+    "missing roles": (TPU, [rows.without_roles("iap.tunnelResourceAccessor", "tpu.admin")], "missing permissions: tpu.nodes.create"),
     "a policy of the organization": (TPU, [rows.enforced("iam.disableServiceAccountCreation")], "service accounts cannot be created"),
     "no quota in any form and zone": (TPU, [rows.forms("flex-start, spot, standard"), rows.chips(0)], "0 chips, 4 needed"),
     "no offer of the accelerator": (TPU, [WITHOUT_TYPE], "the zone does not offer v6e-4"),
