@@ -46,7 +46,7 @@ FORMS: Final[Sequence[ProvisioningModel]] = ("flex-start", "spot", "standard")
 
 @dataclass(frozen=True, slots=True)
 class LocationCheck(CheckResult):
-    """One condition of a location, and its source. An open check has no detail."""
+    """One condition of a location, and its source. An open one needs no detail."""
 
     source: str = ""
     is_read: bool = True
