@@ -5,9 +5,7 @@ r"""Plan a deployment before it costs anything.
   gemma plan --compare l4-12b-qat tpu-v6e1
   gemma plan tpu-v6e1 --live
   gemma plan l4-qat --costs
-  gemma plan l4-qat --gke --replicas 1:3
-  gemma plan --model google/gemma-4-31B-it --accelerator H100 \
-      --set vllm.maxModelLen=32768 --json
+  gemma plan --model google/gemma-4-31B-it --accelerator H100
   gemma plan --model google/gemma-4-12B-it --compare
   gemma plan --solve --workload in=4000,out=500,users=32
 
@@ -77,7 +75,7 @@ class PlanOptions:
     solving: Solving
     judging: Judging
     gke: GkeChoices
-    write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME", person=True)] = None
+    write: Annotated[str | None, Rare("With --solve: create Pulumi.NAME.yaml.", metavar="NAME", person=True)] = None
     gcloud: Annotated[
         bool,
         Rare(
