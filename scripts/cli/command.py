@@ -7,6 +7,7 @@ immediately, and Ctrl-C stops a command with one sentence at any time.
 import argparse
 import errno
 import inspect
+import json
 import os
 import select
 import sys
@@ -32,6 +33,8 @@ from gemma_serving.scripts.cli.options import CommandParser, add_options, read_o
 T = TypeVar("T")
 
 _CALLED: ContextVar[Sequence[str]] = ContextVar("called", default=())
+_HAS_OUTPUT: ContextVar[bool] = ContextVar("has_output", default=False)
+"""True if the command has printed on stdout."""
 _SIGPIPE: Final = 128 + 13  # as shells report a program whose reader has gone
 _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
@@ -110,6 +113,7 @@ def report_failed_writes(name: str, work: Callable[[], int]) -> int:
 
     The output is flushed here, because the interpreter reports the error without a sentence.
     """
+    _HAS_OUTPUT.set(False)
     try:
         code = work()
         sys.stdout.flush()
@@ -149,7 +153,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
             sys.stdout.flush()
     except (ScriptError, PlanningError, NamingError, UsageError, *chosen.refusals) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
-        print_progress(chosen.label or command.name, without_tokens(str(error)))
+        print_error(chosen.label or command.name, without_tokens(str(error)), code, words)
     except BrokenPipeError:
         if not _has_lost_its_reader(sys.stdout):
             raise
@@ -157,8 +161,15 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
         return _SIGPIPE
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-        print_progress(command.name, f"interrupted. {chosen.after_interrupt}".strip())
+        print_error(command.name, f"interrupted. {chosen.after_interrupt}".strip(), code, words)
     return int(code)
+
+
+def print_error(name: str, sentence: str, code: ExitCode, words: Sequence[str]) -> None:
+    """Print the last sentence of a command that failed on stderr; with `--json` among its words, also as an object on stdout, unless that has one."""
+    print_progress(name, sentence)
+    if "--json" in words and not _HAS_OUTPUT.get():
+        print_text(json.dumps({"error": sentence, "exit_code": int(code)}))
 
 
 def _has_lost_its_reader(stream: TextIO) -> bool:
@@ -180,6 +191,8 @@ def without_tokens(text: str) -> str:
 def print_text(text: str, stream: TextIO | None = None, *, end: str = "\n", dim: bool = False) -> None:
     """Print a text on stdout or a stream, as `for_terminal`. What a command prints passes here, or through `tables.console`."""
     target = stream or sys.stdout
+    if target is sys.stdout:
+        _HAS_OUTPUT.set(True)
     shown = for_terminal(text + end)
     if dim and target.isatty():
         shown = f"\033[2m{shown}\033[0m"

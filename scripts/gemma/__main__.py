@@ -28,6 +28,7 @@ from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import did_you_mean, meant
 from gemma_serving.scripts.cli.command import (
+    print_error,
     print_progress,
     print_text,
     report_failed_writes,
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return report_failed_writes("gemma", lambda: _run(words))
     except ScriptError as error:
-        print_progress("gemma", without_tokens(str(error)))
+        print_error("gemma", without_tokens(str(error)), error.exit_code, words)
         return int(error.exit_code)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "gemma_serving":
@@ -97,7 +98,7 @@ def _run(words: Sequence[str]) -> int:
     arguments = with_stack(call_of(entry, rest))
     stack = arguments[arguments.index("--stack") + 1 :][:1] if "--stack" in arguments else ()
     if stack and not has_settings(stack[0]) and (refusal := _refusal(entry, stack[0])):
-        print_progress(entry.name, without_tokens(refusal))
+        print_error(entry.name, without_tokens(refusal), ExitCode.REFUSED, arguments)
         return int(ExitCode.REFUSED)
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_text, run_command
-from gemma_serving.scripts.cli.options import Option
+from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 _COMMENT: Final = "comment.md"
 
@@ -45,6 +45,7 @@ class RunOptions:
         Option("Use stand-ins for secrets; needs no passphrase or key. Hides changed values."),
     ] = False
     plans_only: Annotated[bool, Option("Compare the plans without running the Pulumi engine.")] = False
+    as_json: JsonSwitch = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,10 @@ def _run(options: RunOptions) -> ExitCode:
         (options.out / _COMMENT).write_text(text, encoding="utf-8")
     # A stack that is named, without a folder for the comment, is previewed for a person.
     for_person = bool(options.stack) and not options.base and options.out is None and not options.plans_only
-    print_text(as_text(previews, head) if for_person else text, end="")
+    if options.as_json:
+        print_text(json.dumps({"schema_version": 1, "stacks": [one.model_dump(mode="json") for one in previews]}))
+    else:
+        print_text(as_text(previews, head) if for_person else text, end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 
 

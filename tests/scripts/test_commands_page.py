@@ -2,12 +2,14 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.cli.options import option_fields
 from gemma_serving.scripts.gemma.__main__ import main
@@ -43,6 +45,22 @@ def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys
     options = option_fields(call_of(ENTRIES[lead[0]], lead[1:]).command.options).values()
     flags = {option.flag for option in options if not option.option.positional}
     assert flags <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
+
+
+NO_JSON = {("agent",), ("agent", "code"), ("preview", "comment"), ("preview", "plans")}
+"""A server, a code for a person's eyes, and two steps of a workflow."""
+
+
+@pytest.mark.parametrize("lead", sorted({*LEADS} - NO_JSON - {("preview",)}), ids=" ".join)
+def test_each_command_prints_an_error_as_one_json_object(lead, capsys):
+    """With an unknown option, so nothing else runs."""
+    assert main([*lead, "--json", "--nonsense"]) == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert said == {"error": said["error"], "exit_code": 2}
+    assert err.endswith(f": {said['error']}\n")
+    flags = {option.flag for option in option_fields(call_of(ENTRIES[lead[0]], lead[1:]).command.options).values()}
+    assert "--json" in flags
 
 
 GOOD = "usage: gemma x\n\n  gemma status tpu-v6e1\n\nExit codes: docs/reference/commands.md\n"
