@@ -150,7 +150,7 @@ class Recorder:
 
         async def handled() -> dict[str, Any]:
             runs, run = self.agent.runs, CURRENT.get()
-            active = runs.active(stack) if stack else ""
+            active = runs.active(stack, run) if stack else ""
             is_whole = tool == WAIT and runs.is_whole(given.get("run"))
             try:
                 answer = _plain(await self._next(ctx, call_next))

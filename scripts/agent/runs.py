@@ -135,15 +135,18 @@ class AgentRun:
             "next": _NEXT[self.outcome].format(run=self.id),
         }
 
-    def answer(self) -> dict[str, Any]:
-        """Return its tool's answer, or its state if it has none. Raises the error with which it failed."""
+    def answer(self, active: str = "") -> dict[str, Any]:
+        """Return its tool's answer, or its state if it has none. Raises the error with which it failed.
+
+        `active`: as of `present_result`.
+        """
         self.read = self.ended.is_set()
         if self.error is not None:
             raise self.error
         if self.result is not None:
             return self.result
         handle = CallToolResult(content=[], structured_content=self.shown())
-        return present_result(handle.model_dump(mode="json", by_alias=True, exclude_none=True)).wire
+        return present_result(handle.model_dump(mode="json", by_alias=True, exclude_none=True), active=active).wire
 
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
@@ -210,7 +213,7 @@ class Runs:
             return run.answer()
         run.left = True
         leave(f"{run.id} continues")
-        return run.answer()
+        return run.answer(self.active(run.stack, run) if run.stack else "")
 
     def _forget(self, run: AgentRun) -> None:
         """Forget answered work, but not the newest whole answers."""
@@ -247,7 +250,7 @@ class Runs:
     def claim(self, stack: str) -> None:
         """Register that the current call changes a stack. Raises CommandRefusedError if other work does."""
         mine = CURRENT.get()
-        if run := self._changing(stack):
+        if run := self._changing(stack, mine):
             raise CommandRefusedError(
                 f"{run.name} is already running as {run.id}, since {run.began}. Nothing was done. "
                 "Call wait with that run, or cancel to stop it."
@@ -256,15 +259,15 @@ class Runs:
             mine.stack, mine.changes_stack = stack, True
             mine.working.set()
 
-    def active(self, stack: str) -> str:
-        """Return that other work changes a stack now, as a sentence; empty if none does."""
-        run = self._changing(stack)
+    def active(self, stack: str, mine: AgentRun | None) -> str:
+        """Return that other work than the call's own changes a stack now, as a sentence; empty if none does."""
+        run = self._changing(stack, mine)
         return "" if run is None else f"{run.name} runs as {run.id}, call wait. It may change what this answer says."
 
-    def _changing(self, stack: str) -> AgentRun | None:
+    def _changing(self, stack: str, mine: AgentRun | None) -> AgentRun | None:
         """Return the other work that changes a stack now."""
         known = [run for run in self._runs.values() if run.changes_stack and run.stack == stack]
-        return next((run for run in known if run is not CURRENT.get() and not run.ended.is_set()), None)
+        return next((run for run in known if run is not mine and not run.ended.is_set()), None)
 
     def shown(self, stack: str | None = None) -> list[dict[str, object]]:
         """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""

@@ -121,16 +121,19 @@ def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(benc
 
 def test_every_answer_about_a_stack_names_the_work_that_changes_it(bench_of, audit, slow, commands):
     """A state between two steps looks like a fault, and a repair of it would disturb the work."""
-    commands.documents["logs"] = None
+    commands.documents["logs"], agent = None, left(bench_of)
 
     async def work(client):
         slow.holds = {"up"}
         found = await client.call_tool("doctor", {"stack": STACK})
         other = await client.call_tool("doctor", {"stack": "other"})
-        commands.code = 2
+        slow.holds, agent.runs.within_s = {"smoke"}, 0.0
+        handle = await client.call_tool("smoke", {"stack": STACK})
+        assert handle.structured_content["active"] == found.structured_content["active"]
+        agent.runs.within_s, commands.code = 60.0, 2
         return found, other, await client.call_tool("logs", {"stack": STACK})
 
-    run, (found, other, refused) = while_up_runs(left(bench_of), audit, slow, work)
+    run, (found, other, refused) = while_up_runs(agent, audit, slow, work)
     sentence = f"up of stack {STACK} runs as {run}, call wait."
     assert next(iter(found.structured_content)) == "active"
     assert found.structured_content["active"].startswith(sentence)
