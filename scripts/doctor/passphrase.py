@@ -1,4 +1,4 @@
-"""Checks of what the engine needs before every other: the passphrase that encrypts a stack's secrets, and a settings file for its salt."""
+"""Checks of what the engine needs before every other: the passphrase, a state that can be read, and a settings file for its salt."""
 
 import os
 from collections.abc import Iterator
@@ -24,8 +24,18 @@ _VARIABLES: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"
 def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
     """Yield the checks. That of the passphrase has no answer if no backend is chosen, which another check reports."""
     yield DoctorCheck(name="Pulumi passphrase", run=partial(_passphrase, checkup.state))
+    if checkup.state.status == "unreadable":
+        yield DoctorCheck(name="state", run=partial(_unreadable, checkup.state))
     if checkup.stack and checkup.state.status == "missing":
         yield DoctorCheck(name="settings file", run=partial(_writable, checkup.stack))
+
+
+def _unreadable(state: StackState) -> Iterator[Diagnosis]:
+    """Yield why a state cannot be read. `up` replaces one that is cut off."""
+    if state.is_cut_off:
+        yield missing(f"the state of stack {state.stack} is cut off", f"gemma up {state.stack}", blocks=False)
+    else:
+        yield unknown(state.detail)
 
 
 def _writable(stack: str) -> Iterator[Diagnosis]:
