@@ -101,7 +101,7 @@ def answer_of(name: str, result: ProgramResult) -> Answer:
     Every text of the document can come from outside. Raises CommandRefusedError if it refused, and ScriptError if it failed without a document.
     """
     document = result.document
-    if result.exit_code != ExitCode.DONE and (document is None or document.keys() == {"error", "exit_code"}):
+    if result.exit_code != ExitCode.DONE and (document is None or {*document} == {"error", "exit_code"}):
         error = CommandRefusedError if result.exit_code == ExitCode.REFUSED else ScriptError
         raise error(result.reason.removeprefix(f"{name}: "))  # the caller knows which tool it called
     known = result.exit_code in list(ExitCode)

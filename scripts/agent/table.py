@@ -14,6 +14,8 @@ from gemma_serving.scripts.cli.command import Effect
 
 _RESULTS: Final = "results"
 """Folder of benchmarks."""
+_MOST_LOAD: Final = {"requests": 10_000, "duration": 600, "repeats": 10}
+"""Limits of one point of a benchmark, and of its measurements."""
 _PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 
 
@@ -27,6 +29,14 @@ async def _status(call: ToolCall) -> Answer:
 async def _logs(call: ToolCall) -> Answer:
     if call.given["summarize"]:
         call.agent.require("ask")
+    return await call.run()
+
+
+async def _bench(call: ToolCall) -> Answer:
+    """Keep the load of one call small enough for a user to stop it in time. Raises CommandRefusedError."""
+    for name, most in _MOST_LOAD.items():
+        if (call.given[name] or 0) > most:
+            raise CommandRefusedError(f"{name} is {call.given[name]}; an assistant sends at most {most:,}.")
     return await call.run()
 
 
@@ -60,7 +70,7 @@ TOOLS: Final = (
     ),
     AgentTool(name="ask", command="connect chat", requires=("stack", "prompt"), changes=("ask",)),
     AgentTool(name="smoke", command="smoke", requires=("stack",), changes=("smoke",)),
-    AgentTool(name="bench", command="bench", requires=("stack",), changes=("bench",)),
+    AgentTool(name="bench", command="bench", requires=("stack",), changes=("bench",), guard=_bench),
     AgentTool(name="compare", command="bench compare", guard=_compare),
     AgentTool(
         name="preview",

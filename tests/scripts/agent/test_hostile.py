@@ -52,6 +52,14 @@ def test_an_argument_that_no_command_line_can_hold_is_refused():
         require_word("a" * 200_000, "--model")
 
 
+@pytest.mark.parametrize("given", [{"requests": 10_001}, {"duration": 601}, {"repeats": 11}])
+def test_a_load_that_a_user_could_not_stop_in_time_is_refused(bench_of, audit, commands, given):
+    server = build(bench_of("bench"), audit)
+    refused = anyio.run(call, server, "bench", {"stack": STACK, **given})
+    assert "an assistant sends at most" in refused.content[0].text
+    assert commands.run == []
+
+
 # A person's word.
 
 
