@@ -339,10 +339,10 @@ QUICK = {
     for name in (
         "state cut off",
         "state without a byte",
-        "side file empty",
+        "account deleted",
         "lock of a dead process",
         "another backend",
-        "another passphrase",
+        "API off",
         "renamed",
         "settings file lost",
         "salt lost",
@@ -351,7 +351,7 @@ QUICK = {
         "manifest removed from the settings",
     )
 }
-"""What `make test` plays. The rest is long."""
+"""What `make test` plays: none ends in a teardown, so one deployment serves all. The rest is long."""
 
 
 def drawn(stack):
