@@ -24,7 +24,7 @@ from gemma_serving.contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
-from gemma_serving.stacks.google_project.bucket_conflict import explain_destroy, require_free_bucket_name
+from gemma_serving.stacks.google_project.bucket_conflict import require_free_bucket_name
 from gemma_serving.stacks.google_project.propagation import NewGrants, require_resource_manager, wait_for_google
 from gemma_serving.stacks.server_command import PlannedServer
 
@@ -114,7 +114,6 @@ def lay_foundation(context: Context, *, project_roles: Sequence[str], before_cha
     )
     readers: Mapping[str, pulumi.Input[str]] = {"server": identity.member}
     image = _image(context, readers, options)
-    explain_destroy(context.names.stack, protects=settings.weights == "bucket")
     bucket = _bucket(context, readers, options)
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
     # A server that downloads nothing from the hub must not be able to leak a token, so it gets neither the variable nor access to the secret.
@@ -174,7 +173,7 @@ def _bucket(
             labels=settings.labels,
             existing=settings.bucket.existing,
             # A replacement, or settings without a bucket, empties and deletes it, along with the files that a running revision reads.
-            protect=settings.weights == "bucket",
+            protect=settings.weights == "bucket" and settings.bucket.protect,
             retain=settings.bucket.retain_on_destroy,
             archivers=readers if settings.archives_programs else {},
             # A TPU machine deletes old archives itself; instances of a service come and go.

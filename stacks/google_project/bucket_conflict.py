@@ -24,22 +24,6 @@ def require_free_bucket_name(*, project: str, bucket: str, ownership: Ownership)
     bind_types({BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
 
 
-def explain_destroy(stack: str, *, protects: bool) -> None:
-    """Make `pulumi destroy` of a stack with protected weights name the command that deletes them.
-
-    Without the program, the engine refuses to destroy a resource that has a hook before its deletion. It deletes nothing and prints the hook's
-    name, a sentence. With the program, the protection decides. Every stack registers the hook, because an `up` may delete the bucket of earlier settings.
-    """
-    way_out = f"To delete stack {stack} with its weights, run `gemma teardown {stack}`. `pulumi destroy` cannot, not even with --run-program."
-    hook = pulumi.ResourceHook(way_out, _allow)
-    if protects:
-        bind_types({BUCKET_TYPE}, pulumi.ResourceHookBinding(before_delete=[hook]))
-
-
-def _allow(_args: pulumi.ResourceHookArgs) -> None:
-    """Allow the deletion: the hook is there for its name."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketCheck:
     """The bucket that a stack is about to create."""

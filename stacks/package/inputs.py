@@ -27,7 +27,7 @@ REASONS: Final[Mapping[str, str]] = {
     "commands read it from a stack": "bucket.parts endpointUrl smoke",
     "`gemma teardown --all --over-limit` enforces it for stacks only": "maxAge maxUsd tpu.idleAfter",
     "use `secrets`": "apiKey apiKeySecret hfToken hfTokenSecret",
-    "use `bucketName` and `ModelBucket`": "bucket.existing bucket.retainOnDestroy",
+    "use `bucketName` and `ModelBucket`": "bucket.existing bucket.protect bucket.retainOnDestroy",
     "use `network` and `subnetwork`": "tpu.existingNetwork",
 }
 """Settings of a stack that no component of the package has as an input, by the reason as a clause."""

@@ -34,6 +34,8 @@ class BucketSettings:
     """
     templates: Annotated[Mapping[str, TemplateAge], OnChange("nothing")] = field(default_factory=dict[str, TemplateAge])
     """Newest of Google's fixes in each staged chat template, written by `gemma stage_model`. `older` lacks one of April 2026 too."""
+    protect: Annotated[bool, OnChange("update")] = True
+    """Let the engine refuse to delete or replace the stack's own bucket while it has weights. `gemma teardown` asks, and deletes it anyway."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False
     """Keep the stack's own bucket and its weights when the stack is destroyed. It is billed until you delete it."""
 
