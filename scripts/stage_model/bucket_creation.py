@@ -36,17 +36,20 @@ _CREATED_TYPES: Final = frozenset(
 )
 
 
-def create_bucket(stack: str, *, say: Callable[[str], None]) -> None:
-    """Create only the stack's bucket, or import it, and the state if the stack has none. Raises CommandRefusedError and ScriptError."""
+def create_bucket(stack: str, *, say: Callable[[str], None], is_gone: bool = False) -> None:
+    """Create only the stack's bucket, or import it, and the state if the stack has none. Raises CommandRefusedError and ScriptError.
+
+    `is_gone`: the state has the bucket, but Google does not.
+    """
     if stack not in runner.listed_stacks():
         create_state(stack)
         say(f"created an empty state for stack {stack}")
     with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")
-        options = _options(frozen)
+        options = (*_options(frozen), *(["--refresh"] if is_gone else []))
         preview = partial(previewed, stack, *options)
         document = import_missing(stack, frozen.settings.project, preview(), preview=preview, name="stage_model")
-        if has_bucket(stack, frozen.settings):
+        if not is_gone and has_bucket(stack, frozen.settings):
             return
         steps = len(_creation_steps(stack, document))
         say("creating the bucket")

@@ -22,6 +22,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.backend import drop_empty_side_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
@@ -58,20 +59,15 @@ def stage_model(options: StageOptions) -> ExitCode:
             f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     require_apis(settings.project, apis_of(settings), say=_say)
+    if drop_empty_side_file(stack):
+        _say(f"removed the empty side file of the state of stack {stack}")
     is_missing = settings.bucket.existing is None and not has_bucket(stack, settings)
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
     plans = {settings.model: _plan(options, settings, target)}
     plans |= {extra.source: _plan(options, settings, target, extra) for extra in extra_checkpoints(settings)}
     for name, plan in plans.items():
         _announce(name, plan.source.files())
-    if is_missing:
-        create_bucket(stack, say=_say)
-    path = f"storage/v1/b/{target.name}/o?maxResults=1"
-    is_gone = isinstance(await_api(connect(settings.project), "storage", path, say=_say), Absent)
-    if is_gone and settings.bucket.existing is None:
-        raise CommandRefusedError(
-            f"Bucket {target.name} no longer exists. Run `gemma up {stack} --refresh`, which creates it, then stage again."
-        )
+    _require_bucket(stack, settings, target.name, is_missing=is_missing)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
         staged = {name: _copied(plan, transfer) for name, plan in plans.items()}
@@ -97,6 +93,15 @@ def stage_model(options: StageOptions) -> ExitCode:
         note_source(stack, origin, project_folder())
     _show(options, staged, target.name, proven or None)
     return ExitCode.DONE
+
+
+def _require_bucket(stack: str, settings: Settings, name: str, *, is_missing: bool) -> None:
+    """Create the bucket if the state does not have it, or if Google does not. An existing one of others is not created."""
+    if is_missing:
+        create_bucket(stack, say=_say)
+    answer = await_api(connect(settings.project), "storage", f"storage/v1/b/{name}/o?maxResults=1", say=_say)
+    if isinstance(answer, Absent) and settings.bucket.existing is None:
+        create_bucket(stack, say=_say, is_gone=True)
 
 
 def _require_compatible(options: StageOptions) -> None:

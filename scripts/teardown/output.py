@@ -47,7 +47,8 @@ def text_of(receipt: Receipt) -> str:
         lines.append(f"No leaked resources{but}: {_searched(receipt)}.")
     lines += [f"Retained: {item.text}. To delete it, run:\n  {item.resource.command}" for item in receipt.retained]
     if receipt.state:
-        lines.append(f"Still in the state: {number_of(len(receipt.state), 'resource')}.")
+        again = f"Fix the cause, then run `gemma teardown {receipt.stack or '--all'}` again."
+        lines.append(f"Still in the state: {number_of(len(receipt.state), 'resource')}. {again}")
     lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
     failed = [item for item in receipt.deletions if item.detail]
     lines += [f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}" for item in failed]

@@ -218,11 +218,11 @@ def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
 
 
 @pytest.mark.usefixtures("own")
-def test_a_bucket_that_only_the_state_has_comes_back_with_up(monkeypatch, capsys):
+def test_a_bucket_that_only_the_state_has_is_created_again(monkeypatch):
     monkeypatch.setattr(staging, "await_api", lambda *_, **__: Absent())
-    Engine(monkeypatch, in_state())
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert f"Bucket {OWN} no longer exists. Run `gemma up mine --refresh`, " in capsys.readouterr().err
+    engine = Engine(monkeypatch, in_state())
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert ["--refresh" in words for words in engine.ran] == [True, True]
 
 
 @pytest.mark.usefixtures("own")

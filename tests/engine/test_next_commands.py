@@ -45,7 +45,8 @@ USES = ("gemma chat", "gemma smoke", "gemma connect")
 COMMAND = r"(?:gemma|pulumi|gcloud) [^`\n]+"
 ORDERED = re.compile(rf"(?<=[Rr]un )`({COMMAND})`|^(?: +|Next: +| *next +)({COMMAND}?)(?= +#|$)", re.MULTILINE)
 NAMED = re.compile(rf"`({COMMAND})`")
-EXPLAINS = re.compile(r"--(?:help|explain|costs)$")
+EXPLAINS = re.compile(r"--(?:help|explain|costs)$|^gemma \w+$")
+"""Shows more, or a command without its stack."""
 OF_A_PERSON = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|^gcloud ")
 """A placeholder, or a command of gcloud, of which the local cloud has few."""
 ENDLESS = re.compile(r"--(?:follow|watch)\b")
@@ -301,6 +302,7 @@ OF_ONE = {
     RUN: {
         "weights deleted": lambda w: w.delete_objects("model.safetensors"),
         "bucket deleted": lambda w: (w.delete_objects(), w.workspace.call("DELETE", BUCKET)),
+        "server and bucket deleted": lambda w: (w.end_server(), w.delete_objects(), w.workspace.call("DELETE", BUCKET)),
         "manifest removed from the settings": lambda w: w.workspace.configure(RUN, **{"bucket.manifest": None}),
         "revision that cannot start": lambda w: (w.change(), w.scenario(OTHER_DRIVER, ONE_DRIVER), w.fails()),
         "length that does not fit": lambda w: (
