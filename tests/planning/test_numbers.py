@@ -55,7 +55,7 @@ def one_sentence(capsys: pytest.CaptureFixture[str], code: int, *, names: str) -
 @pytest.mark.parametrize("key", SET_KEYS)
 def test_every_number_of_set_is_refused_when_it_is_none(key: str, capsys: pytest.CaptureFixture[str]):
     for text in NEVER:
-        one_sentence(capsys, main([*L4, "--set", f"{key}={text}", "--json"]), names=key)
+        one_sentence(capsys, main([*L4, "--set", f"{key}={text}"]), names=key)
 
 
 @pytest.mark.parametrize("key", DURATIONS)

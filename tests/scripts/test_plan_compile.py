@@ -1,5 +1,7 @@
 """`gemma plan --compile` runs the judge as a child process."""
 
+import json
+
 import pytest
 
 from gemma_serving.scripts.plan import compile as compiling
@@ -27,7 +29,7 @@ def test_where_the_judges_are_missing_one_sentence_says_how_to_get_them(tmp_path
     monkeypatch.setattr(compiling, "_ROOT", tmp_path)
     assert main([*WORDS]) == 2
     printed = capsys.readouterr()
-    assert printed.out == ""
+    assert json.loads(printed.out)["exit_code"] == 2
     assert "--compile needs the folder judges/ of the repository" in printed.err
     assert "4 GB" in printed.err
 

@@ -96,10 +96,15 @@ class Run(Protocol):
     def __call__(self, command: str, *words: str) -> tuple[int, str, str]: ...
 
 
+def has_failed(out: str) -> bool:
+    """Return whether a command printed nothing, or its error as its only object."""
+    return not out or "error" in json.loads(out)
+
+
 def of_status(world: Asked, run: Run) -> Claim:
     """Return what `gemma status` says."""
     code, out, err = run("status", "--stack", world.stack, "--json")
-    if not out:
+    if has_failed(out):
         assert code in {1, 2}, err
         word: Word = "unknown" if code == 1 or not world.has_state else "no"
         return Claim(command="status", word=word, unknown=(err,) if code == 1 else (), said=err)
@@ -122,7 +127,7 @@ def of_status(world: Asked, run: Run) -> Claim:
 def of_teardown(world: Asked, run: Run) -> Claim:
     """Return what a dry run of `gemma teardown` says."""
     code, out, err = run("teardown", "--stack", world.stack, "--dry-run", "--json")
-    if not out:
+    if has_failed(out):
         is_unknown = code == ExitCode.FAILED
         return Claim(
             command="teardown", word="unknown" if is_unknown else "no", unknown=(err,) if is_unknown else (), said=err
@@ -146,7 +151,7 @@ def of_teardown(world: Asked, run: Run) -> Claim:
 def of_guard(owner: str, run: Run) -> Claim:
     """Return what a dry run of the guard says. `owner`: the stack's name in the labels."""
     code, out, err = run("teardown", "--all", "--over-limit", "--dry-run", "--json")
-    if not out:
+    if has_failed(out):
         assert code == ExitCode.FAILED, err
         return Claim(command="guard", unknown=(err,), said=err)
     found = json.loads(out)
@@ -262,12 +267,17 @@ def next_in(text: str) -> str:
     return ""
 
 
+def next_of_status(text: str) -> str:
+    """Return the next command of a report in JSON, or of an error."""
+    first = text.partition("\n")[0]
+    report = json.loads(first) if first.startswith("{") else {}
+    return report["stacks"][0]["next_command"] if "stacks" in report else next_in(text)
+
+
 def next_faults(texts: Mapping[str, str]) -> Iterator[str]:
     """Yield each printed command that does not exist, and two commands that name different changes of the stack as the next one. `texts`: by command."""
     found = {
-        command: json.loads(text)["stacks"][0]["next_command"]
-        if text.startswith("{") and command == "status"
-        else next_in(text)
+        command: next_of_status(text) if command == "status" else next_in(text)
         for command, text in texts.items()
         if command != "teardown"  # who asks for its dry run wants to know what it deletes
     }

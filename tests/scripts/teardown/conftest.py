@@ -86,7 +86,8 @@ class Desk:
         self.capsys.readouterr()
         code = run_command(COMMAND, [*chosen, "--json", *words])
         printed = self.capsys.readouterr()
-        return code, json.loads(printed.out) if printed.out else None, printed.err
+        document = json.loads(printed.out) if printed.out else {}
+        return code, None if "error" in document else document or None, printed.err
 
 
 @pytest.fixture
