@@ -47,8 +47,8 @@ ORDERED = re.compile(rf"(?<=[Rr]un )`({COMMAND})`|^(?: +|Next: +| *next +)({COMM
 NAMED = re.compile(rf"`({COMMAND})`")
 EXPLAINS = re.compile(r"--(?:help|explain|costs)$|^gemma \w+$")
 """Shows more, or a command without its stack."""
-OF_A_PERSON = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|^gcloud ")
-"""A placeholder, or a command of gcloud, of which the local cloud has few."""
+OF_A_PERSON = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|^gcloud (?!services enable)")
+"""A placeholder, or a command of gcloud that the local cloud does not have."""
 ENDLESS = re.compile(r"--(?:follow|watch)\b")
 BUCKET = f"storage/storage/v1/b/{PROJECT}-gemma-{RUN}-models"
 LEFT_BY_DESIGN = ("/operations/", "/roles/", "/networks/", "/subnetworks/")
