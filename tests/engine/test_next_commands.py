@@ -341,7 +341,7 @@ QUICK = {
     for name in (
         "state cut off",
         "state without a byte",
-        "account deleted",
+        "side file empty",
         "lock of a dead process",
         "another backend",
         "API off",
@@ -358,9 +358,9 @@ QUICK = {
 
 def drawn(stack):
     """Yield each situation of a stack, the commands that are typed first in it, and whether that changes the stack."""
-    random = Random(f"{SEED} {stack}")  # noqa: S311 - an order, not a secret
     table = [*OF_BOTH, *OF_ONE[stack]]
-    for name in random.sample(table, len(table)):
+    for name in Random(f"{SEED} {stack}").sample(table, len(table)):  # noqa: S311 - an order, not a secret
+        random = Random(f"{SEED} {stack} {name}")  # noqa: S311 - a new row changes no other
         changes = ["", "", "up {} --yes", *([] if (stack, name) in QUICK else ["teardown {} --yes"])]
         change = random.choice(changes)
         yield (
@@ -428,7 +428,8 @@ def next_command(world, line, said):
     command = next_of(said.text)
     if command is None and said.code and re.search("[Tt]ry again|retry", said.text):
         return line
-    if command is None and said.code == REFUSED:  # the message names a fix in the settings, which a person has made
+    names_fix = said.code == REFUSED or "Did you mean" in said.text
+    if command is None and names_fix:  # in the settings, which a person has made
         return line
     if command is None and said.code == 0 and not line.startswith("gemma status"):
         return f"gemma status {world.stack}"
