@@ -188,7 +188,8 @@ def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeplo
 
 def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState:
     changes: dict[str, object] = {"protect": None} if "protect" in resource.raw else {}
-    if _DELETE_HOOKS in as_mapping(resource.raw.get("resourceHooks")):  # with one, `destroy` needs the program
+    # A bucket of a former release has one, and with it `destroy` needs the program.
+    if _DELETE_HOOKS in as_mapping(resource.raw.get("resourceHooks")):
         changes["resourceHooks"] = None
     for key, properties in (("inputs", resource.inputs), ("outputs", resource.outputs)):
         if properties.get(_PROTECTION) is True:

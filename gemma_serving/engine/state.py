@@ -196,7 +196,8 @@ def all_states() -> Sequence[StackState]:
 
 def renamed(stack: str) -> str:
     """Return the sentence about the state that has the resources of a stack under another name; empty without one. Raises as `runner.query`."""
-    others = map(read, sorted(runner.listed_stacks("--project", PRODUCT) - {stack}))
+    listed = runner.listed_stacks("--project", PRODUCT)
+    others = () if stack in listed else map(read, sorted(listed))
     return next((other.rename for other in others if other.former_name == stack), "")
 
 

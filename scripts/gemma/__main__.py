@@ -113,13 +113,12 @@ def _refusal(entry: CommandEntry, stack: str) -> str:
     if has_settings(named):
         return f"{stack} is the settings file of stack {named}. Run `gemma {entry.name} {named}`."
     needs = entry.whole().needs
+    if not needs or (needs == "state" and stack.rpartition("/")[2] in runner.listed_stacks()):
+        return ""
     with suppress(ScriptError):  # the backend is reported by the command that needs it
-        if needs and (sentence := renamed(stack)):
+        if sentence := renamed(stack):
             return sentence
-    if needs == "settings":
-        return runner.no_settings(stack)
-    is_known = needs != "state" or stack.rpartition("/")[2] in runner.listed_stacks()
-    return "" if is_known else runner.no_such_stack(stack)
+    return runner.no_settings(stack) if needs == "settings" else runner.no_such_stack(stack)
 
 
 def _completion(words: Sequence[str]) -> str:

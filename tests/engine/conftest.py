@@ -206,6 +206,15 @@ class Workspace:
         """The state file itself, as the engine wrote it."""
         return self.state_file(stack).read_text()
 
+    def lose_state(self, stack, keep=None):
+        """Delete the state and the engine's copies of it, but keep a share of its text; None keeps no file."""
+        path = self.state_file(stack)
+        text = path.read_text()
+        for each in path.parent.glob(f"{stack}.json*"):
+            each.unlink()
+        if keep is not None:
+            path.write_text(text[: int(len(text) * keep)])
+
     def resources(self, stack, kind=""):
         """Return the resources in the state whose type has a text in it."""
         stored = json.loads(self.state(stack))["checkpoint"]["latest"].get("resources", [])

@@ -44,16 +44,6 @@ def has_ready_service(workspace):
     return any("latestReadyRevision" in service for service in services)
 
 
-def lose(workspace, stack, *, cut=False):
-    """Delete the state and the engine's own copy of it, or cut it in half."""
-    path = workspace.state_file(stack)
-    text = path.read_text()
-    for each in path.parent.glob(f"{stack}.json*"):
-        each.unlink()
-    if cut:
-        path.write_text(text[: len(text) // 2])
-
-
 def ids(workspace, stack):
     resources = workspace.resources(stack)
     return {each["urn"]: each["id"] for each in resources if each.get("id") and ":providers:" not in each["type"]}
@@ -127,7 +117,7 @@ def test_a_lost_state_comes_back_whole(workspace, killed):
     account = f"v1/projects/{PROJECT}/serviceAccounts/gemma-{TPU}@{PROJECT}.iam.gserviceaccount.com"
     record = workspace.get("iam", account)["description"]
     assert f"{RUNS_WORD}=" in record
-    lose(workspace, TPU)
+    workspace.lose_state(TPU)
     refused = workspace.script("status", "--stack", TPU, expect=None)
     assert "Traceback" not in refused.text
     assert_comes_back_whole(workspace, TPU, before)
@@ -183,7 +173,7 @@ def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
 
 def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):
     before = ids(workspace, RUN)
-    lose(workspace, RUN, cut=True)
+    workspace.lose_state(RUN, keep=0.5)
     refused = workspace.script("teardown", "--stack", RUN, "--dry-run", expect=None)
     assert "Traceback" not in refused.text
     assert_comes_back_whole(workspace, RUN, before)

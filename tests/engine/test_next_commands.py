@@ -23,6 +23,7 @@ from tests.engine.conftest import CAPACITY, PROJECT, Answer, Workspace, open_wor
 from tests.engine.terminal import typed
 from tests.engine_package.test_locks import dead_pid
 from tests.polling import until
+from tests.scripts.stack.claims import EXPLAINS, READS, next_in
 
 RUN, TPU = "l4-12b-qat", "tpu-v6e1"
 SEED = 1
@@ -40,13 +41,9 @@ READING = (
 )
 READ = 2
 """So many of them are typed in a situation in which no other command is typed first."""
-READS = re.compile(r"gemma (?:status|chat|smoke|logs|connect|plan|preview|doctor|capacity)\b")
 USES = ("gemma chat", "gemma smoke", "gemma connect")
-COMMAND = r"(?:gemma|pulumi|gcloud) [^`\n]+"
-ORDERED = re.compile(rf"(?<=[Rr]un )`({COMMAND})`|^(?: +|Next: +| *next +)({COMMAND}?)(?= +#|$)", re.MULTILINE)
-NAMED = re.compile(rf"`({COMMAND})`")
-EXPLAINS = re.compile(r"--(?:help|explain|costs)$|^gemma \w+$")
-"""Shows more, or a command without its stack."""
+LEFT_OUT = re.compile(rf"{EXPLAINS.pattern}|^gemma \w+$")
+"""Shows more, or is a command without its stack."""
 OF_A_PERSON = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|^gcloud (?!services enable)")
 """A placeholder, or a command of gcloud that the local cloud does not have."""
 ENDLESS = re.compile(r"--(?:follow|watch)\b")
@@ -121,18 +118,9 @@ class World:
 
     # Damage
 
-    def lose(self, keep=0.0):
-        """Delete the state and its copies, but keep a part of its text; None keeps no file."""
-        path = self.workspace.state_file(self.stack)
-        text = path.read_text()
-        for each in path.parent.glob(f"{self.stack}.json*"):
-            each.unlink()
-        if keep is not None:
-            path.write_text(text[: int(len(text) * keep)])
-
     def forget(self):
         """Delete the state, and what the folder remembers of its runs."""
-        self.lose(None)
+        self.workspace.lose_state(self.stack)
         for path in (self.workspace.folder / "project" / ".work" / "up").glob("*"):
             path.unlink()
 
@@ -262,9 +250,9 @@ class World:
 
 ACCOUNT = "iam.projects.serviceAccounts"
 OF_BOTH = {
-    "state lost": lambda w: w.lose(None),
-    "state cut off": lambda w: w.lose(0.5),
-    "state without a byte": lambda w: w.lose(),
+    "state lost": lambda w: w.workspace.lose_state(w.stack),
+    "state cut off": lambda w: w.workspace.lose_state(w.stack, keep=0.5),
+    "state without a byte": lambda w: w.workspace.lose_state(w.stack, keep=0),
     "state lost in another folder": lambda w: w.forget(),
     "side file empty": lambda w: w.workspace.state_file(w.stack).with_suffix(".json.attrs").write_text(""),
     "lock of a dead process": lambda w: w.lock(),
@@ -424,13 +412,13 @@ def follow(world, line, said, ends):
 
 def next_command(world, line, said):
     """Return the printed command. A person who is told nothing asks for the status, or tries again if told so."""
-    command = next_of(said.text)
-    if command is None and said.code and re.search("[Tt]ry again|retry", said.text):
+    command = next_in(said.text, LEFT_OUT)
+    if not command and said.code and re.search("[Tt]ry again|retry", said.text):
         return line
     names_fix = said.code == REFUSED or "Did you mean" in said.text
-    if command is None and names_fix:  # in the settings, which a person has made
+    if not command and names_fix:  # in the settings, which a person has made
         return line
-    if command is None and said.code == 0 and not line.startswith("gemma status"):
+    if not command and said.code == 0 and not line.startswith("gemma status"):
         return f"gemma status {world.stack}"
     require(world, command, "no next command is printed, and the stack does not serve")
     if OF_A_PERSON.search(command):
@@ -439,17 +427,6 @@ def next_command(world, line, said):
     if ENDLESS.search(command):  # a person watches until it changes
         return f"gemma status {world.stack}"
     return f"{command} -- true" if command == f"gemma connect {world.stack}" else command  # it runs until Ctrl-C
-
-
-def next_of(text):
-    """Return the first command that a text says to run, else the first that it names; None without one."""
-    flat = re.sub(r"(?<=[\w,.`:]) *\n +(?=\w|`|\()", " ", text)
-    for pattern, where in ((ORDERED, text), (ORDERED, flat), (NAMED, flat)):
-        for match in pattern.finditer(where):
-            command = next(filter(None, match.groups())).strip()
-            if not EXPLAINS.search(command):
-                return command
-    return None
 
 
 def require(world, holds, why):

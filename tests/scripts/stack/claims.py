@@ -30,9 +30,9 @@ _ORDERED: Final = re.compile(
     rf"(?<=[Rr]un )`({_COMMAND})`|^(?: +|Next: +| *next +)({_COMMAND}?)(?= +#|$)", re.MULTILINE
 )
 _NAMED: Final = re.compile(rf"`({_COMMAND})`")
-_EXPLAINS: Final = re.compile(r"--(?:help|explain|costs)$")
+EXPLAINS: Final = re.compile(r"--(?:help|explain|costs)$")
 """Commands that only say more about what is printed."""
-_READS: Final = re.compile(r"gemma (?:status|chat|smoke|logs|connect|plan|preview|doctor|capacity)\b")
+READS: Final = re.compile(r"gemma (?:status|chat|smoke|logs|connect|plan|preview|doctor|capacity)\b")
 """Commands that change nothing."""
 Word = Literal["yes", "waiting", "no", "unknown", ""]
 
@@ -256,13 +256,13 @@ def _contradictions(claims: Sequence[Claim]) -> Iterator[str]:
         yield f"so far: {costs}"
 
 
-def next_in(text: str) -> str:
+def next_in(text: str, left_out: re.Pattern[str] = EXPLAINS) -> str:
     """Return the first command that a text says to run, else the first that it names; empty without one."""
     flat = re.sub(r"(?<=[\w,.`:]) *\n +(?=\w|`|\()", " ", text)
     for pattern, where in ((_ORDERED, text), (_ORDERED, flat), (_NAMED, flat)):
         for match in pattern.finditer(where):
             command = next(filter(None, match.groups())).strip()
-            if not _EXPLAINS.search(command):
+            if not left_out.search(command):
                 return command
     return ""
 
@@ -286,6 +286,6 @@ def next_faults(texts: Mapping[str, str]) -> Iterator[str]:
         for command, line in found.items()
         if line.startswith("gemma ") and (refused := refusal_of(line))
     )
-    changes = {command: line for command, line in found.items() if line and not _READS.match(line)}
+    changes = {command: line for command, line in found.items() if line and not READS.match(line)}
     if len(set(changes.values())) > 1:
         yield f"the next command differs: {changes}"
