@@ -48,7 +48,7 @@ async def prompt_user(stack: str, keep_bucket: bool, context: Context[Any, Any])
 
 
 Typed = Annotated[ElicitationResult[TypedName], Resolve(prompt_user)]
-"""What the user typed, or that they declined."""
+"""The user's input, or their refusal."""
 
 
 async def delete_typed(call: ToolCall) -> Answer:

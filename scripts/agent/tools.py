@@ -1,7 +1,7 @@
 """A tool is a command: its arguments, types and help are the command's options, and it runs the same program as a person does.
 
-An option for people only (`Option.person`) and one that the tool fixes are no arguments. What a tool adds is a guard, which refuses a call or
-asks before the command runs.
+An option for people only (`Option.person`) and one that the tool fixes are no arguments. A tool adds only a guard, which refuses a call or
+prompts before the command runs.
 """
 
 import importlib
@@ -51,7 +51,7 @@ class ToolCall:
     tool: "AgentTool"
     given: Mapping[str, Any]
     typed: Any = None
-    """What the user answered to the tool's prompt."""
+    """The user's response to the tool's prompt."""
 
     @property
     def stack(self) -> str:
@@ -80,7 +80,7 @@ class AgentTool:
     command: str
     """Words after `python -m scripts.`: the room, and a subcommand if it is one."""
     note: str = ""
-    """What a caller has to know beside the command's help."""
+    """Facts for the caller that the command's help lacks."""
     fixed: Mapping[str, object] = field(default_factory=dict[str, object])
     """Options that the tool fixes."""
     requires: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class AgentTool:
     """Default: the command's. The fixed options can make it smaller."""
     guard: Guard = _unguarded
     typed: Any = None
-    """Type of what the user answers to a prompt before the guard; None without a prompt."""
+    """Type of the user's response to a prompt before the guard; None without a prompt."""
 
     @property
     def room(self) -> str:

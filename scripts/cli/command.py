@@ -54,7 +54,7 @@ def _wrapped(text: str) -> str:
 
 
 class Effect(Enum):
-    """What a command does at most."""
+    """The largest effect that a command can have."""
 
     READS = "reads files of this computer"
     ASKS = "queries Google or a server, without changes"

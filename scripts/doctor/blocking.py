@@ -1,4 +1,4 @@
-"""What blocks a deployment: the list that `doctor`, `plan --live`, `capacity` and `up` show, and its refusals."""
+"""The blockers of a deployment: the list that `doctor`, `plan --live`, `capacity` and `up` show, and its refusals."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -118,7 +118,7 @@ def _together(
 
 
 def _one_is_enough(lines: Sequence[Diagnosis]) -> Iterator[Diagnosis]:
-    """Yield answers about quotas. A zone without enough of one is no obstacle if another zone has enough."""
+    """Yield answers about quotas. A zone with too little of one does not block if another zone has enough."""
     enough: dict[str, str] = {}
     for line in lines:
         quota, _, zone = line.check.rpartition(" in ")
