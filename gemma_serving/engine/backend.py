@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import own_project
 from gemma_serving.contracts.labels import PRODUCT
@@ -75,17 +76,21 @@ def _state_file(stack: str) -> Path | None:
     return folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
 
 
-def drop_empty_side_file(stack: str) -> bool:
-    """Remove the side file of a local backend's state if it is empty, and return whether it did.
+def drop_empty_side_file(stack: str) -> None:
+    """Remove the side file of a local backend's state if it is empty. Raises ScriptError if it may not be removed.
 
-    A kill between two writes leaves one. The engine then reads nothing (gocloud.dev, blob/fileblob); it writes the file again.
+    A kill between two writes leaves one. The engine then reads nothing (gocloud.dev, blob/fileblob); without one it reads the state, and writes it again.
     """
     state = _state_file(stack)
     path = state.with_suffix(".json.attrs") if state else None
     if path is None or not path.is_file() or path.stat().st_size:
-        return False
-    path.unlink()
-    return True
+        return
+    try:
+        path.unlink()
+    except OSError as error:
+        raise ScriptError(
+            f"The state of stack {stack} has an empty side file, so it cannot be read: {error}. Remove the file."
+        ) from None
 
 
 def shown_url() -> str:

@@ -18,7 +18,7 @@ from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.resource_types import BUCKET_TYPE
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import write_private
-from gemma_serving.engine.backend import drop_empty_side_file, file_text
+from gemma_serving.engine.backend import drop_empty_side_file
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -140,6 +140,7 @@ def read_deployment(stack: str) -> StackDeployment:
 
     Raises CommandRefusedError if the stack does not exist, StateUnreadableError if its state cannot be read, and PulumiFailedError.
     """
+    drop_empty_side_file(stack)
     try:
         text = runner.query(["stack", "export", "--stack", stack])
     except runner.PulumiFailedError as error:
@@ -273,16 +274,10 @@ def unreadable_state(stack: str, problem: str) -> StateUnreadableError:
     """Return the error for a state that the engine cannot read or decrypt, with its words."""
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
-    # An empty side file hides whether the state itself is whole (gocloud.dev, blob/fileblob).
-    is_whole = problem.rstrip(".").endswith(f"{NO_CHECKPOINT}: EOF") and bool(file_text(stack))
-    what = (
-        "An interrupted write left an empty side file"
-        if is_whole
-        else "It may have been truncated by an interrupted write"
-    )
     return StateUnreadableError(
-        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). {what}. Run `gemma up {stack}`, which repairs it.",
-        cut_off=not is_whole,
+        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). It may have been truncated by an interrupted write. "
+        f"Run `gemma up {stack}`, which repairs it.",
+        cut_off=True,
     )
 
 

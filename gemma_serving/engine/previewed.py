@@ -11,7 +11,7 @@ from typing import Final
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.engine import runner
-from gemma_serving.engine.backend import BACKEND_VARIABLE, variable
+from gemma_serving.engine.backend import BACKEND_VARIABLE, drop_empty_side_file, variable
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.deployment import NO_CHECKPOINT, ResourceState, is_passphrase_error, type_in, unreadable_state
 from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
@@ -62,6 +62,7 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
 
 def preview(stack: str, *options: str) -> Mapping[str, object]:
     """Return an engine preview in JSON. Raises StateUnreadableError, such as for a wrong passphrase, and PreviewFailedError with all errors."""
+    drop_empty_side_file(stack)
     require_passphrase(stack)
     answer = runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     parsed = json_object(answer.stdout)

@@ -22,7 +22,6 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
-from gemma_serving.engine.backend import drop_empty_side_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
@@ -59,8 +58,6 @@ def stage_model(options: StageOptions) -> ExitCode:
             f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     require_apis(settings.project, apis_of(settings), say=_say)
-    if drop_empty_side_file(stack):
-        _say(f"removed the empty side file of the state of stack {stack}")
     is_missing = settings.bucket.existing is None and not has_bucket(stack, settings)
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
     plans = {settings.model: _plan(options, settings, target)}

@@ -16,7 +16,6 @@ from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.contracts.stack_facts import MISSING, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
-from gemma_serving.engine.backend import drop_empty_side_file
 from gemma_serving.engine.deployed_config import deployed_values, values_in
 from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.engine.previewed import scratch_backend
@@ -61,8 +60,6 @@ def prepared_stack(
     settings = stack_settings(stack)
     if locks := [lock for lock in stack_locks(stack) if not lock.is_dead]:
         require_dead(stack, locks)
-    if not dry_run and drop_empty_side_file(stack):
-        print_progress("up", f"removed the empty side file of the state of stack {stack}")
     state = _readable_state(stack)
     if state.status == "missing":
         _require_same_project(stack)

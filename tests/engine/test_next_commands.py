@@ -329,6 +329,7 @@ QUICK = {
     for name in (
         "state cut off",
         "state without a byte",
+        "side file empty",
         "lock of a dead process",
         "another backend",
         "API off",
