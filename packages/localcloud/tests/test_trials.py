@@ -250,7 +250,7 @@ def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, tmp
     assert {found["assumed"] for found in report["trials"]} == {"Google refuses it."}
     assert {found["answered"][:3] for found in report["trials"]} == {"200"}
     written = json.loads((tmp_path / "tried.json").read_text())
-    assert {name for name, said in written.items() if ": differs: 200" in said} == set(differs)
+    assert {name for name, said in written.items() if said.endswith(": differs")} == set(differs)
     code, text = run(*planted, clean_up=True)
     assert (code, text.splitlines()[-1]) == (0, "No leaked resources in 5 listings.")
 
@@ -436,7 +436,7 @@ def recorded(copy):
 
 
 def test_an_answer_is_written_into_the_entry_and_nothing_else_changes(ledger_copy):
-    text = 'a real "project", 2026-12-01: as assumed: 400\\n'
+    text = 'a real "project", 2026-12-01: as assumed\\n'
     answers.write_to_ledger("tpu-delete-needs-force", text)
     changed = [
         (one.id, two.tried) for one, two in zip(load().critical, recorded(ledger_copy), strict=True) if one != two
@@ -467,21 +467,18 @@ def test_a_reported_file_becomes_the_ledgers_state_by_one_command_and_the_pages_
     assert (code, run(record=tmp_path / "tried.json")[0]) == (1, 0)
     texts = {each.id: each.tried.partition(", ")[2] for each in recorded(ledger_copy) if each.tried}
     assert set(texts) == {"hub-ids", "node-patch"}
-    assert texts["hub-ids"].startswith("a real project: as assumed: 400 ")
-    assert texts["node-patch"].startswith("a real project: differs: 200 ")
+    assert (texts["hub-ids"], texts["node-patch"]) == ("a real project: as assumed", "a real project: differs")
     assert [words[1:] for words in started] == [["-m", "authors.docs"]]
 
 
 @pytest.mark.parametrize(
     "reported",
     [
-        {"hub-ids": "2026-11-27, a local cloud: as assumed: 400"},
-        {"hub-ids": "2026-11-27, a real project: unknown: 400"},
-        {"hub-ids": "2026-11-27, a real project: as assumed: 400\nid = 'x'"},
+        {"hub-ids": "2026-11-27, a local cloud: as assumed"},
+        {"hub-ids": "2026-11-27, a real project: unknown"},
+        {"hub-ids": "2026-11-27, a real project: as assumed\nid = 'x'"},
         {"hub-ids": "2026-11-27, a real project: as assumed: a@example.com"},
-        {"hub-ids": "2026-11-27, a real project: as assumed: 400 \x7f"},
-        {"hub-ids": "2026-11-27, a real project: as assumed: ` <script>"},
-        {"no-entry": "2026-11-27, a real project: as assumed: 400"},
+        {"no-entry": "2026-11-27, a real project: as assumed"},
         {"hub-ids": 1},
         {},
     ],
@@ -547,13 +544,13 @@ def test_a_poll_repeats_until_the_words_come_and_then_ends(run, session):
     assert "POST" not in sent
 
 
-def test_a_rejected_step_is_unknown_and_its_url_names_no_project(run):
+def test_a_rejected_step_is_unknown(run):
     def rejected(attempt):
         return attempt.must_send("POST", API, {"labels": 7})
 
     _, report = run(entry(run=rejected))
     assert verdicts(report) == {"planted": "unknown"}
-    assert report["trials"][0]["why"] == f"POST {API.replace(PROJECT, 'PROJECT')} was rejected"
+    assert report["trials"][0]["why"] == f"POST {API} was rejected"
 
 
 def test_a_command_line_is_refused_in_one_sentence(run, monkeypatch, subtests, tmp_path):

@@ -54,7 +54,6 @@ class Surroundings:
 
     sender: Sender
     project: str
-    number: str
     report: Callable[[str], None]
     product: Product
     speed: float = 1.0

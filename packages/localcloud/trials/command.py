@@ -17,7 +17,6 @@ from typing import Final
 from localcloud.json_values import as_object
 from localcloud.ledger.entries import CriticalAssumption, load
 from localcloud.trials import answers
-from localcloud.trials.answers import NUMBER, PROJECT, Redaction, known_secrets
 from localcloud.trials.attempt import Surroundings
 from localcloud.trials.evening import APIS, TRIALS
 from localcloud.trials.journal import Journal
@@ -116,20 +115,14 @@ def try_entries(
         world = Surroundings(
             sender=sender,
             project=options.project,
-            number="",
             report=_report,
             speed=1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1")),
             product=Product(project=options.project, environment=environment, journal=journal, report=_report),
         )
-        return _evening(options, environment, world, entries)
+        return _evening(options, world, entries)
 
 
-def _evening(
-    options: argparse.Namespace,
-    environment: Mapping[str, str],
-    world: Surroundings,
-    entries: Sequence[CriticalAssumption],
-) -> int:
+def _evening(options: argparse.Namespace, world: Surroundings, entries: Sequence[CriticalAssumption]) -> int:
     journal = world.product.journal
     left_usd = None if options.budget_usd is None else round(options.budget_usd - journal.usd, 2)
     plan = plan_trials(entries, left_usd, options.only, {*journal.answered, *journal.later})
@@ -141,14 +134,14 @@ def _evening(
         plan = replace(plan, trials=tuple(later), over=())
     Runner(world=world).enable_again()
     require_enabled(world.sender, options.project, APIS)
-    world = _in_project(world)
+    _require_readable(world)
     if options.clean_up or journal.is_open:
         code = _clean_up(world, is_asked=options.clean_up)
         if options.clean_up or code != DONE:
             return code
     _confirm(options, plan)
     with _interruptible():
-        return _TrialRun(options, world, environment).run(plan)
+        return _TrialRun(options, world).run(plan)
 
 
 def _clean_up(world: Surroundings, *, is_asked: bool) -> int:
@@ -182,7 +175,7 @@ def _record(path: Path, entries: Sequence[CriticalAssumption]) -> int:
     if wrong or not read:
         raise TryRefusedError(
             f"{path} was not recorded: {', '.join(wrong) or 'it has no answers'} must be a known entry with a text such as "
-            "'2026-11-27, a real project: as assumed: 200'."
+            "'2026-11-27, a real project: as assumed'."
         )
     for name, text in read.items():
         answers.write_to_ledger(name, str(text))
@@ -193,8 +186,8 @@ def _record(path: Path, entries: Sequence[CriticalAssumption]) -> int:
     return pages.returncode
 
 
-def _in_project(world: Surroundings) -> Surroundings:
-    """Return the surroundings with the project's number. From then on, requests wait for APIs that were just enabled."""
+def _require_readable(world: Surroundings) -> None:
+    """Require that the login can read the project. From then on, requests wait for APIs that were just enabled."""
 
     def pause(seconds: float) -> None:
         _report("an API that was just enabled does not respond yet, waiting")
@@ -207,7 +200,6 @@ def _in_project(world: Surroundings) -> Surroundings:
             f"Cannot read project {world.project}: {found.summary}. Check the id and the login "
             "(gcloud auth application-default login), then enable cloudresourcemanager.googleapis.com."
         )
-    return replace(world, number=str(as_object(found.body).get("projectNumber") or ""))
 
 
 def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
@@ -227,11 +219,9 @@ def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
 class _TrialRun:
     """One run: sends requests, writes each answer when it arrives, and checks at the end that no resource is left."""
 
-    def __init__(self, options: argparse.Namespace, world: Surroundings, environment: Mapping[str, str]) -> None:
+    def __init__(self, options: argparse.Namespace, world: Surroundings) -> None:
         self._options = options
         self._world = world
-        own = ((PROJECT, world.project), (NUMBER, world.number))
-        self._redaction = Redaction([*own, *known_secrets(environment)])
         self._journal = world.product.journal
         self._out = self._journal.path.with_suffix(".json")
         self._found: list[tuple[CriticalAssumption, Judgement]] = []
@@ -270,7 +260,7 @@ class _TrialRun:
             return
         where = "a real project" if self._world.sender.is_google else "a local cloud"
         day = datetime.now(UTC).date().isoformat()
-        self._journal.answered[entry.id] = answers.tried(day, judgement, self._redaction, where)
+        self._journal.answered[entry.id] = answers.tried(day, judgement, where)
         self._journal.later.pop(entry.id, None)
         self._journal.write()
         answers.write_to_file(self._out, self._journal.answered)
@@ -293,8 +283,8 @@ class _TrialRun:
                     "danger": _DANGER,
                     "verdict": judgement.verdict,
                     "assumed": entry.statement,
-                    "answered": self._redaction.text(judgement.answered),
-                    "why": self._redaction.text(judgement.why),
+                    "answered": judgement.answered,
+                    "why": judgement.why,
                 }
                 for entry, judgement in self._found
             ],
@@ -308,13 +298,11 @@ class _TrialRun:
         for verdict in ("differs", "unknown", "tomorrow"):
             for entry, judgement in self._found:
                 if judgement.verdict == verdict:
-                    why = (
-                        f"why: {self._redaction.text(judgement.why)}" if judgement.why else f"effect: {entry.if_false}"
-                    )
+                    why = f"why: {judgement.why}" if judgement.why else f"effect: {entry.if_false}"
                     lines += [
                         f"{verdict}: {entry.id} ({_DANGER})",
                         f"  assumed:  {entry.statement}",
-                        f"  answered: {self._redaction.text(judgement.answered)}",
+                        f"  answered: {judgement.answered}",
                         f"  {why}",
                     ]
         counted = {
