@@ -178,9 +178,8 @@ python assistant.py
 gemma stage_model second --list
 gemma teardown second --yes
 localcloud try --list
-code=0; localcloud try --record second.json || code=$?; test $code = 2
 """
-"""Commands that start programs of the product, which an installation finds in another place than a checkout. Only a clone has the ledger of `try --record`."""
+"""Commands that start programs of the product, which an installation finds in another place than a checkout."""
 LIFE: Final = """
 gemma doctor first
 gemma capacity first || test $? = 1

@@ -131,7 +131,7 @@ _number = itertools.count()
 @pytest.fixture
 def tried(evening):
     """Run `try` with a journal of its own, and return its report by entry. `only`: the entries."""
-    out = evening.folder / f"tried-{next(_number)}.json"
+    out = evening.folder / f"tried-{next(_number)}.txt"
 
     def go(*words, only=(), expect=0):
         named = [word for name in only for word in ("--only", name)]
@@ -190,11 +190,9 @@ def test_one_command_tries_thirteen_and_the_second_run_the_last(evening, tried):
     found, report = tried("--second-run")
     assert {name: row["verdict"] for name, row in found.items()} == {TOMORROW: "as assumed"}
     written = tried.out.read_text()
-    assert json.loads(written).keys() == CRITICAL.keys()
+    assert {*re.findall(r"- `(.+)`: ", written)} == CRITICAL.keys()
     assert [word for word in (PROJECT, "localcloud-try-") if word in written] == []
-    assert (
-        tried.out.with_suffix(".txt").read_text().startswith("14 of 14 critical assumptions tried, at most 3.90 USD.")
-    )
+    assert written.startswith("14 of 14 critical assumptions tried, at most 3.90 USD.")
 
 
 def test_every_critical_entry_has_a_lie():
@@ -207,7 +205,7 @@ def test_each_lie_of_the_cloud_is_found_and_named(evening, tried, name):
         found, report = tried("--budget-usd", "3.9", only=[name], expect=1 if name != TOMORROW else None)
     row = found[name]
     assert row["verdict"] == "differs", row
-    text = tried.out.with_suffix(".txt").read_text()
+    text = tried.out.read_text()
     assert f"- `{name}`: " in text
     assert CRITICAL[name].if_false in text
     print(f"{name}: {row['answered']}")

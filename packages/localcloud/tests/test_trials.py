@@ -4,7 +4,6 @@ import argparse
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 
@@ -13,11 +12,11 @@ import requests
 
 from localcloud import cli
 from localcloud.environment import API_OVERRIDES
-from localcloud.ledger.entries import CriticalAssumption, Ledger, join, load
+from localcloud.ledger.entries import CriticalAssumption, Ledger, load
 from localcloud.server.app import DEFAULT_SPEED
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import SCENARIO, Client
-from localcloud.trials import answers, command
+from localcloud.trials import command
 from localcloud.trials.attempt import Trial
 from localcloud.trials.command import TryRefusedError, try_entries
 from localcloud.trials.evening import APIS, TRIALS
@@ -91,10 +90,9 @@ def options(tmp_path, **changes):
         "only": [],
         "only_list": False,
         "second_run": False,
-        "record": None,
         "clean_up": False,
         "yes": True,
-        "out": tmp_path / "tried.json",
+        "out": tmp_path / "tried.txt",
         "json": True,
     }
     return argparse.Namespace(**{**given, **changes})
@@ -207,8 +205,8 @@ def test_the_trials_of_requests_alone_are_as_the_local_cloud_has_them(run, tmp_p
     code, report = run(only=only)
     assert verdicts(report) == dict.fromkeys(only, "as assumed"), report
     assert (code, report["left"], report["not_searched"]) == (0, [], [])
-    written = (tmp_path / "tried.json").read_text()
-    assert set(json.loads(written)) == set(only)
+    written = (tmp_path / "tried.txt").read_text()
+    assert re.findall(r"- `(.+)`: .+, a local cloud: as assumed\n", written) == [*verdicts(report)]
     assert [word for word in (PROJECT, "localcloud-try-") if word in written] == []
 
 
@@ -229,7 +227,7 @@ def test_without_quota_a_trial_of_a_machine_is_unknown(tmp_path, capsys):
 def test_the_trial_of_a_machine_that_boots_is_as_a_simulated_one_has_it(tmp_path):
     only = "tpu-guest-attributes-namespace"
     program, state = [sys.executable, "-m", "localcloud"], str(tmp_path / "state")
-    asked = ["--project", PROJECT, "--budget-usd", "1", "--yes", "--json", "--out", f"{tmp_path}/tried.json"]
+    asked = ["--project", PROJECT, "--budget-usd", "1", "--yes", "--json", "--out", f"{tmp_path}/tried.txt"]
     world = ["--speed", "40", "--scenario", "prepared", "--state", state]
     done = subprocess.run(
         [*program, "run", *world, "--", *program, "try", *asked, "--only", only],
@@ -249,8 +247,10 @@ def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, tmp
     assert (code, verdicts(report), report["left"]) == (1, differs, [])
     assert {found["assumed"] for found in report["trials"]} == {"Google refuses it."}
     assert {found["answered"][:3] for found in report["trials"]} == {"200"}
-    written = json.loads((tmp_path / "tried.json").read_text())
-    assert {name for name, said in written.items() if said.endswith(": differs")} == set(differs)
+    head, _, rows = (tmp_path / "tried.txt").read_text().partition("\n\n")
+    row = r"- `(\w+)`: \S+, a local cloud: differs\n  - assumed: Google refuses it\.\n  - effect: A command fails\.\n"
+    assert head == "5 of 5 critical assumptions tried, at most 0.00 USD."
+    assert (set(re.findall(row, rows)), re.sub(row, "", rows)) == (set(differs), ""), "and no word of Google"
     code, text = run(*planted, clean_up=True)
     assert (code, text.splitlines()[-1]) == (0, "No leaked resources in 5 listings.")
 
@@ -420,74 +420,6 @@ def test_what_cannot_be_deleted_is_named(run, session, monkeypatch):
 )
 def test_what_has_another_cause_is_unknown(reply, verdict):
     assert judge(REFUSED, reply).verdict == verdict
-
-
-@pytest.fixture
-def ledger_copy(tmp_path, monkeypatch):
-    copy = tmp_path / "clone" / "localcloud" / "ledger" / answers.LEDGER.name
-    copy.parent.mkdir(parents=True)
-    shutil.copy(answers.LEDGER, copy)
-    monkeypatch.setattr(answers, "LEDGER", copy)
-    return copy
-
-
-def recorded(copy):
-    return join({copy.name: copy.read_text()}).critical
-
-
-def test_an_answer_is_written_into_the_entry_and_nothing_else_changes(ledger_copy):
-    text = 'a real "project", 2026-12-01: as assumed\\n'
-    answers.write_to_ledger("tpu-delete-needs-force", text)
-    changed = [
-        (one.id, two.tried) for one, two in zip(load().critical, recorded(ledger_copy), strict=True) if one != two
-    ]
-    assert changed == [("tpu-delete-needs-force", text)]
-
-
-def test_answers_of_another_cloud_than_googles_never_reach_the_ledger(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(answers, "write_to_ledger", lambda *_: pytest.fail("wrote into the ledger"))
-    run(entry(), out=None)
-    assert ", a local cloud: " in json.loads((tmp_path / "localcloud-tried.json").read_text())["planted"]
-
-
-def test_a_reported_file_becomes_the_ledgers_state_by_one_command_and_the_pages_follow(
-    run, tmp_path, monkeypatch, ledger_copy
-):
-    monkeypatch.setattr("localcloud.trials.sending.Sender.is_google", True)
-    started = []
-    done = argparse.Namespace(returncode=0)
-    monkeypatch.setattr(command.subprocess, "run", lambda words, **_: started.append(words) or done)
-    refused = entry("hub-ids", lambda attempt: attempt.send("POST", API, {"labels": 7}), Expected(".", 400))
-    code, _ = run(refused, entry("node-patch"))
-    text = (tmp_path / "tried.txt").read_text()
-    assert "- `node-patch`: " in text
-    assert "  - effect: A command fails." in text
-    monkeypatch.setattr(command, "load", load)
-    assert (code, run(record=tmp_path / "tried.json")[0]) == (1, 0)
-    texts = {each.id: each.tried.partition(", ")[2] for each in recorded(ledger_copy) if each.tried}
-    assert set(texts) == {"hub-ids", "node-patch"}
-    assert (texts["hub-ids"], texts["node-patch"]) == ("a real project: as assumed", "a real project: differs")
-    assert [words[1:] for words in started] == [["-m", "authors.docs"]]
-
-
-@pytest.mark.parametrize(
-    "reported",
-    [
-        {"hub-ids": "2026-11-27, a local cloud: as assumed"},
-        {"hub-ids": "2026-11-27, a real project: unknown"},
-        {"hub-ids": "2026-11-27, a real project: as assumed\nid = 'x'"},
-        {"hub-ids": "2026-11-27, a real project: as assumed: a@example.com"},
-        {"no-entry": "2026-11-27, a real project: as assumed"},
-        {"hub-ids": 1},
-        {},
-    ],
-)
-def test_a_file_that_no_run_on_google_wrote_is_not_recorded(run, tmp_path, ledger_copy, reported):
-    (tmp_path / "reported.json").write_text(json.dumps(reported))
-    with pytest.raises(TryRefusedError, match="was not recorded"):
-        run(record=tmp_path / "reported.json")
-    assert not any(each.tried for each in recorded(ledger_copy))
 
 
 def test_an_evening_goes_on_within_its_budget_and_asks_nothing_twice(run):

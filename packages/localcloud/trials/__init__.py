@@ -1,1 +1,1 @@
-"""`localcloud try`: send the ledger's requests to a real project and record Google's answers."""
+"""`localcloud try`: send the ledger's requests to a real project and judge Google's answers."""

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from localcloud.json_values import as_object
 from localcloud.ledger.entries import CriticalAssumption, load
-from localcloud.trials import answers
 from localcloud.trials.attempt import Surroundings
 from localcloud.trials.evening import APIS, TRIALS
 from localcloud.trials.journal import Journal
@@ -97,8 +94,6 @@ def try_entries(
 ) -> int:
     """Run the command line. Raises TryRefusedError and LedgerError."""
     entries = load().critical
-    if options.record is not None:
-        return _record(options.record, entries)
     if options.only_list:
         plan = plan_trials(entries, options.budget_usd, options.only)
         print(json.dumps(_plan_json(plan), indent=1) if options.json else _plan_text(plan))
@@ -109,9 +104,8 @@ def try_entries(
         raise TryRefusedError(
             "No budget set. Pass --budget-usd USD (0 runs only free trials), or --list to print the plan."
         )
-    out: Path = options.out or Path("localcloud-tried.json")
     sender = Sender(session or open_session(options.project), environment)
-    with closing(Journal.open(out.with_suffix(".journal"), options.project, _report)) as journal:
+    with closing(Journal.open(options.out.with_suffix(".journal"), options.project, _report)) as journal:
         world = Surroundings(
             sender=sender,
             project=options.project,
@@ -162,30 +156,6 @@ def _clean_up(world: Surroundings, *, is_asked: bool) -> int:
     return DIFFERS if left else DONE
 
 
-def _record(path: Path, entries: Sequence[CriticalAssumption]) -> int:
-    """Write a reported file's answers into the ledger of this checkout, and generate the pages. Raises TryRefusedError for a file that no run wrote."""
-    if not answers.is_checkout():
-        raise TryRefusedError("--record changes the ledger's files, which only a clone of the repository has.")
-    known = {entry.id for entry in entries}
-    try:
-        read = as_object(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise TryRefusedError(f"Cannot read {path}: {error}. Pass the JSON file that `try` wrote.") from None
-    wrong = [name for name, text in read.items() if name not in known or not answers.is_recordable(text)]
-    if wrong or not read:
-        raise TryRefusedError(
-            f"{path} was not recorded: {', '.join(wrong) or 'it has no answers'} must be a known entry with a text such as "
-            "'2026-11-27, a real project: as assumed'."
-        )
-    for name, text in read.items():
-        answers.write_to_ledger(name, str(text))
-    pages = subprocess.run([sys.executable, "-m", "authors.docs"], cwd=answers.LEDGER.parents[3], check=False)
-    print(
-        f"{len(read)} answers written to packages/localcloud/ledger; {'the pages follow' if pages.returncode == 0 else 'run `make docs`'}."
-    )
-    return pages.returncode
-
-
 def _require_readable(world: Surroundings) -> None:
     """Require that the login can read the project. From then on, requests wait for APIs that were just enabled."""
 
@@ -223,7 +193,7 @@ class _TrialRun:
         self._options = options
         self._world = world
         self._journal = world.product.journal
-        self._out = self._journal.path.with_suffix(".json")
+        self._out: Path = options.out
         self._found: list[tuple[CriticalAssumption, Judgement]] = []
 
     def run(self, plan: TrialPlan) -> int:
@@ -260,12 +230,11 @@ class _TrialRun:
             return
         where = "a real project" if self._world.sender.is_google else "a local cloud"
         day = datetime.now(UTC).date().isoformat()
-        self._journal.answered[entry.id] = answers.tried(day, judgement, where)
+        self._journal.answered[entry.id] = f"{day}, {where}: {judgement.verdict}"
         self._journal.later.pop(entry.id, None)
         self._journal.write()
-        answers.write_to_file(self._out, self._journal.answered)
-        text = answers.form(self._journal.answered, load().critical, self._journal.usd)
-        self._out.with_suffix(".txt").write_text(text, encoding="utf-8")
+        text = _report_text(self._journal.answered, load().critical, self._journal.usd)
+        self._out.write_text(text, encoding="utf-8")
 
     def _print(self, plan: TrialPlan, left: list[str], unknown: list[str]) -> None:
         if self._options.json:
@@ -313,11 +282,24 @@ class _TrialRun:
         lines.append(", ".join(f"{count} {verdict}" for verdict, count in counted.items()) + ".")
         if plan.over:
             lines.append(f"{len(plan.over)} trials exceed the budget.")
-        lines.append(
-            f"{len(self._journal.answered)} answers written in {self._out}; paste {self._out.with_suffix('.txt')} into an issue."
-        )
+        lines.append(f"{len(self._journal.answered)} verdicts written in {self._out}; paste it into an issue.")
         lines.append(f"At most {self._journal.usd:.2f} USD in all runs of this evening.")
         return "\n".join(lines)
+
+
+def _report_text(written: Mapping[str, str], entries: Sequence[CriticalAssumption], usd: float) -> str:
+    """Return the text for an issue: how many entries were tried, and each verdict with the effect if it differs.
+
+    It has none of Google's words, which may identify someone.
+    """
+    known = {entry.id: entry for entry in entries}
+    tried_ones = [name for name in known if name in written]
+    lines = [f"{len(tried_ones)} of {len(known)} critical assumptions tried, at most {usd:.2f} USD.", ""]
+    for name, text in written.items():
+        lines.append(f"- `{name}`: {text}")
+        if text.endswith(": differs") and name in known:
+            lines += [f"  - assumed: {known[name].statement}", f"  - effect: {known[name].if_false}"]
+    return "\n".join(lines) + "\n"
 
 
 def _report_leaks(left: Sequence[str], unknown: Sequence[str]) -> None:

@@ -34,18 +34,13 @@ def add_parser(commands: _Parsers) -> None:
         "--clean-up", action="store_true", help="only delete resources that earlier runs of this journal leaked"
     )
     parser.add_argument("--second-run", action="store_true", help="only run the parts that need another day")
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help="write a reported file's answers into the ledger of this clone, and generate the pages",
-    )
     parser.add_argument("--yes", action="store_true", help="run without confirmation")
     parser.add_argument(
         "--out",
         type=Path,
+        default=Path("localcloud-tried.txt"),
         metavar="FILE",
-        help="file for the answers (default: localcloud-tried.json); .txt and .journal beside it",
+        help="file for the verdicts (default: localcloud-tried.txt); .journal beside it",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch):
 def test_an_installation_starts_its_own_programs_and_enforces_a_limit_in_hours(folder):
     at = rehearsal.Workplace(folder.parent / "dist", folder.parent)
     at.run(folder / ".venv" / "bin" / "gemma", "init", "first", "--like", "tpu-v6e1", cwd=folder)
-    assert "--record changes the ledger's files" in rehearsal.use(at, folder, rehearsal.INSTALLED)
+    assert "Trials: 14, " in rehearsal.use(at, folder, rehearsal.INSTALLED)
 
 
 def test_the_rehearsal_uses_every_command():
