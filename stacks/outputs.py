@@ -28,7 +28,7 @@ def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> Smok
     rate, ttft, burst = smoke_bands(
         subject.resolved, subject.memory, subject.throughput, BURST_REQUESTS, THRESHOLD_MARGIN
     )
-    features, accepted = served_features(subject.resolved), subject.throughput.tokens_per_step
+    accepted = subject.throughput.tokens_per_step
     return SmokeThresholds(
         startup_budget_s=round(startup_s),
         max_ttft_s=round(ttft.high, 3),
@@ -36,8 +36,6 @@ def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> Smok
         min_burst_tok_per_s=round(burst.low / accepted, 1),
         burst_requests=BURST_REQUESTS,
         max_model_len=plan.vllm.max_model_len,
-        expect_reasoning=features.thinking,
-        expect_tool_calls=features.tools,
     )
 
 

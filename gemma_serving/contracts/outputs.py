@@ -34,8 +34,6 @@ class SmokeThresholds:
     ] = None
     burst_requests: Annotated[int, Doc("Streams in the burst.")] = 4
     max_model_len: Annotated[int | None, Doc("Maximum length that the server must report.")] = None
-    expect_reasoning: Annotated[bool, Doc("Whether the server has a reasoning parser.")] = False
-    expect_tool_calls: Annotated[bool, Doc("Whether the server has a tool-call parser.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,20 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.spelling import UnknownWordError
 from gemma_serving.scripts.cli.command import Command, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import CheckedProject, JsonSwitch, Option
 
 if TYPE_CHECKING:
     from gemma_serving.scripts.doctor.api import Diagnosis
-
-
-def _provisioning(text: str) -> str:
-    from gemma_serving.planning.cost.provisioning import PROVISIONING_MODELS
-
-    if text not in PROVISIONING_MODELS:
-        raise UnknownWordError(PROVISIONING_MODELS)
-    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +40,6 @@ class CapacityOptions:
     stack: Annotated[
         str | None,
         Option("Compare locations for this stack's accelerator, provisioning model and size.", metavar="STACK"),
-    ] = None
-    provisioning: Annotated[
-        str | None,
-        Option(
-            "flex-start, spot, standard or reservation. Default: the stack's or flex-start.",
-            metavar="MODEL",
-            parse=_provisioning,
-        ),
     ] = None
     project: CheckedProject = None
     as_json: JsonSwitch = False
@@ -83,7 +66,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
-    question = question_of(project, settings, options.accelerators, options.provisioning)
+    question = question_of(project, settings, options.accelerators)
     names = ", ".join(one.name for one in question.accelerators)
     print_progress("capacity", f"querying locations of {names} in project {project}")
     caller = caller_of(project)

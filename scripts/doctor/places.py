@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.capacity import ListedQueuedResource
@@ -136,9 +136,7 @@ class JudgedPlace:
         return max({"passed": 0, "failed": 2}.get(check.state, 1) for check in self.checks)
 
 
-def question_of(
-    project: str, settings: Settings | None, accelerators: Sequence[str] = (), provisioning: str | None = None
-) -> CapacityQuestion:
+def question_of(project: str, settings: Settings | None, accelerators: Sequence[str] = ()) -> CapacityQuestion:
     """Return the question about these accelerators, else about the stack's with all its forms and quotas, else about all.
 
     Raises PlanningError for an unknown one.
@@ -146,8 +144,8 @@ def question_of(
     tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
     wanted = tpu.accelerator_type if tpu else run.gpu if run else None
     found = [one for name in accelerators or (wanted,) for one in deployable_accelerators(name, option="ACCELERATOR")]
-    model = cast("ProvisioningModel", provisioning or (tpu.forms[0].model if tpu else "flex-start"))
     own: Sequence[ProvisioningModel] = [form.model for form in tpu.forms] if tpu else []
+    model = own[0] if own else FORMS[0]
     others: Sequence[ProvisioningModel] = FORMS if model in FORMS else ()
     return CapacityQuestion(
         project=project,

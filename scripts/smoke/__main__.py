@@ -56,8 +56,6 @@ class ThresholdOptions:
     max_model_len: Annotated[
         int | None, Option("max-model-len the server must report, in tokens.", least=1, person=True)
     ] = None
-    expect_reasoning: Annotated[bool, Option("Expect a reasoning parser.", negatable=True, person=True)] = False
-    expect_tool_calls: Annotated[bool, Option("Expect a tool-call parser.", negatable=True, person=True)] = False
     features: Annotated[
         str | None, Option('Features as JSON, as in the output `features`: {"images": 2}.', metavar="JSON", person=True)
     ] = None

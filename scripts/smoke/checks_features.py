@@ -76,7 +76,7 @@ WORDS: Final = ("river", "stone", "cloud", "green", "seven", "light", "paper", "
 async def reasoning(context: CheckContext) -> Outcome:
     """Check that reasoning has its own field when thinking is enabled."""
     context.wanted = "a `reasoning` field, no channel markers in the response"
-    if not context.target.thresholds.expect_reasoning:
+    if not context.features().thinking:
         return skipped("no reasoning parser in the settings")
     body = request(context, [user(SNAIL)], max_tokens=THINKING_TOKENS, thinks=True)
     return await judged(context, body, _has_reasoning, "Check `vllm.reasoningParser: gemma4` and the chat template.")
@@ -89,7 +89,7 @@ def _has_reasoning(message: ChatMessage) -> Outcome:
 
 async def tool_call(context: CheckContext) -> Outcome:
     """Check that the tool is called with valid arguments, several times in a row."""
-    if not context.target.thresholds.expect_tool_calls:
+    if not context.features().tools:
         return skipped("no tool-call parser in the settings")
     context.wanted = WEATHER_CALL
     body = request(context, [user(TOOL_QUESTION)], max_tokens=512, tools=[WEATHER_TOOL])
@@ -98,7 +98,7 @@ async def tool_call(context: CheckContext) -> Outcome:
 
 async def forced_tool_call(context: CheckContext) -> Outcome:
     """Check that `tool_choice` forces a call that the question does not need, by `required` and by the function's name."""
-    if not context.target.thresholds.expect_tool_calls:
+    if not context.features().tools:
         return skipped("no tool-call parser in the settings")
     context.wanted = WEATHER_CALL
     choices = {"required": "required", "by name": {"type": "function", "function": {"name": "get_weather"}}}

@@ -38,8 +38,6 @@ def sample_outputs(**changes):
             "minBurstTokPerS": None,
             "burstRequests": 8,
             "maxModelLen": 4096,
-            "expectReasoning": True,
-            "expectToolCalls": False,
         },
         "labels": {},
         "features": {},

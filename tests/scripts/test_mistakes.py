@@ -59,7 +59,6 @@ COMMAND_LINES = (
     typed(
         "save_token hfToken --stack tpu-v6e1 --generate", "--generate supports only apiKey", "Get a Hugging Face token"
     ),
-    typed("capacity --provisioning spto", "--provisioning is 'spto'", "Did you mean spot?"),
     typed(
         "doctor --project X", "--project is 'X'", "it must be a project id: 6 to 30 of a-z, 0-9 and -, a letter first."
     ),

@@ -30,7 +30,6 @@ TEXTS = {
     "workload": "in=700,out=300,users=4",
     "set": ["cloudRun.maxInstances=2"],
     "since_s": "1d",
-    "provisioning": "spot",
     "accelerators": ["L4", "v6e-4"],
     "revision": "main",
     "origin": "gs://a-bucket/folder",

@@ -124,7 +124,8 @@ def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
 
 
 def test_a_reservation_is_accepted_where_there_is_one(world):
-    found = world.places("v6e-4", "--provisioning", "reservation")["us-east5-a"]
+    order(world, "reservation\n    reservation: ours")
+    found = world.places("--stack", "tpu-v6e4")["us-east5-a"]
     assert found["provisioning"] == {
         "model": "reservation",
         "answer": "no",
@@ -195,13 +196,13 @@ def forms(place):
     return {form["form"]: form for form in place["forms"]}
 
 
-def order(world, ceiling=""):
-    """Let stack tpu-v6e4 have an order of forms, and a ceiling."""
+def order(world, forms="[spot, standard]", ceiling=""):
+    """Let stack tpu-v6e4 have other forms of capacity, and a ceiling."""
     path = world.folder / "Pulumi.tpu-v6e4.yaml"
     most = f"\n    maxUsdPerHour: {ceiling}" if ceiling else ""
     text = path.read_text()
     assert "    provisioning: flex-start\n" in text
-    path.write_text(text.replace("    provisioning: flex-start\n", f"    provisioning: [spot, standard]{most}\n"))
+    path.write_text(text.replace("    provisioning: flex-start\n", f"    provisioning: {forms}{most}\n"))
 
 
 def test_each_form_has_its_own_quota_and_price(world):

@@ -46,7 +46,7 @@ FEATURES = ServedFeatures(
 )
 TARGET = SmokeTarget(
     model="simulated/tiny",
-    thresholds=SmokeThresholds(startup_budget_s=60, max_model_len=8192, expect_reasoning=True, expect_tool_calls=True),
+    thresholds=SmokeThresholds(startup_budget_s=60, max_model_len=8192),
     features=FEATURES,
 )
 

@@ -39,8 +39,6 @@ TARGET = SmokeTarget(
         min_decode_tok_per_s=1.0,
         min_burst_tok_per_s=1.0,
         max_model_len=2048,
-        expect_reasoning=True,
-        expect_tool_calls=True,
     ),
     memory=planned_memory(1000),
     cache_options={"block_size": "16", "cache_dtype": "fp8"},
@@ -255,7 +253,7 @@ def answering(routes):
                     CheckContext(
                         client=client,
                         access=ServerAccess(base_url="", auth="none"),
-                        target=TARGET,
+                        target=replace(TARGET, features=FEATURES),
                         report_progress=lambda _text: None,
                     )
                 )
