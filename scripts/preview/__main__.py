@@ -44,7 +44,6 @@ class RunOptions:
         bool,
         Option("Use stand-ins for secrets; needs no passphrase or key. Hides changed values."),
     ] = False
-    plans_only: Annotated[bool, Option("Compare the plans without running the Pulumi engine.")] = False
     as_json: JsonSwitch = False
 
 
@@ -93,17 +92,17 @@ def _run(options: RunOptions) -> ExitCode:
     if options.base:
         with other_checkout(options.base) as folder:
             base = describe_checkout(folder)
-        if not (options.stack or options.plans_only):
+        if not options.stack:
             same = {verdict.stack for verdict in verdicts(base, head) if verdict.is_same} - runner.listed_stacks()
             names = [name for name in names if name not in same]
-    previews = () if options.plans_only else preview_stacks(names, hide_secrets=options.without_secrets)
+    previews = preview_stacks(names, hide_secrets=options.without_secrets)
     text = comment(base, head, previews, not_previewed=_not_previewed(options))
     if options.out is not None:
         for one in previews:
             (options.out / f"{one.stack}.json").write_text(f"{one.model_dump_json(indent=1)}\n", encoding="utf-8")
         (options.out / _COMMENT).write_text(text, encoding="utf-8")
     # A stack that is named, without a folder for the comment, is previewed for a person.
-    for_person = bool(options.stack) and not options.base and options.out is None and not options.plans_only
+    for_person = bool(options.stack) and not options.base and options.out is None
     if options.as_json:
         print_text(json.dumps({"schema_version": 1, "stacks": [one.model_dump(mode="json") for one in previews]}))
     else:
@@ -113,8 +112,6 @@ def _run(options: RunOptions) -> ExitCode:
 
 def _not_previewed(options: RunOptions) -> str:
     """Return why the engine did not preview some stacks, as a clause; empty if nothing excludes one."""
-    if options.plans_only:
-        return "`--plans-only` was given"
     if options.stack:
         return "only these were named"
     return "it leaves out stacks that are neither deployed nor changed" if options.base else ""

@@ -13,7 +13,6 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -68,9 +67,6 @@ class SmokeOptions:
     server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
-    junit: Annotated[
-        Path | None, Option("Also write a JUnit XML report to this file.", metavar="FILE", person=True)
-    ] = None
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
@@ -99,7 +95,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     with way as access:
         report = run_smoke(access, target, _progress)
     _progress("")
-    publish(replace(report, start=start), as_json=options.as_json, junit=options.junit)
+    publish(replace(report, start=start), as_json=options.as_json)
     return report.exit_code
 
 

@@ -1,12 +1,10 @@
-"""Render a report as a table for the terminal, JSON for programs, and JUnit XML for CI."""
+"""Render a report as a table for the terminal, and as JSON for programs."""
 
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
-from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.text import Text
@@ -24,13 +22,6 @@ _COLORS: Final[Mapping[State, str]] = {
     "skipped": "dim",
     "not run": "dim",
 }
-_CASES: Final[Mapping[State, str]] = {
-    "failed": "failure",
-    "unknown": "error",
-    "skipped": "skipped",
-    "not run": "skipped",
-}
-"""JUnit's elements."""
 _HEADS: Final = {
     "passed": "smoke passed",
     "failed": "smoke FAILED",
@@ -47,14 +38,11 @@ def summary(report: SmokeReport) -> str:
     return f"{_HEADS[report.verdict]}: {parts}, {report.elapsed_s:.1f} s"
 
 
-def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
-    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
+def publish(report: SmokeReport, *, as_json: bool) -> None:
+    """Print the report on stdout. With JSON there, the table is on stderr."""
     if as_json:
         print_text(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
-    if junit is not None:
-        junit.parent.mkdir(parents=True, exist_ok=True)
-        junit.write_text(to_junit(report), encoding="utf-8")
 
 
 def print_table(report: SmokeReport, target: Console) -> None:
@@ -112,35 +100,3 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
             for check in report.checks
         ],
     }
-
-
-def to_junit(report: SmokeReport) -> str:
-    """Return JUnit XML: one test case per check."""
-    counts = {state: len(report.of_state(state)) for state in _COLORS}
-    suite = ET.Element(
-        "testsuite",
-        name=f"smoke {report.stack or report.url}",
-        tests=str(len(report.checks)),
-        failures=str(counts["failed"]),
-        errors=str(counts["unknown"]),
-        skipped=str(counts["skipped"] + counts["not run"]),
-        time=f"{report.elapsed_s:.3f}",
-    )
-    if report.simulated is not None:
-        properties = ET.SubElement(suite, "properties")
-        ET.SubElement(properties, "property", name="simulated", value=report.simulated)
-    place = f"smoke.{report.stack or 'url'}"
-    for check in report.checks:
-        outcome, time = check.outcome, f"{check.elapsed_s:.3f}"
-        case = ET.SubElement(suite, "testcase", classname=place, name=check.name, time=time)
-        text = f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}"
-        # XML forbids most control characters.
-        message = "".join(char for char in text if char >= " " or char in "\t\n")
-        if outcome.state in _CASES:
-            ET.SubElement(case, _CASES[outcome.state], message=message)
-        else:
-            ET.SubElement(case, "system-out").text = f"{outcome.state}: {message}"
-    root = ET.Element("testsuites")
-    root.append(suite)
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -96,7 +96,7 @@ def small_files():
     [
         ("scripts.plan --stack tpu-v6e1 >/dev/full", "output"),
         ("scripts.gemma >/dev/full", "output"),
-        ("scripts.preview run --plans-only --stack tpu-v6e1 --out README.md", "README.md"),
+        ("scripts.preview run --stack tpu-v6e1 --out README.md", "README.md"),
         ("scripts.init full-{pid} --model 12B", f"{ROOT / 'Pulumi.full-'}"),
         (
             "scripts.bench --url {url} --concurrency 1 --output-tokens 8 --requests 2 --out {tmp}",

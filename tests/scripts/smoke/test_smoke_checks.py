@@ -3,7 +3,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from aiohttp import web
@@ -13,7 +12,7 @@ from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
 from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server
 from gemma_serving.scripts.smoke.checks import CHECKS, PLAN_CHECK, _run_one, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
-from gemma_serving.scripts.smoke.render import summary, to_json, to_junit
+from gemma_serving.scripts.smoke.render import summary, to_json
 from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from gemma_serving.scripts.stack.access import AccessError, IdTokenSource, ServerAccess
 from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
@@ -121,9 +120,6 @@ def test_a_server_that_is_not_reached_is_not_one_that_failed(access, words):
     assert (report.verdict, report.exit_code, report.passed, report.failed) == ("unreachable", 2, False, ())
     assert to_json(report)["verdict"] == "unreachable"
     assert "its health is unknown" in summary(report)
-    case = ET.fromstring(to_junit(report)).find("testsuite/testcase[@name='ready']")  # noqa: S314 - our own
-    assert case.find("error") is not None
-    assert case.find("failure") is None
 
 
 def no_token():
@@ -467,8 +463,8 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
     )
 
 
-def row(name, verdict, detail=""):
-    return FinishedCheck(name=name, outcome=Outcome(verdict, detail, measured="<m>\x07", wanted="w & v"), elapsed_s=0.5)
+def row(name, verdict):
+    return FinishedCheck(name=name, outcome=Outcome(verdict), elapsed_s=0.5)
 
 
 def report_of(*rows, interrupted=False):
