@@ -9,11 +9,11 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.state import read
 from gemma_serving.engine.steps import PlannedStep
-from gemma_serving.scripts.agent.bounds import Bound, require_bound
+from gemma_serving.scripts.agent.bounds import Bound, PlannedStack, require_bound
 from gemma_serving.scripts.agent.context import AgentContext, Answer, ShownPlan
 from gemma_serving.scripts.agent.tools import ToolCall
 from gemma_serving.scripts.plan.api import changes_of_file
-from gemma_serving.scripts.stack.frozen import freeze
+from gemma_serving.scripts.stack.frozen import freeze, planned_cost
 from gemma_serving.scripts.stack.unfinished_teardown import forget
 
 _SCALES: Final = frozenset({"cloudRun.minInstances", "cloudRun.maxInstances"})
@@ -61,7 +61,8 @@ async def run_plan(call: ToolCall) -> Answer:
         has_keeper = agent.keepers.has(plan.stack)
         if bound.is_own:
             keep = agent.keepers.keep
-            await asyncio.to_thread(keep, plan.stack, agent.own_hours, plan_id=plan.id, project=plan.project)
+            project = _planned(plan).settings.project
+            await asyncio.to_thread(keep, plan.stack, agent.own_hours, plan_id=plan.id, project=project)
         try:
             found = await call.run()
         except CommandRefusedError:  # nothing was changed
@@ -118,14 +119,21 @@ def _verdict(agent: AgentContext, plan: ShownPlan) -> tuple[Bound | None, str]:
 
 
 def _bound(agent: AgentContext, plan: ShownPlan) -> Bound:
-    """Return the bound of a plan's cost, judged on the settings of the plan. Raises CommandRefusedError."""
-    pairs: Sequence[str] = plan.arguments.get("set", ())
-    with private_folder() as folder:
-        frozen = freeze(plan.stack, folder / "project", changes_of_file(pairs))
-        if frozen.plan_id(plan.steps) != plan.id:
-            raise CommandRefusedError(
-                f"{plan.id} is stale: the program, the settings of stack {plan.stack} or the packages have changed. Call preview again."
-            )
-        plan.project = frozen.settings.project
-        state, has_keeper = read(plan.stack), agent.keepers.has(plan.stack)
-        return require_bound(frozen, plan.steps, state, own_hours=agent.own_hours, has_keeper=has_keeper)
+    """Return the bound of a plan's cost. Raises CommandRefusedError."""
+    state, has_keeper = read(plan.stack), agent.keepers.has(plan.stack)
+    return require_bound(_planned(plan), plan.steps, state, own_hours=agent.own_hours, has_keeper=has_keeper)
+
+
+def _planned(plan: ShownPlan) -> PlannedStack:
+    """Return the stack of a plan, read once: the command runs no other settings. Raises CommandRefusedError for a stale plan."""
+    if plan.planned is None:
+        pairs: Sequence[str] = plan.arguments.get("set", ())
+        with private_folder() as folder:
+            frozen = freeze(plan.stack, folder / "project", changes_of_file(pairs))
+            if frozen.plan_id(plan.steps) != plan.id:
+                raise CommandRefusedError(
+                    f"{plan.id} is stale: the program, the settings of stack {plan.stack} or the packages have changed. Call preview again."
+                )
+            cost = planned_cost(frozen.settings, frozen.folder)
+            plan.planned = PlannedStack(name=plan.stack, settings=frozen.settings, cost=cost)
+    return plan.planned

@@ -20,12 +20,20 @@ from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.question.types import CostPlan
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.costs import at_most
-from gemma_serving.scripts.stack.frozen import FrozenProject, planned_cost
 
 _AGE: Final = camel_case("max_age")
 _USD: Final = camel_case("max_usd")
 _STARTS: Final = frozenset({"create", "replace", "create-replacement"})
 """Operations of the engine that request new capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStack:
+    """The stack that a plan deploys."""
+
+    name: str
+    settings: Settings
+    cost: CostPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +61,17 @@ class _BoundedKind:
 
 
 def require_bound(
-    frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState, *, own_hours: float, has_keeper: bool
+    stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState, *, own_hours: float, has_keeper: bool
 ) -> Bound:
     """Return the bound of a plan's cost. Raises CommandRefusedError that names all that is missing.
 
     `own_hours`: limit that the assistant's server enforces itself; `has_keeper`: whether it already does for this stack.
     """
-    stack, settings = frozen.stack, frozen.settings
-    case = _case(frozen, steps, state)
+    settings = stack.settings
+    case = _case(stack, steps, state)
     values = {_AGE: settings.max_age_s, **({_USD: settings.max_usd} if case.needs_usd else {})}
     lacks = [f"no {key}" for key, value in values.items() if value is None]
-    problems = [f"Stack {stack} has {' and '.join(lacks)}"] if lacks else []
+    problems = [f"Stack {stack.name} has {' and '.join(lacks)}"] if lacks else []
     if case.needs_guard and (problem := _guard_problem(settings)):
         problems.append(problem)
     if not problems:
@@ -72,27 +80,26 @@ def require_bound(
     run = settings.cloud_run
     has_one_instance = run is not None and (run.min_instances, run.max_instances) == (0, 1)
     if has_one_instance and (has_keeper or is_new):
-        return Bound(text=_own_bound(frozen, own_hours), is_own=True)
+        return Bound(text=_own_bound(stack, own_hours), is_own=True)
     *others, last = [*values, *(["a scheduled guard"] if case.needs_guard else [])]
     needed = f"{', '.join(others)} and {last}" if others else last
     raise CommandRefusedError(
         f"An assistant deploys {case.what} only with {needed}. {case.why}{'; '.join(problems)}. "
-        f"The user can set limits in Pulumi.{stack}.yaml (docs/costs.md), or run `gemma up {stack}`."
+        f"The user can set limits in Pulumi.{stack.name}.yaml (docs/costs.md), or run `gemma up {stack.name}`."
     )
 
 
-def _case(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> _BoundedKind:
-    settings = frozen.settings
+def _case(stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState) -> _BoundedKind:
+    settings, cost = stack.settings, stack.cost
     if form := _unbounded_form(settings):
         bound = (
             f"maxUsd is ${settings.max_usd}. A scheduled guard enforces it: the account {GUARD} of project {settings.project} "
             "shows that one was set up, not that it runs."
         )
         return _BoundedKind(what=form, bound=bound, needs_usd=True, needs_guard=True)
-    cost = planned_cost(settings, frozen.folder)
     if settings.max_usd is not None:
         return _BoundedKind(what="a run", bound=f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}.")
-    match _next_run(frozen, steps, state):
+    match _next_run(stack, steps, state):
         case Absent():
             return _BoundedKind(what="a run", bound=_most("This run", cost))
         case Present(value=""):
@@ -116,14 +123,14 @@ def _unbounded_form(settings: Settings) -> str:
     return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""
 
 
-def _own_bound(frozen: FrozenProject, hours: float) -> str:
+def _own_bound(stack: PlannedStack, hours: float) -> str:
     """Return the bound that the assistant's server enforces, and what happens if it cannot, as sentences."""
-    stack, usd = frozen.stack, planned_cost(frozen.settings, frozen.folder).most_usd_per_hour * hours
+    name, usd = stack.name, stack.cost.most_usd_per_hour * hours
     return (
         f"This service costs at most ${usd:,.2f} for {hours:g} h of one instance, and without requests only storage. A process of this server "
         f"deletes the stack, but not its bucket, {hours:g} h after its first up, or as soon as this server exits or is killed. If this computer "
-        f"is off or offline then, nothing deletes it until `gemma agent` starts again in this folder, or you run `gemma teardown {stack}`. "
-        f"To keep the service without this limit, run `gemma up {stack}`."
+        f"is off or offline then, nothing deletes it until `gemma agent` starts again in this folder, or you run `gemma teardown {name}`. "
+        f"To keep the service without this limit, run `gemma up {name}`."
     )
 
 
@@ -134,11 +141,11 @@ def _guard_problem(settings: Settings) -> str:
     return guard_problem(both, settings.project)
 
 
-def _next_run(frozen: FrozenProject, steps: Sequence[PlannedStep], state: StackState) -> Answer[str]:
+def _next_run(stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState) -> Answer[str]:
     """Return Absent before the first run. Later, return why the plan starts another one; empty if it starts none."""
     from gemma_serving.stacks.hooks.run_recorder import stack_recorder  # noqa: PLC0415 - loads Pulumi's SDK
 
-    runs = stack_recorder(frozen.settings, frozen.stack).runs()
+    runs = stack_recorder(stack.settings, stack.name).runs()
     match runs:
         case Unknown():
             return runs

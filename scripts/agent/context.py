@@ -13,6 +13,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import product_program
 from gemma_serving.contracts.masking import masked
 from gemma_serving.engine.steps import PlannedStep
+from gemma_serving.scripts.agent.bounds import PlannedStack
 from gemma_serving.scripts.agent.keeper import Keepers
 from gemma_serving.scripts.agent.permissions import OWN_HOURS, Change
 from gemma_serving.scripts.agent.presenting import NOTE, untrusted
@@ -39,8 +40,8 @@ class ShownPlan:
     usd_per_hour: float | None = None
     """Maximum price of the stack during the change; None if it is unknown, or does not change."""
     steps: tuple[PlannedStep, ...] = ()
-    project: str = ""
-    """Google Cloud project, as of the last judgement of its cost."""
+    planned: PlannedStack | None = None
+    """The stack that it deploys; None before its cost is judged."""
     is_own: bool = False
     """True if its preview said that this server deletes the stack after some hours."""
 
@@ -77,7 +78,7 @@ class AgentContext:
 
         async def forward(lines: Sequence[str]) -> None:
             for line in lines:
-                await report(context, next(done), None, line, step=line if _STEP.match(line) else None)
+                await report(context, next(done), line, step=line if _STEP.match(line) else None)
 
         argv = product_program(f"gemma_serving.scripts.{room}", *words, "--json")
         return answer_of(room, await run_program(argv, watch=forward, secrets=self.secrets, stdin=text))

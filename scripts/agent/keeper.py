@@ -25,7 +25,8 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import open_private
 from gemma_serving.scripts.agent.limits import add_plan, new_record, prove, read_record, write_record
 from gemma_serving.scripts.cli.command import print_progress, print_text
-from gemma_serving.scripts.stack.unfinished_teardown import LIMITS, forget, limit_file
+from gemma_serving.scripts.stack.limit_record import LIMITS, limit_file
+from gemma_serving.scripts.stack.unfinished_teardown import forget
 
 LOG: Final = LIMITS.with_suffix(".log")
 READY: Final = "ready"

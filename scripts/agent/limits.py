@@ -5,7 +5,7 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,24 +17,10 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.state import read
-from gemma_serving.scripts.stack.unfinished_teardown import limit_file
+from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_file
 
 _MOST_UPDATES: Final = "100"
 """Entries of a stack's history that are read, newest first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRecord:
-    """The deployments of one stack that the user approved, and the stack before the first of them."""
-
-    project: str
-    """Google Cloud project."""
-    plans: tuple[str, ...]
-    """Id of each approved plan, which is the message of its update."""
-    since: str
-    """Time of the first approval (RFC 3339, UTC)."""
-    before: str = ""
-    """The newest update before the first approval; empty if there was none."""
 
 
 def new_record(stack: str, *, plan_id: str, project: str) -> LimitRecord:

@@ -69,7 +69,6 @@ class AgentRun:
     error: Exception | None = None
     ended_s: float | None = None
     done: float = 0.0
-    total: float | None = None
     step: str | None = None
     says: str = ""
     says_s: float = 0.0
@@ -87,9 +86,9 @@ class AgentRun:
             for event in (self.working, self.ended, self.changed):
                 event.set()
 
-    def note(self, done: float, total: float | None, text: str, step: str | None) -> None:
+    def note(self, done: float, text: str, step: str | None) -> None:
         """Store a line of progress. A new step discards the line of the previous one."""
-        self.done, self.total = done, total
+        self.done = done
         if step is not None and step != self.step:
             self.step, self.says = step, ""
         if text != step:
@@ -152,15 +151,13 @@ class AgentRun:
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
 
 
-async def report(
-    context: Context[Any, Any], done: float, total: float | None, text: str, *, step: str | None = None
-) -> None:
+async def report(context: Context[Any, Any], done: float, text: str, *, step: str | None) -> None:
     """Store a line of progress with the work, and forward it to the waiting client."""
     run = CURRENT.get()
     if run is not None:
-        run.note(done, total, text, step)
+        run.note(done, text, step)
     if run is None or not run.left:
-        await context.report_progress(done, total, text)
+        await context.report_progress(done, message=text)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,7 +227,7 @@ class Runs:
         with anyio.move_on_after(self.within_s if limit_s is None else limit_s):
             while not run.ended.is_set():
                 changed = run.changed
-                await context.report_progress(run.done, run.total, run.says or run.step or run.name)
+                await context.report_progress(run.done, message=run.says or run.step or run.name)
                 await changed.wait()
         return run.whole if run.read and run.whole is not None else run.answer()
 

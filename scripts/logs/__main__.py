@@ -101,7 +101,7 @@ def _logs(options: LogsOptions) -> ExitCode:
 
 
 def _show(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", cause: "Cause | None") -> None:
-    summary = _summary(options.stack, found) if options.summarize else None
+    summary = _summary(options.stack, found) if options.summarize and found else None
     if options.as_json:
         known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
         place = {"stack": log.stack, "project": log.project, "target": log.target}

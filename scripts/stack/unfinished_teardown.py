@@ -1,4 +1,4 @@
-"""Teardowns to come: one that began and did not end, one that Google delays, and one at the limit of an assistant."""
+"""Teardowns to come: one that began and did not end, and one that Google delays."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,10 @@ from typing import Final
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.installation import own_project
 from gemma_serving.engine.atomic_file import write_private
-from gemma_serving.engine.runner import project_folder
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack.limit_record import limit_file, limited_plans
 
 FOLDER: Final = Path(".work") / "teardown"
-LIMITS: Final = Path(".work") / "agent-limits"
 _SUFFIX: Final = "-begun.json"
 _STORED_KEYS: Final = ("type", "urn", "inputs")
 
@@ -83,21 +82,8 @@ def forget(stack: str, *, plan: str | None = None) -> None:
     `plan`: the plan that was deployed. The limit of one that an assistant deploys stays.
     """
     _path(stack).unlink(missing_ok=True)
-    if own_project() is not None and not (plan and plan in _limited_plans(stack)):
+    if own_project() is not None and not (plan and plan in limited_plans(stack)):
         limit_file(stack).unlink(missing_ok=True)
-
-
-def _limited_plans(stack: str) -> Sequence[object]:
-    """Return the ids of the plans of an assistant's limit."""
-    try:
-        return as_sequence(as_mapping(json.loads(limit_file(stack).read_text(encoding="utf-8"))).get("plans"))
-    except (OSError, ValueError):
-        return ()
-
-
-def limit_file(stack: str) -> Path:
-    """Return the file of a stack whose service an assistant deployed for some hours. A process that will delete the stack has its lock."""
-    return project_folder() / LIMITS / stack
 
 
 def _noted(stack: str) -> Mapping[str, object]:

@@ -13,7 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from gemma_serving.cloud.guard import GUARD
 from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
 from gemma_serving.scripts.agent.presenting import NOTE
-from gemma_serving.scripts.stack.unfinished_teardown import LIMITS
+from gemma_serving.scripts.stack.limit_record import LIMITS
 from tests.engine.conftest import CAPACITY, LIMIT_S, PROJECT
 from tests.polling import until
 

@@ -98,6 +98,7 @@ class Commands:
 @pytest.fixture
 def commands(monkeypatch):
     monkeypatch.setattr(approvals, "freeze", frozen)
+    monkeypatch.setattr(approvals, "planned_cost", lambda *_: None)
     monkeypatch.setattr(approvals, "read", lambda stack: StackState(stack=stack, status="read"))
     monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: Bound(text="This run costs $8.00 at most."))
     return Commands(monkeypatch)

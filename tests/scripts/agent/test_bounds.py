@@ -16,8 +16,8 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
-from gemma_serving.scripts.agent.bounds import require_bound
-from gemma_serving.scripts.stack.frozen import FrozenProject
+from gemma_serving.scripts.agent.bounds import PlannedStack, require_bound
+from gemma_serving.scripts.stack.frozen import planned_cost
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import stack_recorder
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
@@ -43,25 +43,26 @@ def world():
 
 
 def shipped(stack, block=None, **changes):
-    """Return a copy of the project, whose settings are those of the file but for these of the stack and of its block for the target."""
+    """Return a stack whose settings are those of the file but for these of the stack and of its block for the target."""
     settings = stack_settings(stack, project=PROJECT, folder=settings_file(stack, ROOT).parent)
     if block:
         key = "tpu" if settings.tpu else "cloud_run"
         changes[key] = replace(getattr(settings, key), **block)
-    return FrozenProject(root=ROOT, folder=ROOT, stack=stack, settings=replace(settings, **changes), digest="")
+    settings = replace(settings, **changes)
+    return PlannedStack(name=stack, settings=settings, cost=planned_cost(settings, ROOT))
 
 
 def step(op, kind=CAPACITY_TYPE):
     return PlannedStep(op=op, type=kind, name="tpu", digest="")
 
 
-def bound(frozen, *steps, state=MISSING, has_keeper=False):
-    return require_bound(frozen, steps, state, own_hours=4, has_keeper=has_keeper)
+def bound(planned, *steps, state=MISSING, has_keeper=False):
+    return require_bound(planned, steps, state, own_hours=4, has_keeper=has_keeper)
 
 
-def refusal(frozen, *steps, **now):
+def refusal(planned, *steps, **now):
     with pytest.raises(CommandRefusedError) as error:
-        bound(frozen, *steps, **now)
+        bound(planned, *steps, **now)
     return str(error.value)
 
 
@@ -89,15 +90,15 @@ def begun():
 
 
 def test_the_first_run_covers_its_updates_and_no_second_run(begun):
-    frozen = shipped(TPU)
-    assert bound(frozen, step("update"), step("create", "other")).text == (
+    planned = shipped(TPU)
+    assert bound(planned, step("update"), step("create", "other")).text == (
         "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
     )
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
-    assert refusal(frozen, step("replace")) == f"{second}the plan replaces the current one. {UNLIMITED}"
-    stack_recorder(frozen.settings, TPU).note()
+    assert refusal(planned, step("replace")) == f"{second}the plan replaces the current one. {UNLIMITED}"
+    stack_recorder(planned.settings, TPU).note()
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
-    assert refusal(frozen) == f"{second}the first one is over. {UNLIMITED}"
+    assert refusal(planned) == f"{second}the first one is over. {UNLIMITED}"
     limited = bound(shipped(TPU, max_usd=50), step("create")).text
     assert limited == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
 
@@ -153,17 +154,17 @@ def test_flex_start_with_a_wait_is_still_flex_start(world):
 
 
 def test_a_known_guard_and_a_cost_limit_allow_a_service_and_an_unknown_guard_does_not():
-    frozen = shipped(RUN, WARM, max_usd=50)
+    planned = shipped(RUN, WARM, max_usd=50)
     with open_world() as world:
         world.account(GUARD, "made by accounts.sh")
-        assert bound(frozen).text == (
+        assert bound(planned).text == (
             f"maxUsd is $50. A scheduled guard enforces it: the account {GUARD} of project {PROJECT} shows that one was set up, not that it runs."
         )
         assert not bound(shipped(RUN, max_usd=50)).is_own
         assert f"{GUARDED}Stack {RUN} has no maxUsd. The user" in refusal(shipped(RUN, WARM))
         fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)
         world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
-        assert f"{GUARDED}cannot check whether a guard exists, without which maxAge and maxUsd" in refusal(frozen)
+        assert f"{GUARDED}cannot check whether a guard exists, without which maxAge and maxUsd" in refusal(planned)
 
 
 RUN_STACKS = {"l4-12b-qat": "4.19", "l4-qat": "4.82", "rtx6000-31b": "12.75"}

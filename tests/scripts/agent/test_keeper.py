@@ -20,7 +20,8 @@ from gemma_serving.engine.runner import PulumiFailedError
 from gemma_serving.scripts.agent import keeper, limits
 from gemma_serving.scripts.agent.keeper import LOG, Keepers
 from gemma_serving.scripts.agent.limits import prove
-from gemma_serving.scripts.stack.unfinished_teardown import LIMITS, forget
+from gemma_serving.scripts.stack.limit_record import LIMITS
+from gemma_serving.scripts.stack.unfinished_teardown import forget
 from tests.polling import LIMIT_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +70,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of this test")
-    monkeypatch.setattr("gemma_serving.scripts.stack.unfinished_teardown.project_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemma_serving.scripts.stack.limit_record.project_folder", lambda: tmp_path)
     return tmp_path
 
 

@@ -163,12 +163,12 @@ class TestTheCommand:
         assert (found["lines"][0]["source"], found["lines"][0]["text"]) == ("server", "INFO fine")
         assert found["lines"][0]["time"].endswith("Z")
 
-    def test_no_lines_is_said_with_the_way_further_back(self, deployed, capsys, monkeypatch):
+    def test_no_lines_is_said_with_the_way_further_back_and_no_model_is_asked(self, deployed, capsys, monkeypatch):
         server = [queued()]
         monkeypatch.setattr(
             "gemma_serving.engine.state.read", lambda name: StackState(stack=name, status="read", resources=server)
         )
-        assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
+        assert run_command(command.COMMAND, ["--stack", "tpu-v6e4", "--summarize"]) == 0
         said = capsys.readouterr()
         assert said.out == ""
         assert "no logs of stack tpu-v6e4 in this period." in said.err

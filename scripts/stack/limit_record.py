@@ -1,0 +1,39 @@
+"""Record of a stack that an assistant deployed with a limit in hours: the plans that the user approved."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemma_serving.contracts.fields import from_json
+from gemma_serving.engine.runner import project_folder
+
+LIMITS: Final = Path(".work") / "agent-limits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRecord:
+    """The deployments of one stack that the user approved, and the stack before the first of them."""
+
+    project: str
+    """Google Cloud project."""
+    plans: tuple[str, ...]
+    """Id of each approved plan, which is the message of its update."""
+    since: str
+    """Time of the first approval (RFC 3339, UTC)."""
+    before: str = ""
+    """The newest update before the first approval; empty if there was none."""
+
+
+def limit_file(stack: str) -> Path:
+    """Return the file of a stack's record. A process that will delete the stack has its lock."""
+    return project_folder() / LIMITS / stack
+
+
+def limited_plans(stack: str) -> Sequence[str]:
+    """Return the ids of the plans of a stack's record; none without one that can be read."""
+    try:
+        return from_json(LimitRecord, json.loads(limit_file(stack).read_text(encoding="utf-8"))).plans
+    except (OSError, ValueError):
+        return ()
