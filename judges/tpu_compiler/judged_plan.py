@@ -160,9 +160,9 @@ def _config(question: Question, settings: "Settings | None", subject: Subject) -
         PROJECT / settings.architecture_file if settings and settings.architecture_file else None
     )
     if question.from_hub:
-        from gemma_serving.scripts.plan.model_source import hub_config  # noqa: PLC0415 - only with --from-hub
+        from gemma_serving.cloud.hub import config_of  # noqa: PLC0415 - only with --from-hub
 
-        return hub_config(settings.model if settings else question.model or "")[0]
+        return config_of(settings.model if settings else question.model or "")[0]
     if file is not None:
         return _object_of(file)
     resolved = subject.resolved

@@ -82,10 +82,6 @@ def _usd_per_hour(stack: str, outputs: StackOutputs) -> float | None:
     return next((costs.running for costs in recorded_costs(read(stack))), None)
 
 
-def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast:
-    return PlanForecast(deployed_plan(stack, outputs).answers)
-
-
 def _with_adapters(options: BenchOptions) -> BenchOptions:
     """Return the options with the stack's adapters for `--adapters all`. Raises SweepError if none exists."""
     if options.traffic.adapters != (ALL,):
@@ -133,7 +129,7 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
                 ),
                 kv_cache_tokens=outputs.plan.memory.kv_tokens * outputs.engines,
-                forecast=_forecast(settings.stack, outputs),
+                forecast=PlanForecast(deployed_plan(settings.stack, outputs).answers),
                 roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import os
 import re
 import sys
 import types
@@ -58,8 +57,6 @@ class Option:
     """The option takes any number of words; the field is a tuple, or None without the option."""
     negatable: bool = False
     """A switch that also has a `--no-` form."""
-    variable: str = ""
-    """Environment variable that provides a default."""
     bare: str = ""
     """Value of the option without a value, read as any other; empty if it needs one."""
     rare: bool = False
@@ -266,7 +263,7 @@ def described_options(kind: type[object]) -> Iterator[DescribedOption]:
         yield DescribedOption(
             group=field.group,
             words=f"{words} ..." if option.repeated else words,
-            meaning=f"{option.help} Default: {option.variable} in the environment." if option.variable else option.help,
+            meaning=option.help,
             default="required" if field.is_required else field.shown_default,
         )
 
@@ -304,8 +301,6 @@ def _add(parser: OptionParser, add: Callable[..., object], field: OptionField) -
         many = {"nargs": "*"} if option.repeated else {"nargs": "?"}
         add(field.name, **words if required else words | many)
         return
-    if option.variable in os.environ:
-        words["default"], required = os.environ[option.variable], False
     if option.repeated:
         words |= {"action": "append", "default": list[object]()}
     if option.many:

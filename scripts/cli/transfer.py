@@ -1,5 +1,6 @@
 """Progress of a long copy: amount, rate and time left."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,8 +17,9 @@ _MIB: Final = 1024**2
 
 
 def overwrite_line(text: str) -> None:
-    """Replace the last line of the terminal on stderr; an empty text clears it."""
-    sys.stderr.write(f"\r\x1b[K{for_terminal(text)}")
+    """Replace the last line of the terminal on stderr, so it must not be longer than one; an empty text clears it."""
+    shown = for_terminal(text)[: shutil.get_terminal_size().columns - 1]
+    sys.stderr.write(f"\r\x1b[K{shown}")
     sys.stderr.flush()
 
 

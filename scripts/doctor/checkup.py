@@ -1,7 +1,6 @@
 """The list of what a stack needs, in its order, and the run of all its checks at once."""
 
 import itertools
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ def concurrently(
 def _progress(text: str) -> None:
     """Show one line of progress on a terminal; an empty text clears it."""
     if sys.stderr.isatty():
-        overwrite_line(text[: shutil.get_terminal_size().columns - 1])
+        overwrite_line(text)
 
 
 def _online(lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:

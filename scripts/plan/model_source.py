@@ -1,27 +1,19 @@
 """Source of a model's architecture on the hub."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gemma_serving.cloud.model_files import CONFIG, INDEX
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.scripts.cli.command import print_progress
 
 
-def hub_config(model: str) -> "tuple[Mapping[str, Any], Mapping[str, Any] | None]":
-    """Return a model's config.json and its index from the Hugging Face hub. Raises ScriptError."""
-    from gemma_serving.cloud.hub import config_of  # noqa: PLC0415 - slow to load
-
-    return config_of(model)
-
-
 def from_hub(model: str, *, save: Path | None) -> ModelSpec:
     """Return a model's architecture from the Hugging Face hub, and save its files in a folder. Raises ScriptError."""
+    from gemma_serving.cloud.hub import config_of  # noqa: PLC0415 - slow to load
     from gemma_serving.planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
-    config, index = hub_config(model)
+    config, index = config_of(model)
     spec = model_from_config(config, name=model, index=index)
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
   gemma preview tpu-v6e1
   gemma preview run --base main --out previews
-  gemma preview comment --from previews --pull-request 12
   gemma preview plans --out plans.json
 
 Planning needs no cloud and no credentials. docs/ci.md describes the comment and
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
@@ -45,15 +43,6 @@ class RunOptions:
         Option("Use stand-ins for secrets; needs no passphrase or key. Hides changed values."),
     ] = False
     as_json: JsonSwitch = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommentOptions:
-    """Options of `comment`."""
-
-    source: Annotated[Path, Option("Folder written by `run`.", flag="--from", metavar="DIR")]
-    repository: Annotated[str, Option("Repository.", metavar="OWNER/NAME", variable="GITHUB_REPOSITORY")]
-    pull_request: Annotated[int, Option("Number of the pull request.", least=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,25 +106,6 @@ def _not_previewed(options: RunOptions) -> str:
     return "it leaves out stacks that are neither deployed nor changed" if options.base else ""
 
 
-def _comment(options: CommentOptions) -> ExitCode:
-    """Post the previews as one comment, or update the existing one.
-
-      gemma preview comment --from previews --pull-request 12
-
-    The token comes from GITHUB_TOKEN.
-    """
-    from gemma_serving.scripts.cli.github import repository_from_environment
-    from gemma_serving.scripts.preview.comment import MARKER
-
-    path = options.source / _COMMENT
-    if not path.is_file():
-        raise CommandRefusedError(f"{path} not found. Run `gemma preview run --out {options.source}` first.")
-    repository = repository_from_environment(options.repository)
-    action = repository.upsert_comment(options.pull_request, MARKER, path.read_text(encoding="utf-8"))
-    print_text(f"preview: comment {action} on {options.repository}#{options.pull_request}")
-    return ExitCode.DONE
-
-
 def _plans(options: PlansOptions) -> ExitCode:
     """Write the plans of all stacks, with flags and variables, to a file.
 
@@ -167,7 +137,6 @@ COMMAND: Final = Command(
             exit_codes={ExitCode.FAILED: "a preview failed"},
         ),
         Command(name="plans", help=_plans.__doc__, options=PlansOptions, run=_plans),
-        Command(name="comment", help=_comment.__doc__, options=CommentOptions, run=_comment),
     ),
 )
 

@@ -10,7 +10,6 @@ token. docs/smoke.md describes every check.
 """
 
 import json
-import shutil
 import sys
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
@@ -118,11 +117,11 @@ def _features(given: str | None) -> ServedFeatures | None:
 
 
 def _progress(text: str) -> None:
-    """Show one line of progress. On a terminal, it replaces the previous line, so it must not be longer than one."""
+    """Show one line of progress. On a terminal, it replaces the previous line."""
     from gemma_serving.scripts.cli.transfer import overwrite_line
 
     if sys.stderr.isatty():
-        overwrite_line(f"smoke: {text}"[: shutil.get_terminal_size().columns - 1] if text else "")
+        overwrite_line(f"smoke: {text}" if text else "")
     elif text:
         print_progress("smoke", text)
 

@@ -33,8 +33,7 @@ def faults_of(text):
 
 
 @pytest.mark.parametrize("lead", LEADS, ids=" ".join)
-def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys, monkeypatch):
-    monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
+def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys):
     with pytest.raises(SystemExit):
         main([*lead, "--help"])
     said = capsys.readouterr().out
@@ -47,8 +46,8 @@ def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys
     assert flags <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
 
 
-NO_JSON = {("agent",), ("agent", "code"), ("preview", "comment"), ("preview", "plans")}
-"""A server, a code for a person's eyes, and two steps of a workflow."""
+NO_JSON = {("agent",), ("agent", "code"), ("preview", "plans")}
+"""A server, a code for a person's eyes, and a file for programs."""
 
 
 @pytest.mark.parametrize("lead", sorted({*LEADS} - NO_JSON - {("preview",)}), ids=" ".join)

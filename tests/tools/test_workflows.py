@@ -20,6 +20,7 @@ import yaml
 from gemma_serving.planning.settings.tpu import CapacityApiName, SshAccess
 from gemma_serving.scripts.doctor import permissions
 from gemma_serving.scripts.init import __main__ as init
+from gemma_serving.scripts.preview.comment import MARKER
 from gemma_serving.stacks.tpu import PROJECT_ROLES, tunnel_roles
 from localcloud.tests.server import gcloud_commands
 from localcloud.world.conditions import MODIFIED_ROLES
@@ -265,6 +266,45 @@ def test_drift_keeps_one_issue_and_never_takes_what_could_not_be_read_for_none(t
     assert "(https://run)" in created
     assert run(UNREADABLE="a", OPEN=ISSUES)[1].startswith("issue\nedit\n7\n--body\n<!-- gemma-serving: drift -->\n")
     assert run(BROKEN="1", OPEN=ISSUES) == (1, ""), "an issue stays open while the stacks cannot be listed"
+
+
+COMMENTS = json.dumps(
+    [
+        {"id": 5, "body": f"{MARKER}\nof a stranger", "user": {"login": "stranger"}},
+        {"id": 6, "body": f"{MARKER}\nof nobody", "user": None},
+        {"id": 7, "body": "of another workflow", "user": {"login": "github-actions[bot]"}},
+        {"id": 8, "body": f"{MARKER}\nours", "user": {"login": "github-actions[bot]"}},
+        {"id": 9, "body": f"{MARKER}\nours too", "user": {"login": "github-actions[bot]"}},
+    ]
+)
+"""A page of comments as GitHub's API lists them, the oldest first."""
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="gh filters with jq's language")
+@pytest.mark.parametrize(
+    ("comments", "call"),
+    [
+        ("[]", "issues/12/comments"),
+        (json.dumps(json.loads(COMMENTS)[:3]), "issues/12/comments"),
+        (COMMENTS, "--method PATCH repos/o/r/issues/comments/8"),
+    ],
+    ids=["first", "others", "again"],
+)
+def test_a_pull_request_has_one_comment_and_those_of_others_are_left_alone(tmp_path, comments, call):
+    """The author of a comment can change it after the workflow."""
+    (tmp_path / "gh").write_text(GH.replace('[ "$2" = list ]', '[ "$2" = --paginate ]'))
+    (tmp_path / "gh").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OPEN": comments}
+    subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_script("preview.yml", "Comment")],
+        cwd=tmp_path,
+        env={**environment, "GITHUB_REPOSITORY": "o/r", "PULL_REQUEST": "12"},
+        check=True,
+        timeout=60,
+    )
+    made = (tmp_path / "calls").read_text().replace("\n", " ")
+    assert made.startswith("api --silent ")
+    assert made.endswith(f"{call} --field body=@previews/comment.md ")
 
 
 def advisory(name, *versions, aliases=(), published="2026-10-20"):

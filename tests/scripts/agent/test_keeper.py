@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.installation import product_program
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import write_private
 from gemma_serving.engine.runner import PulumiFailedError
@@ -130,15 +129,6 @@ def test_a_server_that_is_killed_leaves_a_process_that_deletes_the_stack(project
     os.killpg(server.pid, number)
     server.wait()
     assert ended(project) == DELETED
-
-
-def test_the_limit_ends_it_while_the_server_runs(project):
-    recorded(project)
-    deployed(project, (PLAN, 1))
-    words = product_program("gemma_serving.scripts.agent.keeper", STACK, str(time.time() + 1))
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert ended(project) == DELETED
-        assert process.wait(LIMIT_S) == 0
 
 
 def test_a_change_of_the_stack_does_not_extend_the_limit(project):

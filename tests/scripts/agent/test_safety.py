@@ -1,6 +1,5 @@
 """What protects: permissions, plans, ceilings, a person's word, the audit file. No engine, no cloud."""
 
-import json
 import os
 import pty
 import re
@@ -24,7 +23,6 @@ from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_too
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.table import TOOLS
 from tests.scripts.agent.conftest import (
-    CANARY,
     STACK,
     answering,
     call,
@@ -361,15 +359,6 @@ def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
     assert "or was already run" in lines(audit)[-1]["detail"]
 
 
-def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
-    commands.documents["status"] = {"text": f"token {CANARY} and hf_other0123456789abcdef"}
-    found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": STACK}))
-    anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": CANARY}))
-    assert CANARY not in json.dumps(found.model_dump(mode="json"))
-    assert "hf_other0123456789abcdef" not in json.dumps(found.model_dump(mode="json"))
-    assert CANARY not in audit.path.read_text()
-
-
 @pytest.mark.parametrize(
     ("code", "document", "outcome"),
     [
@@ -415,14 +404,6 @@ def test_a_prompt_is_no_word_of_a_command_line(bench_of, audit, commands):
     assert commands.run == [["gemma", "connect", "chat", "--stack", STACK, "--ready-timeout", "1800.0", "-", "--json"]]
     assert commands.texts == [prompt]
     assert prompt[:20] not in audit.path.read_text()
-
-
-@pytest.mark.parametrize("tool", ["doctor", "capacity", "prices"])
-def test_no_argument_names_another_project(bench_of, audit, commands, tool):
-    found = anyio.run(call, build(bench_of(), audit), tool, {"project": "other-project"})
-    assert found.is_error
-    assert "project" in found.content[0].text
-    assert commands.run == []
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "results/../x", "results//x", ".work/x", "results/.x", "results"])

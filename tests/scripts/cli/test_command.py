@@ -44,7 +44,6 @@ class Outer:
     inner: Inner
     folder: Annotated[Path, Option("Where.", flag="--from")]
     name: Annotated[tuple[str, ...], Option("Which.", repeated=True)] = ()
-    place: Annotated[str | None, Option("Place.", variable="TEST_PLACE")] = None
     as_json: JsonSwitch = False
 
 

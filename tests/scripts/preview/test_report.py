@@ -1,4 +1,4 @@
-"""What the engine says about a stack, and the comment and the issue that are updated in place."""
+"""What the engine says about a stack, and which stacks a run previews."""
 
 import contextlib
 import json
@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine import runner
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.cli.github import GitHubRepository
 from gemma_serving.scripts.preview import previews
 from gemma_serving.scripts.preview.__main__ import COMMAND
-from gemma_serving.scripts.preview.comment import MARKER
 from gemma_serving.scripts.preview.previews import preview_stacks
-from tests.answers import served
 
 ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
@@ -45,65 +41,6 @@ ENGINE = {
     ],
     "changeSummary": {"same": 12, "update": 1, "replace": 1},
 }
-
-
-@pytest.fixture
-def github():
-    """GitHub's comments, the oldest first, and the address of its API."""
-    comments = []
-
-    def answer(request):
-        given = json.loads(request.body or "{}")
-        if "missing" in request.path:
-            return 404, {"message": "Not Found"}
-        if request.method == "GET":
-            return 200, comments[: int(request.path.partition("per_page=")[2])]
-        if request.method == "POST":
-            comments.append({"id": len(comments), "user": {"login": "github-actions[bot]"}, **given})
-            return 201, {}
-        comments[int(request.path.rpartition("/")[2])].update(given)
-        return 200, {}
-
-    with served(answer) as url:
-        yield comments, url
-
-
-def repository(api, token="t"):  # noqa: S107 - of a simulated GitHub
-    return GitHubRepository(api=api, name="o/r", token=token)
-
-
-def test_there_is_one_comment_however_often_it_is_posted_and_others_are_left_alone(github):
-    comments, api = github
-    comments.extend({"id": i, "body": f"of a person {i}"} for i in range(90))
-    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
-    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
-    assert len(comments) == 91
-    assert comments[90]["body"] == f"{MARKER}\nsecond"
-    assert comments[3]["body"] == "of a person 3"
-
-
-def test_a_comment_of_another_author_is_not_taken_for_ours(github):
-    """Its author can change it after the workflow."""
-    comments, api = github
-    for number, user in enumerate(({"login": "stranger"}, {"login": "github-actions"}, None)):
-        comments.append({"id": number, "body": f"{MARKER}\ntaken", "user": user})
-    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
-    assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
-    assert [one["body"].partition("\n")[2] for one in comments] == ["taken", "taken", "taken", "second"]
-
-
-def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
-    _, api = github
-    refusing = repository(api + "/missing?x=", "ghs_canary")
-    with pytest.raises(ScriptError, match="GitHub rejected GET") as caught:
-        refusing.upsert_comment(7, MARKER, "x")
-    assert "ghs_canary" not in str(caught.value)
-    assert "ghs_canary" not in repr(refusing)
-
-
-def test_an_unreachable_github_is_one_sentence():
-    with pytest.raises(ScriptError, match="Cannot reach GitHub"):
-        repository("http://127.0.0.1:9").upsert_comment(7, MARKER, "x")
 
 
 def missing(stack):
@@ -151,23 +88,6 @@ def test_a_preview_that_google_refuses_has_its_words(monkeypatch):
     assert found.error == said
 
 
-def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, github):
-    comments, api = github
-    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
-    (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GITHUB_API_URL", api)
-    monkeypatch.setenv("GITHUB_TOKEN", "t")
-    post = ["comment", "--from", "out", "--pull-request", "7", "--repository", "o/r"]
-    assert run_command(COMMAND, post) == ExitCode.REFUSED
-    assert "out/comment.md not found. Run `gemma preview run --out out` first." in capsys.readouterr().err
-    monkeypatch.setattr(previews, "preview_stacks", lambda *_, **__: ())
-    assert run_command(COMMAND, ["run", "--out", "out"]) == ExitCode.DONE
-    printed = capsys.readouterr().out
-    assert run_command(COMMAND, post) == ExitCode.DONE
-    assert [one["body"] for one in comments] == [printed]
-
-
 @pytest.mark.parametrize(
     "case",
     [("HEAD", set(), ["b"]), ("HEAD", {"a"}, ["a", "b"]), (None, set(), ["a", "b"])],
@@ -195,4 +115,5 @@ def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypat
     assert asked == previewed
     assert sorted(path.stem for path in (tmp_path / "out").glob("*.json")) == previewed
     shown = capsys.readouterr().out
+    assert (tmp_path / "out" / "comment.md").read_text() == shown
     assert ("`b`: creates a new revision" in shown, "without a base" in shown) == (base is not None, base is None)

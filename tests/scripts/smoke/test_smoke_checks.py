@@ -15,7 +15,7 @@ from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeT
 from gemma_serving.scripts.smoke.render import summary, to_json
 from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from gemma_serving.scripts.stack.access import AccessError, IdTokenSource, ServerAccess
-from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
+from loadtest.client.metrics import CACHE_CONFIG
 from loadtest.client.openai import OpenAIClient
 from localcloud.tests.running.running_server import server as vllm_server
 from tests.scripts.sample_outputs import sample_outputs
@@ -479,16 +479,3 @@ def test_exit_codes_tell_failed_from_interrupted_from_done():
     assert report_of(row("a", "passed"), row("b", "not run")).exit_code == 1
     assert report_of(row("a", "passed"), row("b", "not run"), interrupted=True).exit_code == 130
     assert summary(report_of(row("a", "passed"), interrupted=True)).startswith("interrupted: 1 passed")
-
-
-def test_metrics_are_read_with_labels_escapes_and_several_engines():
-    scrape = parse_metrics(
-        '# HELP x y\nvllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n'
-        'vllm:kv_cache_usage_perc{engine="0",model_name="a,b=\\"c\\""} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5 1700000000\n'
-        'vllm:cache_config_info{block_size="16",cache_dtype="auto"} 1.0\nbroken line here\nvllm:nan NaN\n'
-    )
-    assert scrape.total(RUNNING) == 7
-    assert scrape.highest(KV_USAGE) == 0.5
-    assert scrape.samples["vllm:kv_cache_usage_perc"][0].labels["model_name"] == 'a,b="c"'
-    assert scrape.labels(CACHE_CONFIG) == {"block_size": "16", "cache_dtype": "auto"}
-    assert scrape.total(("vllm:nan",)) is None
