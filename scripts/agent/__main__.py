@@ -70,10 +70,10 @@ class CodeOptions:
 
 def _code(options: CodeOptions) -> ExitCode:
     from gemma_serving.engine import runner
-    from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf, show_codes
+    from gemma_serving.scripts.agent.codes import code_shelf, show_codes
 
     runner.require_stacks([options.stack])
-    show_codes(options.stack, CodeShelf(folder=runner.project_folder() / FOLDER))
+    show_codes(options.stack, code_shelf())
     return ExitCode.DONE
 
 

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.engine.runner import project_folder
 
 VALID_S: Final = 600
 FOLDER: Final = Path(".work") / "agent-codes"
@@ -64,6 +65,11 @@ class CodeShelf:
     def _path(self, stack: str) -> Path:
         # A path contains a name only as a hash, so client input never becomes part of a path.
         return self.folder / f"{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
+
+
+def code_shelf() -> CodeShelf:
+    """Return the store of this project's codes."""
+    return CodeShelf(folder=project_folder() / FOLDER)
 
 
 def show_codes(stack: str, shelf: CodeShelf) -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
-from gemma_serving.scripts.agent.codes import FOLDER, VALID_S, CodeShelf
+from gemma_serving.scripts.agent.codes import VALID_S, code_shelf
 from gemma_serving.scripts.agent.context import Answer
 from gemma_serving.scripts.agent.tools import ToolCall
 
@@ -67,11 +67,6 @@ def can_prompt(client: ClientCapabilities | None) -> bool:
 def command(stack: str) -> str:
     """Return the command that shows the code to the user."""
     return f"gemma agent code {stack}"
-
-
-def code_shelf() -> CodeShelf:
-    """Return the store of this project's codes."""
-    return CodeShelf(folder=runner.project_folder() / FOLDER)
 
 
 def _require_typed(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -10,6 +9,8 @@ from gemma_serving.contracts.plain_text import for_model
 
 MOST_CHARACTERS: Final = 10_000
 """Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
+MORE: Final = "more"
+"""Key of an answer that is cut."""
 _MORE: Final = "This was cut. Call wait with run {run} for the whole answer."
 _LONGEST: Final = 8192
 """Characters of the first cut of a text; a hundredth of it is the number of entries."""
@@ -62,26 +63,17 @@ def each_text(value: object, change: Callable[[str], str]) -> object:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Presented:
-    """The result of a tool as sent to the client."""
-
-    wire: dict[str, Any]
-    is_cut: bool = False
-    """True if the whole answer has more."""
-
-
-def present_result(result: Document, *, active: str = "", run: str = "", is_whole: bool = False) -> Presented:
+def present_result(result: Document, *, active: str = "", run: str = "", is_whole: bool = False) -> dict[str, Any]:
     """Return the result of a tool, without secrets, as sent to the client: the text is the structured content as compact JSON.
 
     `active`: a sentence about work that changes the stack now. It is the first part of the answer, also of an error. `run`: the handle for
-    which `wait` has the whole answer. `is_whole`: nothing is cut.
+    which `wait` has the whole answer, which MORE names if this one is cut. `is_whole`: nothing is cut.
     """
     if "structuredContent" not in result:
         if not (active and result.get("isError")):
-            return Presented(wire=dict(result))
+            return dict(result)
         error = "".join(str(as_mapping(item).get("text")) for item in as_sequence(result.get("content")))
-        return Presented(wire={**result, "content": [{"type": "text", "text": f"{active} {error}"}]})
+        return {**result, "content": [{"type": "text", "text": f"{active} {error}"}]}
     answer = as_mapping(result["structuredContent"])
     page = answer if is_whole else _page(answer)
     is_cut = not is_whole and (
@@ -90,11 +82,11 @@ def present_result(result: Document, *, active: str = "", run: str = "", is_whol
     shown = {
         **({"active": active} if active else {}),
         **page,
-        **({"more": _MORE.format(run=run)} if is_cut and run else {}),
+        **({MORE: _MORE.format(run=run)} if is_cut and run else {}),
     }
     shown = shown if is_whole else fit_to_limit(shown)
     content = [{"type": "text", "text": compact_json(shown)}]
-    return Presented(wire={**result, "content": content, "structuredContent": shown}, is_cut=is_cut)
+    return {**result, "content": content, "structuredContent": shown}
 
 
 def _page(answer: Document) -> Document:

@@ -25,7 +25,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
 from gemma_serving.scripts.agent.deletions import can_prompt
-from gemma_serving.scripts.agent.presenting import each_text, present_result
+from gemma_serving.scripts.agent.presenting import MORE, each_text, present_result
 from gemma_serving.scripts.agent.runs import CANNOT_BE_LEFT, CURRENT
 from gemma_serving.scripts.cli.command import print_progress
 
@@ -157,9 +157,8 @@ class Recorder:
                 # The server sealed this state, and accepts only the same text again. Every 800th looks like a token.
                 sealed = {key: value for key, value in answer.items() if key == _SEALED}
                 whole = {**self._masked(answer), **sealed}
-                shown = present_result(whole, active=active, run=run.id if run else "", is_whole=is_whole)
-                result = shown.wire
-                if shown.is_cut and run is not None:
+                result = present_result(whole, active=active, run=run.id if run else "", is_whole=is_whole)
+                if run is not None and MORE in as_mapping(result.get("structuredContent")):
                     run.whole = whole
             except anyio.get_cancelled_exc_class():
                 self._end(entry("cancelled", run.stopped if run else ""))

@@ -145,7 +145,7 @@ class AgentRun:
         if self.result is not None:
             return self.result
         handle = CallToolResult(content=[], structured_content=self.shown())
-        return present_result(handle.model_dump(mode="json", by_alias=True, exclude_none=True), active=active).wire
+        return present_result(handle.model_dump(mode="json", by_alias=True, exclude_none=True), active=active)
 
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)

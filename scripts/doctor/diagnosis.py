@@ -68,9 +68,9 @@ class Diagnosis:
         return {"check": self.check, "detail": self.detail, "fix": self.fix, "values": values, "status": self.word}
 
 
-def ok(text: str, *, check: str = "", values: Values | None = None) -> Diagnosis:
+def ok(text: str, *, check: str = "") -> Diagnosis:
     """Return that it exists."""
-    return Diagnosis(Present(text), check=check, values=values or {})
+    return Diagnosis(Present(text), check=check)
 
 
 def missing(text: str, fix: str = "", *, check: str = "", blocks: bool = True) -> Diagnosis:
