@@ -220,12 +220,30 @@ async def use():
         await answer(client, "plan", stack="second")
         await answer(client, "plan", stack="second", gke=True)
         await answer(client, "status")
-    async with server("--allow", "up,stage", "--max-hours", "2") as client:
+    async with server("--allow", "up,stage,ask,smoke,scale", "--max-hours", "2", "--answer-within", "1") as client:
         await answer(client, "stage_weights", stack="second")
         planned = await answer(client, "preview", stack="second")
         assert (await answer(client, "up", stack="second", plan=planned["plan"]))["ok"]
         assert limit.exists()
+        for tool, arguments in WALK if sys.argv[1:] else ():
+            await answer(client, tool, **arguments)
 
+of_stack = {"stack": "second"}
+WALK = (
+    ("list_weights", of_stack),
+    ("ask", {**of_stack, "prompt": "hello", "max_tokens": 16}),
+    ("status", {**of_stack, "wake": True, "metrics": True}),
+    ("logs", {**of_stack, "summarize": True}),
+    ("smoke", of_stack),
+    ("plan", {**of_stack, "gcloud": True}),
+    ("plan", {"finding": "FIT01"}),
+    ("plan", {"compare": [], "model": "12B"}),
+    ("plan", {"solve": True, "model": "12B", "workload": "in=700,out=300,users=4"}),
+    ("capacity", of_stack),
+    ("doctor", of_stack),
+    ("alerts", of_stack),
+    ("preview", {**of_stack, "set": ["cloudRun.maxInstances=2"]}),
+)
 limit = pathlib.Path(".work/agent-limits/second")
 anyio.run(use)
 end_s = time.monotonic() + 600
@@ -235,7 +253,10 @@ log = pathlib.Path(".work/agent-limits.log").read_text()
 assert not limit.exists() and "deleting the stack: the last update of stack second is the approved plan-" in log, log
 print("the limit ended the server")
 """
-"""The official client of the protocol calls a tool that computes, one that asks, and those that deploy a service within a limit in hours."""
+"""The official client of the protocol calls a tool that computes, one that asks, and those that deploy a service within a limit in hours.
+
+With an argument, it then walks the other functions of document 002.
+"""
 
 
 def project(at: Workplace) -> None:
@@ -247,7 +268,7 @@ def project(at: Workplace) -> None:
     at.run(sys.executable, "-m", "venv", ".venv", cwd=folder)
     at.run(".venv/bin/pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt", cwd=folder)
     at.run(".venv/bin/pip", "install", "--quiet", "mcp", cwd=folder)
-    shown = use(at, folder, INSTALLED + LIFE)
+    shown = use(at, folder, INSTALLED.replace("assistant.py", "assistant.py walk") + LIFE)
     for words in ("first deployed in", "smoke passed"):
         if words not in shown:
             raise FailedError(f"the stack's output lacks {words!r}:\n{shown}")
