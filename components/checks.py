@@ -1,6 +1,6 @@
 """Arguments of components: their classes, their default owner, and their check before a resource is declared."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
@@ -11,10 +11,13 @@ from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.masking import masked
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.annotations import Checked
-from gemma_serving.planning.settings.fields import check_block, own_field
+from gemma_serving.planning.settings.annotations import MAY_BE_OUTPUT, Checked
+from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.reading import check_arguments, problem_with
 
 T = TypeVar("T")
+Input: TypeAlias = Annotated[T | Awaitable[T] | pulumi.Output[T], MAY_BE_OUTPUT]
+"""`pulumi.Input`, whose value is checked if it is known."""
 
 
 def argument(path: str) -> str:
@@ -51,12 +54,12 @@ def require_names(owner: type[Any]) -> None:
     owner.__init__ = checked
 
 
-def require_valid(component: str, args: object, kind: type[object]) -> None:
+def require_valid(component: str, args: object, kind: type[Block]) -> None:
     """Raise InvalidArgumentError for the first invalid argument of a component, whose arguments are of class `kind`, and of its blocks."""
     if not isinstance(args, kind):
         raise InvalidArgumentError(f"{component}: its arguments are a {type(args).__name__}; expected {kind.__name__}.")
     try:
-        check_block(args, "", in_python=True)
+        check_arguments(args)
     except PlanningError as error:
         raise InvalidArgumentError(masked(f"{component}: {error}")) from None
 
@@ -68,7 +71,7 @@ def program_ownership() -> Ownership:
 
 def _problem(owner: Ownership) -> str | None:
     for name in (owner.project, owner.stack):
-        problem = own_field("", text.LabelValue).problem(name)
+        problem = problem_with(text.LabelValue, name)
         if problem is not None:
             return f'"{name}" cannot be the value of a label: {problem}. Pass `ownership=Ownership(project=..., stack=...)` of contracts.labels'
     return None

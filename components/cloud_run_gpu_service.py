@@ -7,7 +7,15 @@ from typing import Final
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import Owner, argument, arguments, program_ownership, require_names, require_valid
+from gemma_serving.components.checks import (
+    Input,
+    Owner,
+    argument,
+    arguments,
+    program_ownership,
+    require_names,
+    require_valid,
+)
 from gemma_serving.components.model_bucket import ModelBucket
 from gemma_serving.components.stored_secret import Secret
 from gemma_serving.components.vllm_server import VllmServer
@@ -17,13 +25,14 @@ from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings, MountSettings, ProbeSettings
-from gemma_serving.planning.settings.fields import own_field
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.google_limits import (
     PROMPT_PROBE,
     instance_problems,
     mount_owner_problems,
     probe_problems,
 )
+from gemma_serving.planning.settings.reading import problem_with
 from gemma_serving.planning.settings.vllm_args import cuda_compatibility, vllm_environment
 
 HEALTH_PATH = "/health"
@@ -49,7 +58,7 @@ require_names(CloudRunSettings)
 
 
 @arguments
-class MemoryVolume:
+class MemoryVolume(Block):
     """A folder of the container in memory. Its content is part of the container's memory."""
 
     name: text.ResourceName
@@ -59,19 +68,19 @@ class MemoryVolume:
 
 
 @arguments
-class DirectVpc:
+class DirectVpc(Block):
     """A subnet for all egress of the service. Without Cloud NAT the service then reaches only Google's APIs."""
 
-    network: pulumi.Input[text.Network]
+    network: Input[text.Network]
     """projects/P/global/networks/N."""
-    subnetwork: pulumi.Input[text.Subnetwork]
+    subnetwork: Input[text.Subnetwork]
     """Name of the subnet in the service's region. Each instance takes an address, so a full subnet stops scaling."""
     tag: text.ResourceName
     """Network tag that firewall rules refer to."""
 
 
 @arguments
-class Collector:
+class Collector(Block):
     """Collector of metrics in a container next to the server's."""
 
     image: text.ImageByDigest
@@ -82,7 +91,7 @@ class Collector:
 
 
 @arguments
-class CloudRunGpuServiceArgs:
+class CloudRunGpuServiceArgs(Block):
     """A service, its server, and its settings.
 
     Of `service`, a component has no use for quotas and for `compile_cache`, whose parts a stack adds to `server` and `memory_volumes`.
@@ -92,13 +101,13 @@ class CloudRunGpuServiceArgs:
     """Id of the Google Cloud project. A change replaces the service."""
     service_name: text.ServiceName
     """Name of the service, part of its URL. A change replaces the service."""
-    service_account: pulumi.Input[text.AccountEmail]
+    service_account: Input[text.AccountEmail]
     """E-mail address of the account that pulls the image and reads secrets and bucket. A change is a new revision."""
     service: CloudRunSettings
     """Region, GPU, size, instances, probes, mount and callers. Another region replaces the service; most changes are a new revision."""
     server: VllmServer
     """The server. A change is a new revision."""
-    bucket: ModelBucket | pulumi.Input[str] | None = None
+    bucket: ModelBucket | Input[str] | None = None
     """Bucket with the weights, or the name of one that `service_account` can read, mounted as `service.mount` sets. Default: no mount."""
     mount_path: text.MountPath = MODELS_FOLDER
     """Absolute path of the bucket's folder in the container, read-only, owned by `service.mount.uid`, by default `server.uid`."""
@@ -130,7 +139,7 @@ class CloudRunGpuServiceArgs:
 
     def problems(self) -> Iterator[str]:
         """Yield each invalid argument: argument, value, what is allowed, and what to do."""
-        if isinstance(self.bucket, str) and (problem := own_field("", text.BucketName).problem(self.bucket)):
+        if isinstance(self.bucket, str) and (problem := problem_with(text.BucketName, self.bucket)):
             yield f'`bucket` is "{self.bucket}"; {problem}'
         if self.service.direct_vpc not in {None, self.direct_vpc is not None}:
             yield "`direct_vpc` and `service.direct_vpc` require each other. Set both or neither"

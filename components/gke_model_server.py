@@ -6,13 +6,14 @@ from typing import Annotated, Final, NamedTuple
 
 import pulumi
 
-from gemma_serving.components.checks import arguments, require_valid
+from gemma_serving.components.checks import Input, arguments, require_valid
 from gemma_serving.components.model_bucket import ModelBucket
 from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.annotations import Checked, Matching
+from gemma_serving.planning.settings.fields import Block
 
 _ANNOTATIONS: Final = {
     # An update does not wait for Pods, and a refresh does not report them as failed.
@@ -47,7 +48,7 @@ def _problem(objects: Sequence[Mapping[str, object]]) -> str | None:
 
 
 @arguments
-class GkeModelServerArgs:
+class GkeModelServerArgs(Block):
     """Objects of a plan, and where they belong."""
 
     context: Annotated[str, Matching(r"^\S+$", "a context of the kubeconfig", "gke_my-project_us-east5_my-cluster")]
@@ -56,7 +57,7 @@ class GkeModelServerArgs:
     """Existing namespace of the objects. A change replaces them."""
     objects: Annotated[Sequence[Mapping[str, object]], Checked(_problem)]
     """Objects that `gemma plan STACK --gke` prints, in the order of their creation."""
-    kubeconfig: pulumi.Input[str] | None = field(default=None, repr=False)
+    kubeconfig: Input[str] | None = field(default=None, repr=False)
     """Path or text of the kubeconfig. Default: `KUBECONFIG` in the environment, otherwise `~/.kube/config`."""
     bucket: ModelBucket | None = None
     """Bucket with the weights. `workload_member` must be one of its readers."""

@@ -6,16 +6,17 @@ from dataclasses import field
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
+from gemma_serving.components.checks import Input, Owner, arguments, program_ownership, require_valid
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
 from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.fields import Block
 
 _ABORT_UPLOAD_AFTER_DAYS = 1
 
 
 @arguments
-class ModelBucketArgs:
+class ModelBucketArgs(Block):
     """A bucket of the stack, or an existing one."""
 
     project: text.ProjectId
@@ -24,7 +25,7 @@ class ModelBucketArgs:
     """Name of the bucket: globally unique, 3 to 63 lower-case letters, digits, hyphens and dots. A change replaces the bucket."""
     location: text.BucketLocation
     """Region. Weights from another region than the server's cost money and time at every start. A change replaces the bucket."""
-    readers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
+    readers: Mapping[str, Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the objects, by a short name. Each gets one grant."""
     ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the bucket. Default: the project and stack of the running program."""
@@ -32,7 +33,7 @@ class ModelBucketArgs:
     """Additional labels of the bucket. A change updates it in place."""
     existing: text.BucketName | None = None
     """Name of an existing bucket. The component then only grants access to it and creates none."""
-    archivers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
+    archivers: Mapping[str, Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can also write, list and delete objects below `ARCHIVE_PREFIX`, by a short name."""
     archive_days: text.Positive | None = None
     """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""

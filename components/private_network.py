@@ -11,6 +11,7 @@ import pulumi_gcp as gcp
 from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.annotations import Items
+from gemma_serving.planning.settings.fields import Block
 
 IAP_RANGE = "35.235.240.0/20"
 """Source addresses of Identity-Aware Proxy's TCP forwarding (Google Cloud, IAP documentation)."""
@@ -36,7 +37,7 @@ def subnet_range(region: str) -> str:
 
 
 @arguments
-class PrivateNetworkArgs:
+class PrivateNetworkArgs(Block):
     """A network and its subnets."""
 
     project: text.ProjectId

@@ -7,24 +7,32 @@ from typing import ClassVar, Final, TypeAlias
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import InvalidArgumentError, Owner, arguments, program_ownership, require_valid
+from gemma_serving.components.checks import (
+    Input,
+    InvalidArgumentError,
+    Owner,
+    arguments,
+    program_ownership,
+    require_valid,
+)
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.fields import own_field
+from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.reading import problem_with
 
 _ACCESSOR: Final = "roles/secretmanager.secretAccessor"
 
 
 @arguments
-class StoredSecretArgs:
+class StoredSecretArgs(Block):
     """A secret and its readers."""
 
     project: text.ProjectId
     """Id of the Google Cloud project. A change replaces the secret."""
     secret_id: text.SecretId
     """Id of the secret in the project, up to 255 letters, digits, hyphens and underscores. A change replaces the secret."""
-    value: pulumi.Input[str] = field(repr=False)
+    value: Input[str] = field(repr=False)
     """The value, such as `pulumi.Config().require_secret("hfToken")`. A change creates another version and restarts the servers that use it."""
-    readers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
+    readers: Mapping[str, Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the value, by a short name, such as `{"server": "serviceAccount:..."}`. Each gets one grant."""
     ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the secret. Default: the project and stack of the running program."""
@@ -109,12 +117,12 @@ class ArchiveKeySecret(StoredSecret):
 
 
 @arguments
-class ExistingSecretArgs:
+class ExistingSecretArgs(Block):
     """An existing version and its readers."""
 
     version_name: text.SecretVersion
     """projects/P/secrets/S/versions/N. P may be another project. A change restarts the servers that use it."""
-    readers: Mapping[str, pulumi.Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
+    readers: Mapping[str, Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can read the value, by a short name."""
 
 
@@ -153,7 +161,7 @@ class SecretReference:
 
 def _of_version(name: str) -> str:
     """Return the name of a version. Raises InvalidArgumentError without the name, which may be the secret itself."""
-    problem = own_field("", text.SecretVersion).problem(name)
+    problem = problem_with(text.SecretVersion, name)
     if problem is None:
         return name
     error = InvalidArgumentError(

@@ -6,7 +6,15 @@ from typing import Final
 
 import pulumi
 
-from gemma_serving.components.checks import Owner, argument, arguments, program_ownership, require_names, require_valid
+from gemma_serving.components.checks import (
+    Input,
+    Owner,
+    argument,
+    arguments,
+    program_ownership,
+    require_names,
+    require_valid,
+)
 from gemma_serving.components.gcp_tpu import (
     CapacityFormArgs,
     QueuedResource,
@@ -32,6 +40,7 @@ from gemma_serving.planning.cost.capacity_order import capacity_order, ceiling_p
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
 from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.google_limits import accelerator_problem, run_limit_problem
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, vllm_environment
@@ -52,7 +61,7 @@ require_names(TpuSettings)
 
 
 @arguments
-class TpuQueuedResourceArgs:
+class TpuQueuedResourceArgs(Block):
     """The requested capacity, and its server.
 
     Of `tpu`, a component has no use for `existing_network`, `egress`, `idle_after_s` and `tunnel_*`, from which a stack declares
@@ -67,19 +76,19 @@ class TpuQueuedResourceArgs:
     """Slice, zones, provisioning, run limit, waits, disk and image."""
     server: VllmServer
     """The server. A change restarts it in place."""
-    network: pulumi.Input[text.Network]
+    network: Input[text.Network]
     """projects/P/global/networks/N. A change replaces the capacity."""
-    subnetwork: pulumi.Input[text.Subnetwork]
+    subnetwork: Input[text.Subnetwork]
     """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
-    service_account: pulumi.Input[text.AccountEmail]
+    service_account: Input[text.AccountEmail]
     """E-mail address of the account that pulls the image, reads secrets and weights, and writes logs and metrics."""
-    weights: pulumi.Input[BucketWeights] | None = None
+    weights: Input[BucketWeights] | None = None
     """Bucket folder to copy first, and its path in the container, the server's first argument. Default: vLLM downloads the model."""
     parts: Sequence[BucketWeights] = ()
     """Drafters and adapters to copy in addition to the weights."""
     shm_size_gib: text.PositiveNumber = _SHM_SIZE_GIB
     """Shared memory of the container in GiB, in which vLLM's workers exchange tensors."""
-    image_repositories: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
+    image_repositories: Mapping[str, Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
     """HOST/PROJECT/REPOSITORY of each region that has the server's image. A TPU VM pulls from its own region if possible."""
     tags: Sequence[text.ResourceName] = ()
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
@@ -87,9 +96,9 @@ class TpuQueuedResourceArgs:
     """Seconds for running requests to finish before a server is stopped."""
     shutdown_flag: bool = False
     """True if the image's vLLM has `--shutdown-timeout`, with which the server drains its requests itself."""
-    compile_archive: pulumi.Input[str] | None = None
+    compile_archive: Input[str] | None = None
     """Metadata with the archive of compiled programs (contracts.compile_cache). Default: none."""
-    collector: pulumi.Input[str] | None = None
+    collector: Input[str] | None = None
     """Metadata with the collector of metrics (contracts.collector). Default: none. A change does not restart the server."""
     prices: PriceBook = LIST_PRICES
     """Prices that `tpu.max_usd_per_hour` is compared with. Default: the shipped prices."""

@@ -5,24 +5,25 @@ from dataclasses import field
 
 import pulumi
 
-from gemma_serving.components.checks import arguments
+from gemma_serving.components.checks import Input, arguments
 from gemma_serving.components.stored_secret import Secret
 from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.question.server_flags import flag_table, parse_arguments
 from gemma_serving.planning.settings import text
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.vllm_args import DEFAULT_PORT
 
 
 @arguments
-class VllmServer:
+class VllmServer(Block):
     """Image, command line, environment and secrets of the server.
 
     A change is a new revision of a Cloud Run service, or restarts the server of a TPU machine in place.
     """
 
-    image: pulumi.Input[text.ImageByDigest]
+    image: Input[text.ImageByDigest]
     """Reference by digest, HOST/PATH@sha256:..., that the server's account can pull. A tag could be another image after a restart."""
-    arguments: Sequence[pulumi.Input[str]]
+    arguments: Sequence[Input[str]]
     """Words after `command`: a model's id on the hub or the folder of its weights, then flags, such as
     `["google/gemma-4-E2B-it", "--max-model-len=8192"]`."""
     command: Sequence[str] = ("vllm", "serve")

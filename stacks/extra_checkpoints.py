@@ -110,12 +110,12 @@ def staging_command(settings: Settings, stack: str, project: Path = PROJECT) -> 
     either, FOLDER is a placeholder.
     """
     command = f"gemma stage_model {stack}"
-    if settings.architecture_file is None or settings.model_revision is not None:
+    if settings.model_config is None or settings.model_revision is not None:
         return command
     staged = _noted_source(stack, project)
     if staged.is_file():
         return f"{command} --from {shlex.quote(staged.read_text(encoding='utf-8'))}"
-    config = Path(settings.architecture_file)
+    config = Path(settings.model_config)
     folder = config if (project / config).is_dir() else config.parent
     has_weights = any((project / folder).glob("*.safetensors"))
     return f"{command} --from {folder if has_weights else 'FOLDER'}"

@@ -23,8 +23,8 @@ from gemma_serving.contracts.settings_files import (
 from gemma_serving.contracts.spelling import meant, odd_character
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
-from gemma_serving.planning.settings.fields import Problem, part_at
-from gemma_serving.planning.settings.reading import InvalidBlockError, read_block
+from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.reading import InvalidBlockError, Problem, part_at, read_block
 from gemma_serving.planning.settings.secrets import KINDS, SECRET_KEYS, set_command
 from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
@@ -104,7 +104,7 @@ def vllm_options(blocks: Mapping[str, object], origin: str) -> VllmOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _VllmAlone:
+class _VllmAlone(Block):
     vllm: OptionsOrBlocks
 
 
@@ -114,16 +114,14 @@ def _read(kind: type[T], complete: Mapping[str, object], origin: str) -> T:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
         text = json.dumps(complete, default=str, ensure_ascii=False)
         text.encode()  # rejects half of a surrogate pair, which no resource can have
-        values: Mapping[str, object] = json.loads(text)
+        return read_block(kind, text)
+    except InvalidBlockError as error:
+        sentences = [_sentence(problem, origin, complete) for problem in error.problems]
+        raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
     except (TypeError, ValueError, RecursionError):
         raise SettingsError(
             f"{origin} is invalid: use only text, numbers, true, false, lists, and blocks with text as keys."
         ) from None
-    try:
-        return read_block(kind, values)
-    except InvalidBlockError as error:
-        sentences = [_sentence(problem, origin, values) for problem in error.problems]
-        raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:

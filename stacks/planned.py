@@ -56,8 +56,8 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         accept_findings=settings.accept_findings,
         staged_parts=tuple(extra.source for extra in extra_checkpoints(settings) if extra.digest is not None),
         vllm_in_blocks=settings.vllm_in_blocks,
-        model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
-        draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),
+        model_spec=_model(settings.model_config, folder, settings.model, key="modelConfig"),
+        draft_spec=_model(settings.draft_config, folder, named_drafter(settings.vllm), key="draftConfig"),
         prices=book_of(settings.prices, folder),
         today=today,
     )

@@ -124,7 +124,7 @@ def _linked(text: str) -> str:
 def _kind(option: Schema) -> str:
     if "$ref" in option:
         return "block"
-    values = option.get("enum", [option["const"]] if "const" in option else [])
+    values = option.get("enum", [])
     if values:
         return ", ".join(f"`{value}`" for value in values)
     if "secure" in option.get("properties", {}):

@@ -2,38 +2,31 @@
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin
+from typing import Any, Final, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import SmokeThresholds
 from gemma_serving.planning.settings import vllm_blocks as vllm
-from gemma_serving.planning.settings.annotations import Constraint, InFile, WordOrList
-from gemma_serving.planning.settings.fields import SettingField, own_fields, setting_key
+from gemma_serving.planning.settings.fields import own_fields, setting_key
+from gemma_serving.planning.settings.reading import schema_of
 from gemma_serving.planning.settings.secrets import KINDS, set_command
 from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 
 Schema: TypeAlias = dict[str, Any]
-
-
-_TYPES: Final[Mapping[object, Schema]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-}
+_REFERENCE: Final = "#/$defs/"
 
 
 @cache
 def settings_schema() -> Schema:
     """Return the schema of all keys below `gemma-serving:`. Callers must not change it."""
-    schema = _block(Settings)
+    schema = block_schema(Settings)
     keys: Schema = schema["properties"]
     schema["required"] = ["target", "model"]
     for key in NOT_IN_FILE:
@@ -46,16 +39,13 @@ def settings_schema() -> Schema:
             "required": ["secure"],
             "additionalProperties": False,
         }
-    keys["image"].pop("default", None)
-    definitions: dict[str, Schema] = {}
-    for block in (Settings, vllm.VllmBlocks):
-        definitions |= {kind.__name__: _block(kind) for kind in _blocks_in(block)}
-    in_blocks = _block(vllm.VllmBlocks)
-    options: Schema = definitions[VllmOptions.__name__]["properties"]
-    options |= in_blocks["properties"]
+    keys["vllm"]["$ref"] = _REFERENCE + VllmOptions.__name__
+    definitions: dict[str, Schema] = schema.pop("$defs")
+    options = definitions[VllmOptions.__name__] = definitions.pop(vllm.VllmInFile.__name__)
+    options["description"] = inspect.getdoc(VllmOptions)
     for key in vllm.IN_BLOCKS:
-        options.pop(key)
-    blocks_by_name: Schema = {"Settings": schema, vllm.VllmBlocks.__name__: in_blocks, **definitions}
+        options["properties"].pop(key)
+    blocks_by_name: Schema = {"Settings": schema, **definitions}
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE and block in blocks_by_name:
             blocks_by_name[block]["properties"][key]["description"] = _in_paragraphs(text)
@@ -66,74 +56,25 @@ def _blocks_in(block: type) -> Iterator[type]:
     """Yield the blocks in a block, and those in them."""
     for field in own_fields(block):
         for inner in (field, *field.parts):
-            if inner is not None and inner.block is not None:
-                yield inner.block
-                yield from _blocks_in(inner.block)
+            if inner is not None and inner.block_in_file is not None:
+                yield inner.block_in_file
+                yield from _blocks_in(inner.block_in_file)
 
 
-def _block(block: type) -> Schema:
-    """Return the schema of a block, with references to its blocks."""
-    fields = own_fields(block)
-    return {
-        "additionalProperties": False,
-        "description": inspect.getdoc(block),
-        "properties": {field.file_key: field_schema(field) for field in fields},
-        "required": [field.file_key for field in fields if field.default is MISSING],
-        "type": "object",
-    }
-
-
-def field_schema(field: SettingField) -> Schema:
-    """Return the schema of a field, with its default as a file has it."""
-    schema = _value(field)
-    if field.is_optional:
-        schema = _or_null(schema)
-    if field.default is not MISSING and field.block is None and field.default not in ((), {}):
-        schema["default"] = field.in_file(field.default)
+def block_schema(block: type) -> Schema:
+    """Return pydantic's schema of a block and of the blocks in it, with each default as a file has it."""
+    schema = schema_of(block)
+    for kind in (block, *_blocks_in(block)):
+        found: Schema = schema if kind is block else schema["$defs"][kind.__name__]
+        found.pop("title")
+        found["description"] = inspect.getdoc(kind)
+        found.setdefault("required", [])
+        for field in own_fields(kind):
+            value: Schema = found["properties"][field.file_key]
+            value.pop("default", None)
+            if field.default is not MISSING and field.block is None and field.default not in ((), {}):
+                value["default"] = field.in_file(field.default)
     return schema
-
-
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _reference(block: type) -> Schema:
-    return {"$ref": f"#/$defs/{block.__name__}"}
-
-
-def _value(field: SettingField) -> Schema:
-    """Return the schema of a value that is set."""
-    stated: Schema = {}
-    for annotation in field.annotations:
-        stated |= annotation.json_schema if isinstance(annotation, Constraint) else {}
-    words = [word for one in field.annotations if isinstance(one, InFile) for word in one.words]
-    if field.block is not None:
-        return (
-            {"anyOf": [{"enum": words, "type": "string"}, _reference(field.block)]}
-            if words
-            else _reference(field.block)
-        )
-    name, part = field.parts
-    if part is None:
-        return _of_type(field.hint) | stated
-    if name is not None:
-        return {"type": "object", **_of_names(_value(name), _value(part))}
-    listed = {"items": _value(part), "type": "array"} | stated
-    is_word_too = any(isinstance(annotation, WordOrList) for annotation in field.annotations)
-    return {"anyOf": [_value(part), listed]} if is_word_too else listed
-
-
-def _of_names(names: Schema, values: Schema) -> Schema:
-    if "pattern" in names:
-        return {"patternProperties": {names["pattern"]: values}, "additionalProperties": False}
-    return {"additionalProperties": values} | ({"propertyNames": {"enum": names["enum"]}} if "enum" in names else {})
-
-
-def _of_type(hint: object) -> Schema:
-    arguments = get_args(hint)
-    if get_origin(hint) is Literal:
-        return {"enum": list(arguments), "type": "string"}
-    return {"anyOf": [_TYPES[one] for one in arguments]} if arguments else _TYPES[hint]
 
 
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
@@ -146,10 +87,10 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     thresholds = dict(documented(SmokeThresholds))
     for name in (field.name for field in fields(SmokeSettings)):
         yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
-    inner = (kind for block in (Settings, vllm.VllmBlocks) for kind in _blocks_in(block))
-    for kind in (Settings, vllm.VllmBlocks, *inner):
+    for kind in (Settings, *_blocks_in(Settings)):
+        name = VllmOptions.__name__ if kind is vllm.VllmInFile else kind.__name__
         keys = {field.path: field.file_key for field in own_fields(kind)}
-        yield from (((kind.__name__, keys[path]), text) for path, text in texts_below_fields(kind) if path in keys)
+        yield from (((name, keys[path]), text) for path, text in texts_below_fields(kind) if path in keys)
 
 
 def texts_below_fields(owner: type) -> Iterator[tuple[str, str]]:

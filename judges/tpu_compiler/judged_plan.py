@@ -156,9 +156,7 @@ def _arguments(settings: "Settings | None", plan: Plan) -> tuple[str, ...]:
 
 def _config(question: Question, settings: "Settings | None", subject: Subject) -> Mapping[str, object]:
     """Return the model's config.json: the user's or the hub's as it is, else the recorded one."""
-    file = question.config or (
-        PROJECT / settings.architecture_file if settings and settings.architecture_file else None
-    )
+    file = question.config or (PROJECT / settings.model_config if settings and settings.model_config else None)
     if question.from_hub:
         from gemma_serving.cloud.hub import config_of  # noqa: PLC0415 - only with --from-hub
 
@@ -176,8 +174,8 @@ def _config(question: Question, settings: "Settings | None", subject: Subject) -
 def _drafter_config(question: Question, settings: "Settings | None", drafter: str) -> Mapping[str, object]:
     if question.draft_config is not None:
         return _object_of(question.draft_config)
-    if settings is not None and settings.drafter_file is not None:
-        return _object_of(PROJECT / settings.drafter_file)
+    if settings is not None and settings.draft_config is not None:
+        return _object_of(PROJECT / settings.draft_config)
     found = find_checkpoint(drafter)
     if found is None:
         raise CommandRefusedError(

@@ -94,7 +94,7 @@ def _weights(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     """Check the staged weights. Those of the hub that are absent are copied from there, so check the hub too."""
     found = list(weights(settings, checkup.stack))
     yield from (replace(line, blocks=not checkup.state.has_server) for line in found)
-    is_own = settings.architecture_file is not None and settings.model_revision is None
+    is_own = settings.model_config is not None and settings.model_revision is None
     if found and found[0].is_absent and settings.bucket.manifest_hash is None and not is_own:
         model = LoadedRepository(kind="model", name=settings.model, revision=settings.model_revision or "")
         yield from (replace(line, check=line.check or "hub") for line in _hub(checkup, settings, model))

@@ -158,8 +158,8 @@ def _named(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "prices", REFRESHED
     for key, path in (
         ("image.buildContext", settings.image.build_context),
-        ("modelConfig", settings.architecture_file),
-        ("draftConfig", settings.drafter_file),
+        ("modelConfig", settings.model_config),
+        ("draftConfig", settings.draft_config),
         ("prices", settings.prices),
         ("vllm.thinking.template", settings.vllm.own_template),
     ):

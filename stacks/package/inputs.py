@@ -9,11 +9,12 @@ import pulumi
 from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
 from pulumi.output import Unknown
 
-from gemma_serving.components.checks import arguments
+from gemma_serving.components.checks import Input, arguments
 from gemma_serving.contracts.masking import masked
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.fields import Place, Problem, part_at
-from gemma_serving.planning.settings.reading import InvalidBlockError, read_block
+from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.reading import InvalidBlockError, Place, Problem, part_at, read_block, read_values
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import key_path
 
 T = TypeVar("T")
@@ -36,18 +37,16 @@ NOT_OFFERED: Final = {key: reason for reason, keys in REASONS.items() for key in
 
 
 @arguments
-class ServerInputs:
+class ServerInputs(Block):
     """What both servers take in addition to the settings of a stack. All of it but `project` may be an output."""
 
     project: text.ProjectId
     """Id of the Google Cloud project. A change replaces the server."""
-    service_account: pulumi.Input[text.AccountEmail]
+    service_account: Input[text.AccountEmail]
     """E-mail address of the account that pulls the image and reads secrets and bucket."""
-    secrets: Mapping[text.Variable, pulumi.Input[text.SecretVersion]] = field(
-        default_factory=dict[str, pulumi.Input[str]]
-    )
+    secrets: Mapping[text.Variable, Input[text.SecretVersion]] = field(default_factory=dict[str, pulumi.Input[str]])
     """Version in Secret Manager by its environment variable, such as `HF_TOKEN` or `VLLM_API_KEY`. The account must be one of its readers."""
-    bucket_name: pulumi.Input[text.BucketName] | None = None
+    bucket_name: Input[text.BucketName] | None = None
     """Name of the bucket with the weights, which the account can read. Required with `weights: bucket`, otherwise rejected."""
 
 
@@ -60,9 +59,9 @@ class CloudRunServerInputs(ServerInputs):
 
     service_name: text.ServiceName
     """Name of the service, part of its URL. A change replaces the service."""
-    network: pulumi.Input[text.Network] | None = None
+    network: Input[text.Network] | None = None
     """projects/P/global/networks/N, for all egress of the service. Default: one of the component's own with `cloudRun.directVpc`."""
-    subnetwork: pulumi.Input[text.Subnetwork] | None = None
+    subnetwork: Input[text.Subnetwork] | None = None
     """Name of a subnet of `network` in the region. Both require each other."""
 
     def problems(self) -> Iterator[str]:
@@ -80,9 +79,9 @@ class TpuServerInputs(ServerInputs):
 
     queued_resource_id: text.QueuedResourceId
     """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""
-    network: pulumi.Input[text.Network]
+    network: Input[text.Network]
     """projects/P/global/networks/N. A change replaces the capacity."""
-    subnetwork: pulumi.Input[text.Subnetwork]
+    subnetwork: Input[text.Subnetwork]
     """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
     tags: Sequence[text.ResourceName] = ()
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
@@ -117,7 +116,7 @@ def read_inputs(kind: type[T], values: Mapping[str, object], component: str, mor
     """Return the inputs as an object of their class. Raises InputPropertiesError with every problem, and with those of `more`."""
     problems = [*more]
     try:
-        read = read_block(kind, values)
+        read = read_block(kind, json.dumps(values, default=_in_json)) if kind is Settings else read_values(kind, values)
     except InvalidBlockError as error:
         problems += error.problems
     else:
@@ -128,6 +127,11 @@ def read_inputs(kind: type[T], values: Mapping[str, object], component: str, mor
     ]
     distinct = {one["property_path"]: one for one in reversed(found)}
     raise InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())])
+
+
+def _in_json(_output: object) -> object:
+    """Return what no setting allows, in place of an output."""
+    return {"": {"": {}}}
 
 
 def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:

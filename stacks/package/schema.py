@@ -18,9 +18,10 @@ from gemma_serving.contracts.fields import camel_case, documented
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.outputs import PlanSummary
 from gemma_serving.planning.numbers import LARGEST
-from gemma_serving.planning.settings.fields import MAY_BE_OUTPUT, own_fields
+from gemma_serving.planning.settings.annotations import MAY_BE_OUTPUT
+from gemma_serving.planning.settings.fields import own_fields
 from gemma_serving.stacks.package.inputs import NOT_OFFERED, CloudRunServerInputs, TpuServerInputs
-from gemma_serving.stacks.schema import Schema, alternatives, field_schema, settings_schema, texts_below_fields
+from gemma_serving.stacks.schema import Schema, alternatives, block_schema, settings_schema, texts_below_fields
 
 Types = dict[str, Any]
 """Named types of the package by their tokens."""
@@ -92,9 +93,10 @@ def inputs_of(component: Component, types: Types) -> Iterator[PackageProperty]:
     """Yield the inputs of a component, its own first. Named types are added to `types`."""
     texts = dict(texts_below_fields(component.inputs))
     secret = {one.name for one in dataclasses.fields(component.inputs) if not one.repr}
+    own = block_schema(component.inputs)["properties"]
     for field in own_fields(component.inputs):
         if field.path != "ownership":  # the components of the package belong to the project and stack of the program
-            stated = field_schema(field)
+            stated = own[field.file_key]
             found = _type(stated, f"{component.inputs.__name__}{_title(field.path)}", field.file_key, types)
             part = field.parts[1]
             if part is not None and MAY_BE_OUTPUT in part.annotations:

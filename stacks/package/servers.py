@@ -20,9 +20,9 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.fields import Problem, part_at
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import in_artifact_registry
+from gemma_serving.planning.settings.reading import Problem, part_at
 from gemma_serving.planning.settings.secrets import KINDS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks

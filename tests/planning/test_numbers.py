@@ -17,7 +17,6 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import question_fields, with_changes
 from gemma_serving.planning.settings.text import DURATION
-from gemma_serving.planning.settings.vllm_args import Limit
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.cli.options import option_fields
 from gemma_serving.scripts.plan.__main__ import main
@@ -122,4 +121,3 @@ def test_one_helper_says_what_a_number_is():
     for text in ("NaN", "[-Infinity]", "1e400", '{"a": 1e999}'):
         with pytest.raises(ValueError, match="number"):
             read_json(text)
-    assert not Limit().allows(math.nan)

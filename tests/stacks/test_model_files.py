@@ -113,7 +113,7 @@ def test_an_unknown_drafter_needs_its_config_and_has_to_fit(stack, tmp_path):
 
 def test_the_users_own_weights_are_staged_again_from_the_folder_of_before(tmp_path):
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    own = replace(settings, architecture_file="own", model_revision=None)
+    own = replace(settings, model_config="own", model_revision=None)
     assert staging_command(own, "mine", tmp_path) == "gemma stage_model mine --from FOLDER"
     note_source("mine", "/data/my model", tmp_path)
     assert staging_command(own, "mine", tmp_path) == "gemma stage_model mine --from '/data/my model'"

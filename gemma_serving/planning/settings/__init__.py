@@ -1,6 +1,7 @@
 """Settings of a stack: one frozen dataclass for each block of its file, with limits and the effect of a change at each field.
 
 Keys in the file are camelCase and quantities have a unit (`maxRunDuration: 4h`); here
-they are numbers with the unit in the name (`max_run_duration_s`). `reading` converts one into the other, and `fields` walks over them: keys
-of `--set`, checks, and pages. The planner's question (`deployment`) holds the blocks as they are.
+they are numbers with the unit in the name (`max_run_duration_s`). pydantic converts one into the other in `reading`, checks blocks that a
+program made, and writes their schema. `fields` walks over the blocks without it: keys of `--set`, effects, and values as text. The
+planner's question (`deployment`) holds the blocks as they are.
 """

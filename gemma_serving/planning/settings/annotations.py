@@ -4,12 +4,18 @@
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 from msgspec import Struct
 
-from gemma_serving.planning.numbers import LARGEST, is_number
+from gemma_serving.planning.numbers import LARGEST
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+    from pydantic_core import CoreSchema
+
+T = TypeVar("T")
 
 _WITH_SEPARATORS: Final = 1_000
 """Numbers from which digits are grouped."""
@@ -33,27 +39,41 @@ class Key(NamedTuple):
     name: str
 
 
-class HasProblems(Protocol):
-    """A block of settings that can contradict itself."""
-
-    def problems(self) -> Iterator[str]:
-        """Yield each contradiction between keys of the block, and what to change."""
-        ...
-
-
-class Constraint:
-    """A check of one value."""
+class Rule:
+    """What pydantic does with a value, as one annotation: it iterates over its parts, and imports what they need."""
 
     __slots__ = ()
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield annotations of pydantic."""
+        raise NotImplementedError
+
+
+class Constraint(Rule):
+    """A check of each value but None."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the check, and its keywords in the schema."""
+        from pydantic import AfterValidator, Field  # noqa: PLC0415 - a plan without a value to check takes a third of the time
+
+        yield AfterValidator(self._checked)
+        yield Field(json_schema_extra=self.keywords())
+
+    def keywords(self) -> dict[str, Any]:
+        """Return keywords of a value's JSON schema in addition to its type."""
+        return {}
+
+    def _checked(self, value: object) -> object:
+        if value is not None:
+            self.check(value)
+        return value
 
     def check(self, value: Any) -> None:  # noqa: ANN401 - each annotation has a type of its own
         """Raise ValueError with what is expected, if the value is invalid."""
         raise NotImplementedError
-
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """Keywords of a value's JSON schema in addition to its type."""
-        return {}
 
 
 class Matching(Constraint, Struct, frozen=True):
@@ -68,23 +88,61 @@ class Matching(Constraint, Struct, frozen=True):
         if not re.fullmatch(self.pattern, value):
             raise ValueError(f"expected {self.what}" + (f" such as {self.example}" if self.example else ""))
 
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """The pattern."""
+    def keywords(self) -> dict[str, Any]:
+        """Return the pattern."""
         examples = {"examples": [self.example]} if self.example else {}
         return {**examples, "pattern": self.pattern}
 
 
 class InFile(Struct, frozen=True):
-    """Another form of a value in the file."""
+    """Another block in the file, which is converted into the value."""
 
-    read: Callable[[Any], object]
+    block: type
+    convert: Callable[[Any], object]
     """Returns the value. Raises ValueError."""
-    words: Collection[str] = ()
-    """Words that the file may have in place of a block."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - any type
+        """Return the schema of the block in JSON, and of the value in Python."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - as in Constraint
+
+        in_file = core_schema.no_info_after_validator_function(self.convert, handler.generate_schema(self.block))
+        return core_schema.json_or_python_schema(in_file, handler(source))
 
 
-class Quantity(Constraint, Struct, frozen=True):
+class Named(Struct, frozen=True):
+    """Names that the file may have in place of a block."""
+
+    values: Mapping[str, Any]
+    """What each name stands for."""
+    read: Callable[[Any], object]
+    """Returns the block of such a value."""
+    keys: str
+    """The required keys of a block, for messages."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - any type
+        """Return the schema of a block for an object, and of a name for anything else."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - as in Constraint
+
+        kinds = {"name": core_schema.no_info_plain_validator_function(self._named), "block": handler(source)}
+        return core_schema.tagged_union_schema(kinds, _kind_of_named)
+
+    def __get_pydantic_json_schema__(self, _schema: "CoreSchema", handler: "GetJsonSchemaHandler") -> dict[str, Any]:
+        """Return the schema of a name or a block."""
+        block = handler(_schema)["oneOf"][-1]
+        return {"anyOf": [{"enum": list(self.values), "type": "string"}, block]}
+
+    def _named(self, value: object) -> object:
+        found = self.values.get(value) if isinstance(value, str) else None
+        if found is None:
+            raise ValueError(f"expected {' or '.join(self.values)}, or a block with {self.keys}")
+        return self.read(found)
+
+
+def _kind_of_named(value: object) -> str:
+    return "block" if isinstance(value, Mapping) or hasattr(value, "__dataclass_fields__") else "name"
+
+
+class Quantity(Rule, Struct, frozen=True):
     """A whole number that the file has as text with a unit, such as "4h" or "32Gi"."""
 
     read: Callable[[object], int]
@@ -93,15 +151,16 @@ class Quantity(Constraint, Struct, frozen=True):
     pattern: str
     examples: tuple[str, ...]
 
-    def check(self, value: int) -> None:
-        """Raise ValueError for a number below 0."""
-        if value < 0:
-            raise ValueError("expected 0 or more")
+    def __iter__(self) -> Iterator[object]:
+        """Yield the reader of the file's text, and the least number."""
+        from pydantic import BeforeValidator, Field, WithJsonSchema  # noqa: PLC0415 - as in Constraint
 
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """The text with its unit, in place of the number."""
-        return {"examples": list(self.examples), "pattern": self.pattern, "type": "string"}
+        yield Field(ge=0)
+        yield BeforeValidator(self._from_file)
+        yield WithJsonSchema({"examples": list(self.examples), "pattern": self.pattern, "type": "string"})
+
+    def _from_file(self, value: object, info: "ValidationInfo") -> object:
+        return self.read(value) if info.mode == "json" else value
 
 
 class OneOf(Constraint, Struct, frozen=True):
@@ -118,9 +177,8 @@ class OneOf(Constraint, Struct, frozen=True):
         if all(value != one for one in self.values):
             raise ValueError(f"expected {self}")
 
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """The values."""
+    def keywords(self) -> dict[str, Any]:
+        """Return the values."""
         return {"enum": list(self.values)}
 
 
@@ -137,17 +195,40 @@ class Items(Constraint, Struct, frozen=True):
         if len(set(value)) != len(value):
             raise ValueError(f"{self.key} has duplicates; list each {self.noun} once")
 
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """The least number of items."""
+    def keywords(self) -> dict[str, Any]:
+        """Return the least number of items."""
         return {"minItems": 1}
 
 
-class WordOrList(Struct, frozen=True):
+class _FromAnyList(Rule):
+    """A tuple that a program may pass as a list."""
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the permission."""
+        from pydantic import Strict  # noqa: PLC0415 - as in Constraint
+
+        yield Strict(strict=False)
+
+
+ListOf: TypeAlias = Annotated[tuple[T, ...], _FromAnyList()]
+"""A list in the file."""
+
+
+class WordOrList(Rule, Struct, frozen=True):
     """A list of words that the file can also have as its only word, without brackets."""
 
     example: str
     """A word, for messages."""
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the reader of the file's value, and its schema."""
+        from pydantic import BeforeValidator, Field  # noqa: PLC0415 - as in Constraint
+
+        yield BeforeValidator(self._from_file)
+        yield Field(json_schema_extra=_or_one_item)
+
+    def _from_file(self, value: object, info: "ValidationInfo") -> object:
+        return self.read(value) if info.mode == "json" else value
 
     def read(self, value: object) -> tuple[str, ...]:
         """Return the words. Raises ValueError."""
@@ -156,6 +237,13 @@ class WordOrList(Struct, frozen=True):
         if words != items:
             raise ValueError(f"expected a word or a list of words, such as {self.example}, without a space")
         return words
+
+
+def _or_one_item(schema: dict[str, Any]) -> None:
+    """Change the schema of a list into that of a list or of its only item."""
+    listed = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [listed["items"], listed]
 
 
 class Checked(Constraint, Struct, frozen=True):
@@ -176,13 +264,21 @@ class Unusable(NamedTuple):
     reasons: Mapping[str, str]
 
 
-class Limit(Constraint, Struct, frozen=True, kw_only=True):
+class Limit(Rule, Struct, frozen=True, kw_only=True):
     """Allowed numbers."""
 
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     multiple_of: int = 1
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the limits. No number is above LARGEST, so sums and products of two stay finite."""
+        from pydantic import Field  # noqa: PLC0415 - as in Constraint
+
+        most = round(LARGEST) if self.at_most is None else self.at_most
+        step = self.multiple_of if self.multiple_of > 1 else None
+        yield Field(ge=self.at_least, gt=self.above, le=most, multiple_of=step)
 
     def __str__(self) -> str:
         """Return the limits in words: "1 or more", "above 0 and at most 1", "a multiple of 16"."""
@@ -195,31 +291,27 @@ class Limit(Constraint, Struct, frozen=True, kw_only=True):
         )
         return " and ".join(word for word in words if word)
 
-    def allows(self, value: object) -> bool:
-        """Return whether the value is a number within the limits; nan, inf and booleans are not."""
-        return (
-            is_number(value)
-            and (self.multiple_of == 1 or value % self.multiple_of == 0)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-        )
 
-    def check(self, value: object) -> None:
-        """Raise ValueError with the limits."""
-        if not self.allows(value):
-            raise ValueError(f"expected {self}")
+class _MayBeOutput:
+    """A value that a Pulumi program may pass as an output, which is checked only if it is known."""
 
-    @property
-    def json_schema(self) -> dict[str, Any]:
-        """The limits."""
-        stated = {
-            "exclusiveMinimum": self.above,
-            "minimum": self.at_least,
-            "maximum": round(LARGEST) if self.at_most is None else self.at_most,
-            "multipleOf": self.multiple_of if self.multiple_of > 1 else None,
-        }
-        return {key: value for key, value in stated.items() if value is not None}
+    def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - any type
+        """Return the schema of the known value."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - as in Constraint
+
+        known = handler.generate_schema(get_args(source)[0])
+        return core_schema.no_info_wrap_validator_function(_unless_output, known)
+
+
+def _unless_output(value: object, check: Callable[[object], object]) -> object:
+    is_output = issubclass(type(value), Awaitable) or hasattr(
+        value, "apply"
+    )  # Pulumi's, which the planner does not import
+    return value if is_output else check(value)
+
+
+MAY_BE_OUTPUT: Final = _MayBeOutput()
+"""Annotation of `pulumi.Input`."""
 
 
 def one_of(values: Iterable[object]) -> str:

@@ -6,11 +6,12 @@ from typing import Annotated
 
 from gemma_serving.contracts.chat_template import TemplateAge
 from gemma_serving.planning.settings.annotations import OnChange
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import BucketName, ManifestHash, Prefix, Region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketSettings:
+class BucketSettings(Block):
     """The bucket for the weights and, with `tpu.compileCache: bucket`, for compiled programs."""
 
     existing: BucketName | None = None

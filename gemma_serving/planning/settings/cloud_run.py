@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal, get_args
 
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from gemma_serving.planning.settings.annotations import Checked, Limit, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import Checked, Limit, ListOf, OnChange, OneOf
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
 LONGEST_REQUEST_S: Final = 3600
@@ -20,7 +21,7 @@ def _timeout_problem(timeout_s: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSettings:
+class ProbeSettings(Block):
     """A startup probe on /health. The planner checks it against Cloud Run's limits. Its defaults are Cloud Run's: 30 s in all."""
 
     initial_delay_s: DurationS = 0
@@ -42,7 +43,7 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MountSettings:
+class MountSettings(Block):
     """Access of the server to the weights in the bucket: with or without a Cloud Storage FUSE mount."""
 
     mode: MountMode = "fuse-buffered"
@@ -58,7 +59,7 @@ class MountSettings:
     """Owner of the files. Default: the image's user. No other user can read them."""
     gid: FromZero | None = None
     """Group of the files. Default: the image's group."""
-    options: tuple[MountOption, ...] = ()
+    options: ListOf[MountOption] = ()
     """Additional gcsfuse mount options. The modes streamer and memory mount nothing."""
 
     @property
@@ -84,7 +85,7 @@ class MountSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloudRunSettings:
+class CloudRunSettings(Block):
     """A Cloud Run service with one GPU per instance."""
 
     region: Annotated[Region, OnChange("service")]
@@ -136,7 +137,7 @@ class CloudRunSettings:
     """
     public: Annotated[bool, OnChange("update")] = False
     """Allow the public to call the service. The plan blocks this until you accept its finding."""
-    invokers: Annotated[tuple[Invoker, ...], OnChange("update")] = ()
+    invokers: Annotated[ListOf[Invoker], OnChange("update")] = ()
     """Members that can call the service. Project owners need no entry."""
     deletion_protection: Annotated[bool, OnChange("update")] = False
     """Make `pulumi destroy` refuse to delete the service. `gemma teardown` prompts you before it clears this."""

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import DockerUser, SecretVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DockerHubSettings:
+class DockerHubSettings(Block):
     """A Docker Hub account that Artifact Registry uses to pull the image. Docker Hub limits pulls without an account."""
 
     username: DockerUser

@@ -1,39 +1,38 @@
-"""One walk over the blocks of settings: keys in the file, types, effects of a change, checks, and values as text.
+"""One walk over the blocks of settings: keys in the file, types, effects of a change, and values as text.
 
 A path is the attribute path, such as `tpu.max_run_duration_s`; its key in the file is `tpu.maxRunDuration`.
 """
 
-import json
 import types
 import typing
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case
-from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.numbers import is_number
 from gemma_serving.planning.settings.annotations import (
-    Constraint,
+    MAY_BE_OUTPUT,
     EffectName,
-    HasProblems,
+    InFile,
     Key,
     Limit,
     OnChange,
     OneOf,
     Quantity,
-    Unusable,
     WordOrList,
     one_of,
 )
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
 """Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
 
 
-MAY_BE_OUTPUT: Final = "may be an output"  # a pulumi.Input, which is checked only if it is known
-_BLOCK: Final = "a block of settings"
+BLOCK: Final = "a block of settings"
 _WORDS: Final[Mapping[object, str]] = {
     str: "text",
     int: "a whole number",
@@ -48,15 +47,6 @@ Place: TypeAlias = tuple[str | int, ...]
 """Keys of blocks and maps, and indexes of lists, from the outside in."""
 
 
-class Problem(NamedTuple):
-    """A problem with a value."""
-
-    place: Place
-    text: str
-    """The expected value, or the contradiction, as a clause; empty for an unknown or a missing key."""
-    kind: Literal["value", "unknown", "missing"] = "value"
-
-
 class SettingField(NamedTuple):
     """One field of a block."""
 
@@ -64,6 +54,8 @@ class SettingField(NamedTuple):
     """Attribute path, such as `tpu.max_run_duration_s`."""
     key: str
     """Key in the file, such as `tpu.maxRunDuration`."""
+    annotated: object
+    """Its type with everything, as pydantic reads it."""
     hint: object
     """Its type, without None and without annotations."""
     is_optional: bool
@@ -97,63 +89,21 @@ class SettingField(NamedTuple):
     @property
     def allowed(self) -> str:
         """The values that the type and its limits allow, such as "a whole number of 1 or more"."""
+        choices = next((annotation for annotation in self.annotations if isinstance(annotation, OneOf)), None)
+        if choices is not None or self.quantity is not None:
+            return f"{choices or '0 or more'}"
         origin = typing.get_origin(self.hint) or self.hint
         if origin is typing.Literal:
             return one_of(typing.get_args(self.hint))
         if origin is typing.Union or origin is types.UnionType:
-            return "text, a number, true or false" if bool in typing.get_args(self.hint) else _BLOCK
-        kind = _WORDS.get(origin, _BLOCK)
+            return "text, a number, true or false" if bool in typing.get_args(self.hint) else BLOCK
+        kind = _WORDS.get(origin, BLOCK)
         limit = self.limit
         if limit is None:
             return kind
         if limit.multiple_of > 1:
             return f"{limit}"
         return f"{kind} {limit}" if limit.at_least is None else f"{kind} of {limit}"
-
-    def problems(self, value: object, place: Place = ()) -> Iterator[Problem]:
-        """Yield what a value or a part of it has to be, such as "expected a number above 0"; nothing if its type and annotations allow it."""
-        if MAY_BE_OUTPUT in self.annotations and (isinstance(value, Awaitable) or hasattr(value, "apply")):
-            return  # an output of Pulumi, which the planner does not import
-        problem = self._of_type(value)
-        parts = [] if problem else list(self._of_parts(value, place))
-        yield from parts
-        if not parts:
-            problem = problem or self._of_annotations(value)
-        if problem is not None:
-            yield Problem(place, problem)
-
-    def problem(self, value: object) -> str | None:
-        """Return the first of these problems, without its place; None if there is none."""
-        return next((problem.text for problem in self.problems(value)), None)
-
-    def _of_type(self, value: object) -> str | None:
-        choices = next((annotation for annotation in self.annotations if isinstance(annotation, OneOf)), None)
-        if _has_type(self.hint, value) and (self.limit is None or self.limit.allows(value)):
-            return None
-        if choices is not None:
-            return f"expected {choices}"
-        unusable = [one.reasons for one in self.annotations if isinstance(one, Unusable)]
-        why = next((f". {one[str(value)].rstrip('.')}" for one in unusable if str(value) in one), "")
-        return f"expected {self.allowed}{why}"
-
-    def _of_annotations(self, value: object) -> str | None:
-        for annotation in self.annotations:
-            if isinstance(annotation, Constraint):
-                try:
-                    annotation.check(value)
-                except ValueError as error:
-                    return str(error)
-        return None
-
-    def _of_parts(self, value: object, place: Place) -> Iterator[Problem]:
-        name, part = self.parts
-        if isinstance(value, Mapping) and part is not None:
-            for key, one in cast("Mapping[str, object]", value).items():
-                yield from name.problems(key, (*place, key)) if name else ()
-                yield from part.problems(one, (*place, key))
-        elif part is not None:
-            for index, one in enumerate(cast("Sequence[object]", value)):
-                yield from part.problems(one, (*place, index))
 
     @property
     def parts(self) -> "tuple[SettingField | None, SettingField | None]":
@@ -175,12 +125,52 @@ class SettingField(NamedTuple):
         """The block that the field holds; None for a value."""
         return self.hint if isinstance(self.hint, type) and is_dataclass(self.hint) else None
 
+    @property
+    def block_in_file(self) -> type | None:
+        """The block that the file has for it; None for a value."""
+        return next((annotation.block for annotation in self.annotations if isinstance(annotation, InFile)), self.block)
+
 
 def setting_key(name: str) -> str:
     """Return the key of a field in the file. A duration or a size has its unit in the value: `memory_mib` is `memory`."""
     if name.endswith("_mib"):
         return camel_case(name.removesuffix("_mib"))
     return camel_case(name.removesuffix("_s") if is_duration(name) else name)
+
+
+_CONFIG: Final["ConfigDict"] = {
+    "alias_generator": setting_key,
+    "allow_inf_nan": False,
+    "arbitrary_types_allowed": True,
+    "extra": "forbid",
+    "revalidate_instances": "always",
+    "strict": True,
+}
+"""How pydantic reads a block: no value is converted, and no key ignored."""
+
+
+class Block:
+    """A block of settings, or the arguments of a component."""
+
+    __slots__ = ()
+    __pydantic_config__ = _CONFIG
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - a type
+        """Return the schema of the fields, with the contradictions after it, which count only if each value is valid."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - a plan without a value to check takes a third of the time
+
+        return core_schema.no_info_after_validator_function(_consistent, handler(source))
+
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
+        return iter(())
+
+
+def _consistent(block: Block) -> Block:
+    for problem in block.problems():
+        raise ValueError(problem)
+    return block
 
 
 def file_key(path: str) -> str:
@@ -224,6 +214,7 @@ def own_field(name: str, hint: object, default: object = MISSING) -> SettingFiel
     value, is_optional, annotations = split_annotations(hint)
     return SettingField(
         path=name,
+        annotated=hint,
         key=next((annotation.name for annotation in annotations if isinstance(annotation, Key)), setting_key(name)),
         hint=value,
         is_optional=is_optional,
@@ -237,80 +228,19 @@ def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     """Return a type without None and annotations, whether None is allowed, and the annotations from inside out."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *annotations = typing.get_args(hint)
+        if MAY_BE_OUTPUT in annotations:
+            inner = typing.get_args(inner)[0]
         value, is_optional, inside = split_annotations(inner)
         return value, is_optional, (*inside, *annotations)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         every = typing.get_args(hint)
-        known = [one for one in every if (typing.get_origin(one) or type(one)) not in {Awaitable, typing.ForwardRef}]
-        mark = () if known == list(every) else (MAY_BE_OUTPUT,)
-        members = [one for one in known if one is not types.NoneType]
+        members = [one for one in every if one is not types.NoneType]
         if members[1:]:
-            return typing.Union[tuple(members)], types.NoneType in every, mark  # noqa: UP007 - the members are known at run time only
+            plain = tuple(split_annotations(one)[0] for one in members)
+            return typing.Union[plain], types.NoneType in every, ()  # noqa: UP007 - the members are known at run time only
         value, _, annotations = split_annotations(members[0])
-        return value, types.NoneType in every, (*annotations, *mark)
+        return value, types.NoneType in every, annotations
     return hint, False, ()
-
-
-def check_block(block: object, name: str, *, in_python: bool = False) -> None:
-    """Raise PlanningError for the first value of a block that its annotations reject, and for keys that contradict each other.
-
-    A value that equals its default is not checked, nor is an empty text or 0, which a question has for a value that is not set. With `in_python`
-    both are, and the message names attributes in backticks instead of keys of a file, below `name`.
-    """
-    for problem in _problems(block, name, in_python=in_python):
-        raise PlanningError(problem)
-
-
-def _problems(block: object, name: str, *, in_python: bool) -> Iterator[str]:
-    tick = "`" if in_python else ""
-    for field in own_fields(type(block)):
-        value: object = getattr(block, field.path)
-        place = f"{name}.{field.path if in_python else field.key}".removeprefix(".")
-        is_empty = field.default is MISSING and not value and type(value) not in {bool, dict}
-        if is_empty and in_python:
-            yield f"`{place}` is {value!r}, but it is required. Set it."
-        is_unset = (value is None and field.is_optional) if in_python else (value is None or value == field.default)
-        if is_empty or is_unset:
-            continue
-        for problem in field.problems(value):
-            yield _sentence(field, value, f"{tick}{place}", problem, in_python=in_python)
-        for one in cast("Sequence[object]", value) if isinstance(value, list | tuple) else (value,):
-            if is_dataclass(one):
-                yield from _problems(one, place, in_python=in_python)
-    yield from (f"{tick}{name}{tick}: {problem}.".removeprefix("``: ") for problem in contradictions(block))
-
-
-def _sentence(field: SettingField, value: object, place: str, problem: Problem, *, in_python: bool) -> str:
-    """Return a problem as a sentence. In Python it shows no value of a map or of an object, which may hold a secret, and names a class."""
-    shown = part_at(value, problem.place)
-    words = json.dumps(shown) if isinstance(shown, str) else f"{shown}"
-    if not in_python:
-        return f"{place} is {words}; {problem.text}."
-    if isinstance(value, Mapping):
-        place += "".join(f"[{key!r}]" for key in problem.place)
-        words = "invalid"
-    elif not isinstance(shown, str | int | float | list | tuple | None):
-        words = f"a {type(shown).__name__}"
-    hint: Any = field.parts[1].hint if problem.place and field.parts[1] else field.hint
-    classes = " or ".join(one.__name__ for one in typing.get_args(hint) or (hint,)) if _BLOCK in problem.text else ""
-    return f"{place}` is {words}; {problem.text.replace(_BLOCK, classes)}."
-
-
-def contradictions(block: object) -> Iterator[str]:
-    """Return the contradictions between keys of a block, and what to change."""
-    return cast("HasProblems", block).problems() if hasattr(block, "problems") else iter(())
-
-
-def part_at(value: object, place: Place) -> object:
-    """Return the part of a value at a place; None if it has none. The place of a map's key is that of its value."""
-    for step in place:
-        if isinstance(value, Mapping):
-            value = cast("Mapping[str | int, object]", value).get(step)
-        elif isinstance(value, list | tuple) and isinstance(step, int):
-            value = cast("Sequence[object]", value)[step]
-        else:
-            return None
-    return value
 
 
 @cache
@@ -319,14 +249,3 @@ def _parts(hint: object) -> tuple[SettingField | None, SettingField | None]:
     if origin in {tuple, Sequence}:
         return None, own_field("", arguments[0])
     return (own_field("", arguments[0]), own_field("", arguments[1])) if origin in {Mapping, dict} else (None, None)
-
-
-def _has_type(hint: object, value: object) -> bool:
-    origin = typing.get_origin(hint) or hint
-    if origin is typing.Literal:
-        return value in typing.get_args(hint)
-    if origin is typing.Union or origin is types.UnionType:
-        return any(_has_type(one, value) for one in typing.get_args(hint))
-    if origin is int or origin is float:
-        return is_number(value) and (origin is float or isinstance(value, int))
-    return isinstance(value, list | tuple if origin in {tuple, Sequence} else cast("type", origin))

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from gemma_serving.planning.data.images import Image, image_of
-from gemma_serving.planning.settings.annotations import OnChange, OneOf
+from gemma_serving.planning.settings.annotations import ListOf, OnChange, OneOf
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import Digest, Repository
 
 CUDA_13: Final = 13
@@ -17,7 +18,7 @@ def in_artifact_registry(repository: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSettings:
+class ImageSettings(Block):
     """A custom image by digest. The stack pulls an image of Docker Hub through Artifact Registry, and one of Artifact Registry directly."""
 
     repository: Repository
@@ -30,7 +31,7 @@ class ImageSettings:
     version: Annotated[str | None, OnChange("nothing")] = None
     """vLLM version in the image. The planner checks which models it loads; the pull does not use it."""
     supports: Annotated[
-        tuple[Precision, ...],
+        ListOf[Precision],
         OnChange("nothing"),
     ] = ()
     """Precisions that this image loads although its version does not, for example with a patch in `buildContext`."""

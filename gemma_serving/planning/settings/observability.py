@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
 from gemma_serving.planning.settings.annotations import Checked, Limit, Matching
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import DurationS, PositiveNumber
 
 TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]
@@ -22,7 +23,7 @@ def _idle_problem(idle_s: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertSettings:
+class AlertSettings(Block):
     """Alerts in Cloud Monitoring."""
 
     enabled: bool = True
@@ -77,7 +78,7 @@ class AlertSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSettings:
+class MetricsSettings(Block):
     """The OpenTelemetry collector next to the server, which writes its metrics to Managed Service for Prometheus."""
 
     enabled: bool | None = None

@@ -11,12 +11,14 @@ from msgspec import Struct, structs
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
-from gemma_serving.planning.settings.annotations import HasProblems
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings
-from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.fields import SettingField, block_fields, check_block, file_key, own_field
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.fields import Block, SettingField, block_fields, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
+from gemma_serving.planning.settings.reading import check_block, problem_with
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
@@ -43,6 +45,14 @@ _EMPTY: Final[Mapping[str, object]] = {
     "existing_network": ExistingNetworkSettings(network="", subnetwork="", private_google_access=False),
 }
 """Initial value of an omitted block when one of its fields is set."""
+_UNSET: Final[Mapping[str, Block]] = {
+    "vllm": VllmOptions(),
+    "cloud_run": NO_SERVICE,
+    "alerts": AlertSettings(enabled=False),
+    "metrics": MetricsSettings(),
+    "workload": Workload(),
+}
+"""The blocks of a question that sets nothing, but the TPU's."""
 
 
 @cache
@@ -66,15 +76,17 @@ def check_values(deployment: Deployment) -> None:
     """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
     for path in ("measured_tok_per_s", "max_usd", "weights_mode"):
         value: object = getattr(deployment, path)
-        problem = None if value is None else question_fields()[path].problem(value)
+        problem = None if value is None else problem_with(question_fields()[path].annotated, value)
         if problem is not None:
             raise PlanningError(f"{file_key(path)} is {json.dumps(value)}; {problem}.")
     named = find_accelerator(deployment.accelerator)  # of a question, whose block has none
-    tpu = dataclasses.replace(deployment.tpu, accelerator_type=named.name) if named and named.is_tpu else deployment.tpu
-    for path in ("vllm", "tpu", "cloud_run", "alerts", "metrics", "workload"):
-        block: HasProblems | None = tpu if path == "tpu" else getattr(deployment, path)
+    of_name = {"accelerator_type": named.name} if named and named.is_tpu else {}
+    tpu, no_tpu = (dataclasses.replace(block, **of_name) for block in (deployment.tpu, NO_TPU))
+    check_block(tpu, "tpu", no_tpu)
+    for path, unset in _UNSET.items():
+        block: Block | None = getattr(deployment, path)
         if block is not None:
-            check_block(block, file_key(path))
+            check_block(block, file_key(path), unset)
 
 
 def value_at(deployment: Deployment, path: str) -> object:

@@ -1,9 +1,9 @@
 """The file of a stack: one frozen model for both targets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from gemma_serving.contracts.labels import PRODUCT, StackLimits
@@ -11,10 +11,11 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.annotations import Checked, InFile, Key, OnChange
+from gemma_serving.planning.settings.annotations import Checked, ListOf, Named, OnChange
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.image import ImageSettings, named_image
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
 from gemma_serving.planning.settings.secrets import KINDS, SecretKey
@@ -40,16 +41,6 @@ NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 """Fields without a key in the file."""
 
 
-def _image_block(value: object) -> object:
-    """Return the block of an image set by name. A block is returned as it is."""
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, object]", value)
-    image = IMAGES.get(value) if isinstance(value, str) else None
-    if image is None:
-        raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
-    return named_image(image)
-
-
 def _url_problem(url: str) -> str | None:
     try:
         parts = urlsplit(url)
@@ -66,14 +57,14 @@ def _tools_problem(options: VllmOptions) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmokeSettings:
+class SmokeSettings(Block):
     """A custom threshold of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
 
     min_decode_tok_per_s: PositiveNumber | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Block):
     """All settings of a stack. Values of secrets are never part of them."""
 
     project: ProjectId
@@ -88,15 +79,15 @@ class Settings:
     With weights hub, the server loads this commit even after newer ones are pushed. With weights bucket, `gemma stage_model` copies it and
     `bucket.manifest` pins the server to the copy.
     """
-    architecture_file: Annotated[ProjectPath | None, Key("modelConfig"), OnChange("nothing")] = None
+    model_config: Annotated[ProjectPath | None, OnChange("nothing")] = None
     """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
-    drafter_file: Annotated[ProjectPath | None, Key("draftConfig"), OnChange("nothing")] = None
+    draft_config: Annotated[ProjectPath | None, OnChange("nothing")] = None
     """The same for the drafter in `vllm.speculativeConfig`, if the planner does not know it."""
     quantization: Annotated[Literal["bf16", "fp8", "w4a16"] | None, OnChange("nothing")] = None
     """Precision of the weights. Default: the checkpoint's own."""
     weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
     """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""
-    image: Annotated[ImageSettings, InFile(_image_block, IMAGES)]
+    image: Annotated[ImageSettings, Named(IMAGES, named_image, "repository and digest")]
     """The server's image: a name from `gemma_serving/planning/data/images.json`, or a block for a custom image. Default: the target's image.
 
     A custom image is a repository of Docker Hub or Artifact Registry, pinned by digest.
@@ -128,7 +119,7 @@ class Settings:
 
     The planner uses it for the cost per million tokens.
     """
-    accept_findings: Annotated[tuple[str, ...], Checked(check_accepted), OnChange("nothing")] = ()
+    accept_findings: Annotated[ListOf[str], Checked(check_accepted), OnChange("nothing")] = ()
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = None
     """Maximum time since the first start of a TPU VM or the service, across TPU VMs.
@@ -158,9 +149,9 @@ class Settings:
     """Existing version in Secret Manager with the Hugging Face token, instead of `hfToken`. Its value never passes through Pulumi."""
     api_key_secret: SecretVersion | None = None
     """Existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
-    secrets: tuple[SecretKey, ...] = ()
+    secrets: ListOf[SecretKey] = ()
     """Secrets set by value. Pulumi holds the values."""
-    vllm_in_blocks: tuple[str, ...] = ()
+    vllm_in_blocks: ListOf[str] = ()
     """Options of vLLM for which the file uses a block, because messages name the keys that it uses."""
 
     def problems(self) -> Iterator[str]:

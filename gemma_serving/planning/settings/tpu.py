@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
-from gemma_serving.planning.settings.annotations import Checked, Items, Limit, OnChange, WordOrList
+from gemma_serving.planning.settings.annotations import Checked, Items, Limit, ListOf, OnChange, WordOrList
 from gemma_serving.planning.settings.capacity_form import CapacityForm, FormText, ProvisioningModel, read_form
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import (
     AcceleratorType,
     DurationS,
@@ -36,7 +37,7 @@ def _idle_problem(idle_after_s: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExistingNetworkSettings:
+class ExistingNetworkSettings(Block):
     """An existing network. The stack reads it and never changes it."""
 
     network: Network
@@ -57,12 +58,12 @@ class ExistingNetworkSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TpuSettings:
+class TpuSettings(Block):
     """A TPU queued resource: capacity, and how long to wait for it."""
 
     accelerator_type: Annotated[AcceleratorType, OnChange("capacity")]
     """Slice of a single host, with at most 8 chips."""
-    zones: Annotated[tuple[Zone, ...], Items("zone", "zones"), OnChange("update")]
+    zones: Annotated[ListOf[Zone], Items("zone", "zones"), OnChange("update")]
     """Zones in order of preference.
 
     The provider deletes its request in one zone before it tries the next.
@@ -73,7 +74,7 @@ class TpuSettings:
     `compute-engine` creates a v6e instance instead of a queued resource. Google adds new features to that API only.
     """
     provisioning: Annotated[
-        tuple[FormText, ...], WordOrList("spot:5m"), Items("form", "provisioning"), OnChange("capacity")
+        ListOf[FormText], Items("form", "provisioning"), WordOrList("spot:5m"), OnChange("capacity")
     ] = ("flex-start",)
     """Form of capacity, or a list of forms in order of preference.
 
@@ -149,7 +150,7 @@ class TpuSettings:
     `limited` allows port 443 if the server downloads nothing from the Hugging Face hub, otherwise everything. With api compute-engine,
     `limited` also allows port 80, for the docker package. `open` allows everything.
     """
-    tunnel_members: Annotated[tuple[Member, ...], OnChange("update")] = ()
+    tunnel_members: Annotated[ListOf[Member], OnChange("update")] = ()
     """Members that can open a tunnel to the server through Identity-Aware Proxy.
 
     Each member gets all roles for the tunnel. Project owners need no entry.

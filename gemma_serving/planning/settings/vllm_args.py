@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, 
 
 from gemma_serving.contracts.fields import Doc, to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
-from gemma_serving.planning.settings.annotations import Key, Limit, Matching, OneOf, Unusable
-from gemma_serving.planning.settings.fields import SettingField, own_fields
+from gemma_serving.planning.settings.annotations import Key, Limit, ListOf, Matching, OneOf, Unusable
+from gemma_serving.planning.settings.fields import Block, SettingField, own_fields
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
@@ -90,7 +90,7 @@ DEFAULT_LORA_RANK: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmOptions:
+class VllmOptions(Block):
     """Options of the vLLM server that the planner models. Every other option goes into `extraArgs`."""
 
     tensor_parallel_size: Annotated[
@@ -242,7 +242,7 @@ class VllmOptions:
     ] = None
     served_model_name: Annotated[str | None, Doc("Name that clients send as `model`. Default: the model's id.")] = None
     allowed_media_domains: Annotated[
-        tuple[_HostName, ...] | None,
+        ListOf[_HostName] | None,
         Flag("--allowed-media-domains"),
         Doc(
             "Host names from which the server may fetch images, audio and video by URL. Default: none.\n\n"
@@ -250,7 +250,7 @@ class VllmOptions:
         ),
     ] = None
     extra_args: Annotated[
-        tuple[str, ...],
+        ListOf[str],
         Doc(
             "Additional arguments of `vllm serve`, after all others.\n\n"
             "They must be flags of the image's vLLM without a key here."

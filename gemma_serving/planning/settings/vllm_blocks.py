@@ -6,11 +6,11 @@ own keys stay as aliases. A block and a key must not contradict each other.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.settings.annotations import InFile, Limit, Matching, OneOf
-from gemma_serving.planning.settings.reading import read_block
+from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import Commit, ModelId, Positive
 from gemma_serving.planning.settings.vllm_args import (
     BLOCK_KEYS,
@@ -40,7 +40,7 @@ _RANK: Final = OneOf(LORA_RANKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultimodalSettings:
+class MultimodalSettings(Block):
     """Images, video and audio in a request.
 
     If one of `images`, `videos` and `audios` is set, the others are 0 by default.
@@ -55,9 +55,9 @@ class MultimodalSettings:
 
     Only E2B and E4B have an audio encoder. They need a GPU and an image with `vllm[audio]`.
     """
-    image_tokens: Annotated[int | None, _SIZE] = None
+    image_tokens: Annotated[int, _SIZE] | None = None
     """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""
-    max_image_tokens: Annotated[int | None, _SIZE] = None
+    max_image_tokens: Annotated[int, _SIZE] | None = None
     """Largest image that a request may choose. Default: `imageTokens`."""
 
     def options(self) -> Mapping[str, object]:
@@ -72,7 +72,7 @@ class MultimodalSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThinkingSettings:
+class ThinkingSettings(Block):
     """Reasoning before the response."""
 
     parser: str | None = None
@@ -92,7 +92,7 @@ class ThinkingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSettings:
+class ToolSettings(Block):
     """Tool calls."""
 
     enabled: bool = True
@@ -107,7 +107,7 @@ class ToolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSettings:
+class LoraSettings(Block):
     """LoRA adapters."""
 
     adapters: Mapping[_AdapterName, _AdapterPlace]
@@ -131,7 +131,7 @@ class LoraSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculativeSettings:
+class SpeculativeSettings(Block):
     """Speculative decoding."""
 
     method: Literal["n-gram", "draft-model"]
@@ -163,8 +163,8 @@ class SpeculativeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmBlocks:
-    """The blocks of `vllm`."""
+class VllmInFile(VllmOptions):
+    """The options of `vllm` as a file has them, with blocks."""
 
     multimodal: MultimodalSettings | None = None
     """Images, video and audio in a request.
@@ -181,17 +181,18 @@ class VllmBlocks:
     """Speculative decoding."""
 
     def converted(self) -> Iterator[tuple[str, str, object]]:
-        """Yield block, key of the option and value for each option that a block sets."""
+        """Yield block, option and value for each option that a block sets."""
         for name in BLOCKS:
             block: MultimodalSettings | ThinkingSettings | ToolSettings | LoraSettings | SpeculativeSettings | None = (
                 getattr(self, name)
             )
             for option, value in block.options().items() if block is not None else ():
                 if value is not None:
-                    yield name, camel_case(option), value
+                    yield name, option, value
 
 
-BLOCKS: Final = tuple(block.name for block in fields(VllmBlocks))
+_OPTION_NAMES: Final = tuple(option.name for option in OPTIONS.values())
+BLOCKS: Final = tuple(block.name for block in fields(VllmInFile) if block.name not in _OPTION_NAMES)
 """Keys of the blocks of `vllm`."""
 IN_BLOCKS: Final[Mapping[str, str]] = {
     camel_case(option.name): option.key for option in OPTIONS.values() if option.is_in_block
@@ -199,22 +200,20 @@ IN_BLOCKS: Final[Mapping[str, str]] = {
 """Options that have a key only in a block, with that key."""
 
 
-def without_blocks(value: object) -> object:
-    """Return the options of `vllm` with each block converted into the options' own keys. Raises ValueError for an invalid block."""
-    if not isinstance(value, Mapping):
-        return value
-    given = dict(cast("Mapping[str, object]", value))
-    for key in given.keys() & IN_BLOCKS.keys():
-        raise ValueError(f"vllm.{key} is not a key; set vllm.{IN_BLOCKS[key]}")
-    blocks = read_block(VllmBlocks, {name: given.pop(name) for name in BLOCKS if name in given})
-    for name, key, converted in blocks.converted():
-        if given.get(key, converted) != converted:
-            raise ValueError(f"vllm.{name} and vllm.{key} set different values; keep one of them")
-        given[key] = converted
-    return given
+def _options(given: VllmInFile) -> VllmOptions:
+    """Return the options, with each block converted into the options' own keys. Raises ValueError for a contradiction."""
+    values: dict[str, Any] = {name: getattr(given, name) for name in _OPTION_NAMES}
+    for option in OPTIONS.values():
+        if option.is_in_block and values[option.name] is not None:
+            raise ValueError(f"vllm.{camel_case(option.name)} is not a key; set vllm.{option.key}")
+    for name, option, converted in given.converted():
+        if values[option] not in (None, converted):
+            raise ValueError(f"vllm.{name} and vllm.{camel_case(option)} set different values; keep one of them")
+        values[option] = converted
+    return VllmOptions(**values)
 
 
-OptionsOrBlocks: TypeAlias = Annotated[VllmOptions, InFile(without_blocks)]
+OptionsOrBlocks: TypeAlias = Annotated[VllmOptions, InFile(VllmInFile, _options)]
 """Options of vLLM, which a file may have in blocks."""
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Final, TypeAlias, cast
 from gemma_serving.contracts.fields import Doc
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.annotations import Limit, OneOf
-from gemma_serving.planning.settings.fields import SettingField, block_fields
+from gemma_serving.planning.settings.fields import Block, SettingField, block_fields
+from gemma_serving.planning.settings.reading import problem_with
 from gemma_serving.planning.settings.vllm_args import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
 
 _SHOWN: Final = 40
@@ -32,7 +33,7 @@ that the planner's saturated rate has always used, so figures of different deplo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Block):
     """Similar requests and their load.
 
     With neither `users` nor `rate_per_s`, the workload has as many users as the server runs concurrently.
@@ -107,7 +108,7 @@ def parse_workload(text: str) -> Workload:
         if field.path in found:
             raise PlanningError(f"--workload has {key} twice. Remove one of them.")
         number = _number(value) if equals else None
-        problem = field.problem(number)
+        problem = f"expected {field.allowed}" if number is None else problem_with(field.annotated, number)
         if number is None or problem:
             raise PlanningError(f'--workload {key} is "{value[:_SHOWN]}"; {problem}.')
         found[field.path] = number

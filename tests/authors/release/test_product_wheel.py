@@ -15,7 +15,7 @@ from authors.release.build import build_distribution
 pytestmark = [pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[3]
 UV = Path(sys.executable).with_name("uv")
-HEAVY = ("aiohttp", "gcp_tpu_provider", "google.auth", "grpc", "loadtest", "localcloud", "pulumi", "pydantic")
+HEAVY = ("aiohttp", "gcp_tpu_provider", "google.auth", "grpc", "loadtest", "localcloud", "pulumi")
 LIMIT_S = 600
 
 

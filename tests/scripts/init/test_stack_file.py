@@ -172,7 +172,7 @@ def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_pat
     assert (code, err) == (0, "")
     settings = settings_of(tmp_path, "mine")
     planned = plan(to_deployment(settings, tmp_path))
-    assert (settings.model, settings.architecture_file, settings.model_revision) == (
+    assert (settings.model, settings.model_config, settings.model_revision) == (
         "my-org/sql",
         "config.json",
         COMMIT,
