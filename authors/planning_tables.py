@@ -151,7 +151,7 @@ def _stack_row(path: Path) -> Sequence[str]:
         planned.startup.ready_words.removeprefix("about "),
         f"{speed.decode_tok_per_s:,.0f}",
         f"{speed.saturated_tok_per_s:,.0f}",
-        f"${cost.usd_per_hour:,.2f} per hour, ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",
+        f"${cost.usd_per_hour:,.2f} per hour, ${cost.most_usd:,.2f} maximum ({cost.most_usd_basis})",
     )
 
 

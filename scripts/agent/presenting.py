@@ -26,7 +26,7 @@ _LATENCIES: Final = " ".join(
 )
 _COLUMNS: Final[Mapping[str, str]] = {
     "rows": "stack model accelerator platform verdict enough memory startup throughput "
-    "cost.usd_per_hour cost.max_usd cost.usd_per_million_tokens findings.severity findings.id",
+    "cost.usd_per_hour cost.most_usd cost.usd_per_million_tokens findings.severity findings.id",
     "locations": "accelerator location open requests stock usd_per_hour in_stack "
     "hardware.answer hardware.detail provisioning.model provisioning.answer provisioning.detail quota.answer quota.detail",
     "points": "point valid invalid_reasons completed failed request_throughput output_throughput saturation "

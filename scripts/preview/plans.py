@@ -152,7 +152,7 @@ def _figures(planned: Plan) -> dict[str, str]:
         "output rate, one request": _UNKNOWN if speed is None else f"{speed.decode_tok_per_s:,.0f} tok/s",
         "output rate at saturation": _UNKNOWN if speed is None else f"{speed.saturated_tok_per_s:,.0f} tok/s",
         HOURLY: f"${cost.usd_per_hour:,.2f}" if cost.is_known else _UNKNOWN,
-        MOST: f"${cost.max_usd:,.2f} ({cost.max_usd_basis})" if cost.is_known else _UNKNOWN,
+        MOST: f"${cost.most_usd:,.2f} ({cost.most_usd_basis})" if cost.is_known else _UNKNOWN,
     }
 
 

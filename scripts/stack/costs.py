@@ -165,7 +165,7 @@ def changed_rate(before: ServerCosts, planned: str, *, stays: bool) -> str:
 
 def at_most(cost: "CostPlan") -> str:
     """Return the maximum cost of a plan, and of what."""
-    return f"at most ${cost.max_usd:,.2f} for {cost.max_usd_basis}"
+    return f"at most ${cost.most_usd:,.2f} for {cost.most_usd_basis}"
 
 
 def reported_costs(server: CloudFacts, *, is_service: bool) -> ServerCosts:

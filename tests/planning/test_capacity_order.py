@@ -89,8 +89,8 @@ def test_compute_engine_ends_every_form_and_cloud_tpu_flex_start_only():
 def test_the_plan_has_the_first_forms_price_and_the_highest_of_all():
     cost = planned().cost
     assert (cost.usd_per_hour, cost.most_usd_per_hour) == (pytest.approx(5.40), pytest.approx(11.88))
-    assert cost.max_usd_basis == "a month of standard"
-    assert cost.max_usd == pytest.approx(11.88 * 730)
+    assert cost.most_usd_basis == "a month of standard"
+    assert cost.most_usd == pytest.approx(11.88 * 730)
     assert cost.endless_forms == ("spot", "standard")
     limited = planned(max_usd_per_hour=7.2).cost
     assert (limited.most_usd_per_hour, limited.endless_forms) == (pytest.approx(7.128), ("spot",))
@@ -101,9 +101,9 @@ def test_the_plan_has_the_first_forms_price_and_the_highest_of_all():
 def test_one_form_that_nothing_ends_has_the_maximum_of_a_month():
     cost = planned(provisioning=("spot",), zones=(US,)).cost
     assert cost.endless_forms == ("spot",)
-    assert (cost.max_usd, cost.max_usd_basis) == (pytest.approx(5.61 * 730, rel=1e-3), "a month of spot")
+    assert (cost.most_usd, cost.most_usd_basis) == (pytest.approx(5.61 * 730, rel=1e-3), "a month of spot")
     ended = planned(provisioning=("spot",), zones=(US,), api="compute-engine").cost
-    assert (ended.endless_forms, ended.max_usd_basis) == ((), "one run of 4 h")
+    assert (ended.endless_forms, ended.most_usd_basis) == ((), "one run of 4 h")
 
 
 def test_a_plan_whose_first_form_is_above_the_ceiling_has_the_price_of_the_next():

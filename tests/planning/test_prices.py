@@ -82,7 +82,7 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
     cost = plan(replace(TPU, tpu=for_ten_hours)).cost
     assert [one.usd_per_hour for one in cost.places] == pytest.approx([10.80, 11.88, 12.96])
     assert (cost.lowest_usd_per_hour, cost.usd_per_hour) == (pytest.approx(10.80), pytest.approx(12.96))
-    assert cost.max_usd == pytest.approx(129.6)
+    assert cost.most_usd == pytest.approx(129.6)
     assert sum(usd for _, usd in cost.parts_usd_per_hour) == pytest.approx(cost.usd_per_hour)
     whole = plan(TPU).bill
     assert "$12.96/h" in whole

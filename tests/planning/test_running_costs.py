@@ -102,8 +102,8 @@ def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
     planned = plan(renewed)
     (part,) = [part for part in planned.running.bill if part.basis == "renewal"]
     assert part.usd == pytest.approx(planned.cost.usd_per_hour * planned.startup.total_s / 3600)
-    assert planned.cost.max_usd == pytest.approx(planned.cost.usd_per_hour * 730 * 4 / 3)
-    assert planned.cost.max_usd_basis == "a month of renewed runs"
+    assert planned.cost.most_usd == pytest.approx(planned.cost.usd_per_hour * 730 * 4 / 3)
+    assert planned.cost.most_usd_basis == "a month of renewed runs"
     costs = costs_json(planned.cost, planned.running)
     assert [one["basis"] for one in costs["bill"] if one["basis"] == "renewal"] == ["renewal"]
     # The first machine is deleted when the second one is ready: the whole of `renew_before_s` is the most, not the rule.

@@ -39,8 +39,8 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
         parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, highest.place, model)),
         lowest_usd_per_hour=min(one.usd_per_hour for one in places),
         places=places,
-        max_usd=maximum,
-        max_usd_basis=basis,
+        most_usd=maximum,
+        most_usd_basis=basis,
         idle_usd_per_hour=hourly * resolved.deployment.cloud_run.min_instances
         if resolved.platform == "cloud-run"
         else hourly,

@@ -316,8 +316,8 @@ def bill_text(subject: Subject) -> str:
     daily_usd = daily_limit_usd(subject)
     observability += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return (
-        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{observability}; ${cost.max_usd:,.2f} maximum "
-        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
+        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{observability}; ${cost.most_usd:,.2f} maximum "
+        f"({cost.most_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
     )
 
 

@@ -345,9 +345,9 @@ class CostPlan(Struct, frozen=True, kw_only=True):
     """The same in the cheapest location."""
     places: tuple[PlaceCost, ...]
     """Each location in the order of the deployment."""
-    max_usd: float
+    most_usd: float
     """Maximum cost: a TPU's whole run duration, or a month of max instances on Cloud Run."""
-    max_usd_basis: str
+    most_usd_basis: str
     idle_usd_per_hour: float
     """Cost while idle: min instances, or the whole slice."""
     usd_per_million_tokens: float | None
@@ -528,7 +528,10 @@ class Plan(Figures, frozen=True, kw_only=True):
             throughput=outputs.ThroughputSummary(
                 **rounded(self.known_throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
             ),
-            cost=outputs.CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
+            cost=outputs.CostSummary(
+                max_usd=round(self.cost.most_usd, 2),
+                **rounded(self.cost, usd_per_hour=4, usd_per_million_tokens=4),
+            ),
             margin=margin
             and outputs.MarginSummary(
                 verdict="may fail",

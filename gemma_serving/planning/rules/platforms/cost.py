@@ -33,16 +33,16 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
 @rule("CST03")
 def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
-    if limit_usd is None or cost.max_usd <= limit_usd:
+    if limit_usd is None or cost.most_usd <= limit_usd:
         return None
     renewed = machines_with_renewals(subject.resolved) is not None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
         f"maxUsd is {limit_usd}, but the TPU VM costs that much after {duration(fitting_s)}; its maximum is "
-        f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce maxUsd; only a scheduled guard "
+        f"${cost.most_usd:,.0f} ({cost.most_usd_basis}). Google does not enforce maxUsd; only a scheduled guard "
         "(docs/costs.md) will tear the stack down then.",
-        remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
+        remedies=(*shorter, change("max_usd", math.ceil(cost.most_usd))),
     )
 
 

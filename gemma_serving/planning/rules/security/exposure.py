@@ -51,7 +51,7 @@ def _public(subject: Subject) -> RuleResult | None:
     deployment, cost = subject.resolved.deployment, subject.cost
     if not deployment.cloud_run.public:
         return None
-    at_most = f"${cost.max_usd:,.0f} ({cost.max_usd_basis})"
+    at_most = f"${cost.most_usd:,.0f} ({cost.most_usd_basis})"
     limit = "" if deployment.max_usd is not None else " No maxUsd limits the cost."
     if not deployment.has_api_key:
         return RuleResult(
