@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gemma_serving.cloud.model_files import PROJECT, read_model
 from gemma_serving.cloud.price_file import book_of
@@ -16,7 +17,7 @@ from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.accepted import acceptable_ids
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment, WeightsMode
+from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
@@ -34,31 +35,18 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
     `folder` has the files that settings name. Without `today` the age of prices is not checked.
     Raises PlanningError if a file that the settings name cannot be read or is invalid.
     """
+    unset = {"model_revision": "", "tpu": NO_TPU, "cloud_run": NO_SERVICE}
+    stated: dict[str, Any] = {name: getattr(settings, name) for name in OF_SETTINGS}
+    stated |= {name: stated[name] or empty for name, empty in unset.items()}
     return Deployment(
-        model=settings.model,
-        model_revision=settings.model_revision or "",
+        **stated,
         platform="cloud-run" if settings.cloud_run else "tpu-vm",
-        quantization=settings.quantization,
-        vllm=settings.vllm,
         weights_mode=_weights_mode(settings),
-        image=settings.image,
-        tpu=settings.tpu or NO_TPU,
-        cloud_run=settings.cloud_run or NO_SERVICE,
-        bucket=settings.bucket,
-        alerts=settings.alerts,
-        metrics=settings.metrics,
         has_api_key=settings.has_secret("apiKey"),
-        endpoint_url=settings.endpoint_url,
-        workload=settings.workload,
-        measured_tok_per_s=settings.measured_tok_per_s,
-        max_usd=settings.max_usd,
-        max_age_s=settings.max_age_s,
-        accept_findings=settings.accept_findings,
         staged_parts=tuple(extra.source for extra in extra_checkpoints(settings) if extra.digest is not None),
-        vllm_in_blocks=settings.vllm_in_blocks,
         model_spec=_model(settings.model_config, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.draft_config, folder, named_drafter(settings.vllm), key="draftConfig"),
-        prices=book_of(settings.prices, folder),
+        price_book=book_of(settings.prices, folder),
         today=today,
     )
 

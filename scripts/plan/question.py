@@ -144,7 +144,7 @@ def _described(question: Question) -> Deployment:
         draft_spec=read_model(question.draft_config) if question.draft_config else None,
         image=_image_settings(image, release),
         device=parse_device(question.device) if question.device and _given(question.device) else None,
-        prices=prices_of(question),
+        price_book=prices_of(question),
     )
 
 
@@ -248,7 +248,7 @@ def _of_stack(question: Question) -> Deployment:
         from gemma_serving.scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
 
         deployment = replace_struct(deployment, model_spec=from_hub(settings.model, save=question.save))
-    return replace_struct(deployment, prices=prices_of(question)) if question.prices else deployment
+    return replace_struct(deployment, price_book=prices_of(question)) if question.prices else deployment
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:

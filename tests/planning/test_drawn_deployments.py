@@ -168,7 +168,7 @@ OF_THE_PROGRAM: Mapping[str, st.SearchStrategy[Any]] = {
         existing=st.just("my-bucket"),
         region=st.none() | st.sampled_from([*LOCATIONS, "nowhere-north1", ""]),
     ),
-    "prices": st.sampled_from([PriceBook(), PriceBook(everywhere={"v6e_flex_start_usd_per_chip_hour": 1e-9})]),
+    "price_book": st.sampled_from([PriceBook(), PriceBook(everywhere={"v6e_flex_start_usd_per_chip_hour": 1e-9})]),
 }
 """Fields that a stack's program sets, not its settings."""
 

@@ -67,13 +67,13 @@ def test_a_zone_has_its_regions_price(zone: str, usd: float):
 def test_a_region_that_googles_catalog_does_not_have_is_removed_by_the_remedy():
     spot = replace(TPU.tpu, provisioning=("spot",), zones=("southamerica-west1-a", "us-east5-a"))
     book = refreshed("2026-11-20", ("v6e_spot_usd_per_chip_hour", "us-east5", 1.5))
-    finding = the(plan(replace(TPU, tpu=spot, prices=book)), "CST05")
+    finding = the(plan(replace(TPU, tpu=spot, price_book=book)), "CST05")
     assert "catalog of 2026-11-20 has no price for v6e_spot_usd_per_chip_hour in southamerica-west1" in finding.message
     assert "highest known price is used ($1.782)" in finding.message
     (remedy,) = finding.remedies
     assert remedy.changes == {"tpu.zones": ("us-east5-a",)}
-    assert "CST05" not in ids(plan(replace(TPU, tpu=replace(spot, zones=("us-east5-a",)), prices=book)))
-    alone = plan(replace(TPU, tpu=replace(spot, zones=("southamerica-west1-a",)), prices=book))
+    assert "CST05" not in ids(plan(replace(TPU, tpu=replace(spot, zones=("us-east5-a",)), price_book=book)))
+    alone = plan(replace(TPU, tpu=replace(spot, zones=("southamerica-west1-a",)), price_book=book))
     assert the(alone, "CST05").advice.startswith("Write the price that you pay to a price file")
 
 
@@ -105,11 +105,11 @@ def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
     given: dict[str, object] = dict.fromkeys(keys, 0.00001)
     for as_of, said in (({"as_of": "2026-01"}, "(322 days old, limit 180)"), ({}, "(date unknown)")):
         book = PriceBook.from_mapping({**given, **as_of})
-        finding = the(plan(replace(RUN, prices=book, today="2026-11-19")), "CST04")
+        finding = the(plan(replace(RUN, price_book=book, today="2026-11-19")), "CST04")
         assert said in finding.message
         assert finding.advice.startswith("Update your price file")
     fresh = PriceBook.from_mapping({**given, "as_of": "2026-11"})
-    assert "CST04" not in ids(plan(replace(RUN, prices=fresh, today="2026-11-19")))
+    assert "CST04" not in ids(plan(replace(RUN, price_book=fresh, today="2026-11-19")))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_one_minimum_instance_is_cheaper_from_exactly_so_many_requests_on():
 
 
 def test_runs_that_cost_more_than_on_demand_have_a_break_even_within_the_day():
-    dear = replace(TPU, prices=PriceBook.from_mapping({"v6e_flex_start_usd_per_chip_hour": 5.94}))
+    dear = replace(TPU, price_book=PriceBook.from_mapping({"v6e_flex_start_usd_per_chip_hour": 5.94}))
     running = plan(dear).running
     assert running.even_hours_per_day == pytest.approx(12)
     assert running.shortest_window_h is None
@@ -136,6 +136,6 @@ def test_what_is_under_a_cent_is_summed_as_other():
     assert other.name == "other (Cloud NAT, gateway; Cloud NAT, address)"
     assert other.usd == pytest.approx(0.0014 + 0.005)
     # A dearer address leaves the sum and gets a line of its own.
-    dear = replace(TPU, prices=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))
+    dear = replace(TPU, price_book=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))
     assert bill(dear)["Cloud NAT, address"].usd == 0.02
     assert bill(dear)["other (Cloud NAT, gateway)"].usd == 0.0014

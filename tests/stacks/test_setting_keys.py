@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning.settings.fields import block_fields
+from gemma_serving.planning.settings.deployment import OF_SETTINGS, Facts
+from gemma_serving.planning.settings.fields import block_fields, own_fields
 from gemma_serving.planning.settings.paths import question_fields, value_at
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import from_file, read_yaml
@@ -17,6 +18,12 @@ OWN = {
     "weights_mode": "weights and cloud_run.mount.mode",
 }
 """Fields of a question that a stack has in its blocks, or that follow from several settings."""
+
+
+def test_a_question_is_settings_and_facts_that_are_no_settings():
+    settings = {field.path for field in own_fields(Settings)}
+    assert settings.isdisjoint(Facts.__struct_fields__)
+    assert settings.issuperset(OF_SETTINGS)
 
 
 def test_every_field_of_a_question_is_the_field_of_a_setting():

@@ -114,7 +114,7 @@ def filled_in(deployment: Deployment) -> Resolved:
             has_own_bucket=deployment.bucket.existing is None,
             fetches_media=bool(deployment.vllm.allowed_media_domains),
         ),
-        prices=deployment.prices or LIST_PRICES,
+        prices=deployment.price_book or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
     )
     found = _with_fewer_sequences(_far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found))

@@ -36,29 +36,47 @@ NO_SERVICE: Final = CloudRunSettings(
 """The block of a question that names no service: empty or 0 where a stack has to set a value, or where it does not matter."""
 
 
-class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The complete input of the planner. Only `model` and an accelerator are required.
+class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a question has in addition to settings: figures, prices, the date, and platforms without a stack."""
 
-    The blocks are those of a stack's settings, as they are. What is no setting is added: the model's figures, prices, the date, and a
-    platform that no stack has. None or empty is "recommend" where a stack's block has to set a value.
+    accelerator: str = ""
+    """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""
+    platform: str | None = None
+    """None uses the accelerator's only or default platform."""
+    weights_mode: WeightsMode | None = None
+    """None uses the platform's default: hub on a TPU VM or GCE; fuse-buffered on Cloud Run."""
+    has_api_key: bool = False
+    """True if the server requires an API key and therefore has the path guard."""
+    staged_parts: tuple[str, ...] = ()
+    """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
+    model_spec: ModelSpec | None = None
+    """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
+    device: Accelerator | None = None
+    """A device by its specifications (`planning.machine.devices.parse_device`), instead of `accelerator`."""
+    draft_spec: ModelSpec | None = None
+    """Architecture of a draft model outside the catalog."""
+    price_book: PriceBook | None = None
+    """Prices that replace the shipped prices."""
+    today: str | None = None
+    """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
+
+
+class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The complete input of the planner: settings of a stack, by their names, and facts. Only `model` and an accelerator are required.
+
+    The blocks are those of a stack's settings, as they are. None or empty is "recommend" where a stack's block has to set a value.
 
     Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
     them and raises `planning.PlanningError` with one sentence if a name is unknown or two settings conflict.
     """
 
     model: str
-    accelerator: str = ""
-    """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""
     model_revision: str | None = None
     """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
-    platform: str | None = None
-    """None uses the accelerator's only or default platform."""
     quantization: str | None = None
     """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
     vllm: VllmOptions = VllmOptions()
     """Options as set; `planning.question.recommendation` supplies the rest."""
-    weights_mode: WeightsMode | None = None
-    """None uses the platform's default: hub on a TPU VM or GCE; fuse-buffered on Cloud Run."""
     image: ImageSettings | None = None
     """The server's image; None for the accelerator's default image."""
     tpu: TpuSettings = NO_TPU
@@ -67,8 +85,6 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     alerts: AlertSettings = AlertSettings(enabled=False)
     """Stacks have alerts by default; a question without a stack has none."""
     metrics: MetricsSettings = MetricsSettings()
-    has_api_key: bool = False
-    """True if the server requires an API key and therefore has the path guard."""
     endpoint_url: str | None = None
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
@@ -80,20 +96,8 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Maximum age before a guard tears the deployment down."""
     accept_findings: tuple[str, ...] = ()
     """Ids of findings that the user accepted; they are shown but block nothing."""
-    staged_parts: tuple[str, ...] = ()
-    """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
     vllm_in_blocks: tuple[str, ...] = ()
     """Options for which the settings use a block instead of the option's own key, so findings name its keys."""
-    model_spec: ModelSpec | None = None
-    """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
-    device: Accelerator | None = None
-    """A device by its specifications (`planning.machine.devices.parse_device`), instead of `accelerator`."""
-    draft_spec: ModelSpec | None = None
-    """Architecture of a draft model outside the catalog."""
-    prices: PriceBook | None = None
-    """Prices that replace the shipped prices."""
-    today: str | None = None
-    """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
 
     def vllm_key(self, name: str) -> str:
         """Return the key of an option of vLLM that the settings use: its own, or a block's."""
@@ -124,3 +128,7 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def collects_on(self, platform: str) -> bool:
         """Return whether a collector of metrics runs next to the server on a platform."""
         return collects(self.alerts, self.metrics, platform)
+
+
+OF_SETTINGS: Final = tuple(name for name in Deployment.__struct_fields__ if name not in Facts.__struct_fields__)
+"""Fields of a question that are settings of a stack, by the same name."""

@@ -29,7 +29,7 @@ _NOT_SETTABLE: Final = frozenset(
         "model_revision",
         "draft_spec",
         "device",
-        "prices",
+        "price_book",
         "today",
         "bucket",
         "has_api_key",

@@ -283,6 +283,6 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         vllm=VllmOptions(**cast("dict[str, Any]", options)),
         workload=workload,
         image=named_image(image) if image else None,
-        prices=prices,
+        price_book=prices,
     )
     return place.host(deployment)
