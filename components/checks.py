@@ -11,7 +11,7 @@ from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.masking import masked
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.annotations import MAY_BE_OUTPUT, Checked
+from gemma_serving.planning.settings.annotations import MAY_BE_OUTPUT, Rule
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.reading import check_arguments, problem_with
 
@@ -77,5 +77,5 @@ def _problem(owner: Ownership) -> str | None:
     return None
 
 
-Owner: TypeAlias = Annotated[Ownership, Checked(_problem)]
+Owner: TypeAlias = Annotated[Ownership, Rule(_problem)]
 """Owner whose names can be the values of labels."""

@@ -12,7 +12,7 @@ from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.annotations import Checked, Matching
+from gemma_serving.planning.settings.annotations import Rule, matching
 from gemma_serving.planning.settings.fields import Block
 
 _ANNOTATIONS: Final = {
@@ -51,11 +51,11 @@ def _problem(objects: Sequence[Mapping[str, object]]) -> str | None:
 class GkeModelServerArgs(Block):
     """Objects of a plan, and where they belong."""
 
-    context: Annotated[str, Matching(r"^\S+$", "a context of the kubeconfig", "gke_my-project_us-east5_my-cluster")]
+    context: Annotated[str, matching(r"^\S+$", "a context of the kubeconfig", "gke_my-project_us-east5_my-cluster")]
     """Context of the kubeconfig, which names the cluster and the login. Another cluster replaces the objects."""
     namespace: text.ResourceName
     """Existing namespace of the objects. A change replaces them."""
-    objects: Annotated[Sequence[Mapping[str, object]], Checked(_problem)]
+    objects: Annotated[Sequence[Mapping[str, object]], Rule(_problem)]
     """Objects that `gemma plan STACK --gke` prints, in the order of their creation."""
     kubeconfig: Input[str] | None = field(default=None, repr=False)
     """Path or text of the kubeconfig. Default: `KUBECONFIG` in the environment, otherwise `~/.kube/config`."""

@@ -3,24 +3,61 @@
 import ast
 import inspect
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, cast
 
-from gemma_serving.contracts.fields import camel_case, documented
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core.core_schema import DataclassSchema, DictSchema, LiteralSchema
+
 from gemma_serving.contracts.labels import PRODUCT
-from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.planning.settings import vllm_blocks as vllm
-from gemma_serving.planning.settings.fields import own_fields, setting_key
-from gemma_serving.planning.settings.reading import schema_of
+from gemma_serving.planning.settings.fields import SettingField, own_fields
+from gemma_serving.planning.settings.reading import adapter
 from gemma_serving.planning.settings.secrets import KINDS, set_command
-from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings, SmokeSettings
-from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
-from gemma_serving.planning.settings.workload import Workload
+from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
+from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.planning.settings.vllm_blocks import IN_BLOCKS, VllmInFile
 
 Schema: TypeAlias = dict[str, Any]
 _REFERENCE: Final = "#/$defs/"
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's schema with our descriptions, with each default as a file has it, and without titles."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        del schema
+        return False
+
+    def literal_schema(self, schema: LiteralSchema) -> Schema:
+        return {"type": "string", "enum": schema["expected"]}
+
+    def dict_schema(self, schema: DictSchema) -> Schema:
+        made = super().dict_schema(schema)
+        if "patternProperties" in made:
+            made.pop("propertyNames", None)
+            made["additionalProperties"] = False
+        return made
+
+    def dataclass_schema(self, schema: DataclassSchema) -> Schema:
+        made, block = super().dataclass_schema(schema), schema["cls"]
+        made.pop("title")
+        texts = dict(texts_below_fields(block))
+        for field in own_fields(block):
+            value: Schema = made["properties"][field.file_key]
+            value.pop("default", None)
+            if field.default is not MISSING and field.block is None and field.default not in ((), {}):
+                value["default"] = field.in_file(field.default)
+            text = texts.get(field.path) or (inspect.getdoc(field.block) if field.block else None)
+            if text:
+                value["description"] = _described(text, field)
+        return {"required": [], **made, "description": inspect.getdoc(block)}
+
+
+def block_schema(block: type) -> Schema:
+    """Return the schema of a block and of the blocks in it."""
+    return adapter(block).json_schema(by_alias=True, schema_generator=_Generator)
 
 
 @cache
@@ -40,57 +77,11 @@ def settings_schema() -> Schema:
             "additionalProperties": False,
         }
     keys["vllm"]["$ref"] = _REFERENCE + VllmOptions.__name__
-    definitions: dict[str, Schema] = schema.pop("$defs")
-    options = definitions[VllmOptions.__name__] = definitions.pop(vllm.VllmInFile.__name__)
+    options = schema["$defs"][VllmOptions.__name__] = schema["$defs"].pop(VllmInFile.__name__)
     options["description"] = inspect.getdoc(VllmOptions)
-    for key in vllm.IN_BLOCKS:
+    for key in IN_BLOCKS:
         options["properties"].pop(key)
-    blocks_by_name: Schema = {"Settings": schema, **definitions}
-    for (block, key), text in _meanings():
-        if key not in NOT_IN_FILE and block in blocks_by_name:
-            blocks_by_name[block]["properties"][key]["description"] = _in_paragraphs(text)
-    return schema | {"$defs": definitions}
-
-
-def _blocks_in(block: type) -> Iterator[type]:
-    """Yield the blocks in a block, and those in them."""
-    for field in own_fields(block):
-        for inner in (field, *field.parts):
-            if inner is not None and inner.block_in_file is not None:
-                yield inner.block_in_file
-                yield from _blocks_in(inner.block_in_file)
-
-
-def block_schema(block: type) -> Schema:
-    """Return pydantic's schema of a block and of the blocks in it, with each default as a file has it."""
-    schema = schema_of(block)
-    for kind in (block, *_blocks_in(block)):
-        found: Schema = schema if kind is block else schema["$defs"][kind.__name__]
-        found.pop("title")
-        found["description"] = inspect.getdoc(kind)
-        found.setdefault("required", [])
-        for field in own_fields(kind):
-            value: Schema = found["properties"][field.file_key]
-            value.pop("default", None)
-            if field.default is not MISSING and field.block is None and field.default not in ((), {}):
-                value["default"] = field.in_file(field.default)
     return schema
-
-
-def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield block, key and description of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
-    for key, option in OPTIONS.items():
-        if not option.is_in_block:
-            yield (VllmOptions.__name__, key), _described(option)
-    for key, meaning in documented(Workload):
-        yield (Workload.__name__, key), meaning
-    thresholds = dict(documented(SmokeThresholds))
-    for name in (field.name for field in fields(SmokeSettings)):
-        yield (SmokeSettings.__name__, setting_key(name)), thresholds[camel_case(name)]
-    for kind in (Settings, *_blocks_in(Settings)):
-        name = VllmOptions.__name__ if kind is vllm.VllmInFile else kind.__name__
-        keys = {field.path: field.file_key for field in own_fields(kind)}
-        yield from (((name, keys[path]), text) for path, text in texts_below_fields(kind) if path in keys)
 
 
 def texts_below_fields(owner: type) -> Iterator[tuple[str, str]]:
@@ -164,14 +155,12 @@ def block_of(schema: Schema, value: Schema) -> Schema:
     return schema["$defs"][references[0].rpartition("/")[2]] if references else {}
 
 
-def _in_paragraphs(text: str) -> str:
-    """Return a text with one line for each paragraph."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-
-
-def _described(option: VllmOption) -> str:
-    """Return the help of an option, with its unit and flag after the first paragraph."""
-    notes = [f"in {option.unit}"] if option.unit else []
-    notes += [f"`{option.flag}`"] if option.flag else []
-    about, *details = option.help.split("\n\n")
-    return "\n\n".join([f"{about} ({', '.join(notes)})" if notes else about, *details])
+def _described(text: str, field: SettingField) -> str:
+    """Return the text below a field with one line for each paragraph. An option of vLLM has its unit and flag after the first."""
+    about, *details = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    option = OPTIONS.get(field.key)
+    if option is not None and option.field == field:
+        notes = [f"in {option.unit}"] if option.unit else []
+        notes += [f"`{option.flag}`"] if option.flag else []
+        about += f" ({', '.join(notes)})" if notes else ""
+    return "\n\n".join([about, *details])

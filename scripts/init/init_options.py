@@ -13,10 +13,8 @@ DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 def _address(text: str) -> str:
     from gemma_serving.planning.settings.observability import EMAIL  # noqa: PLC0415 - only if an address is given
 
-    try:
-        EMAIL.check(text)
-    except ValueError:
-        raise ValueError("one address such as name@example.com") from None
+    if EMAIL.problem(text) is not None:
+        raise ValueError("one address such as name@example.com")
     return text
 
 

@@ -18,7 +18,7 @@ from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.rules.findings import RULES
-from gemma_serving.planning.settings.annotations import Matching, OneOf
+from gemma_serving.planning.settings.annotations import OneOf, Rule
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
@@ -110,8 +110,8 @@ def words_of(mark: object) -> Iterator[object]:
     """Yield values that a mark allows."""
     if isinstance(mark, OneOf):
         yield from mark.values
-    if isinstance(mark, Matching) and mark.example:
-        yield mark.example
+    if isinstance(mark, Rule):
+        yield from mark.keywords.get("examples", ())
 
 
 def usual(path: str) -> st.SearchStrategy[Any]:

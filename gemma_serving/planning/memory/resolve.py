@@ -35,7 +35,7 @@ from gemma_serving.planning.question.recommendation import (
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, Platform, WeightsMode
-from gemma_serving.planning.settings.paths import check_values
+from gemma_serving.planning.settings.paths import require_consistent_blocks
 from gemma_serving.planning.settings.vllm_args import (
     KEY_OF,
     SCALED_KV_SUFFIX,
@@ -54,7 +54,7 @@ _KV_BYTES: Final = {
 
 def resolve(deployment: Deployment) -> Resolved:
     """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
-    check_values(deployment)
+    require_consistent_blocks(deployment)
     return filled_in(deployment)
 
 

@@ -3,13 +3,13 @@
 from functools import cache
 from typing import Annotated, Literal, NamedTuple, cast
 
-from gemma_serving.planning.settings.annotations import Matching
+from gemma_serving.planning.settings.annotations import matching
 from gemma_serving.planning.units import parse_duration_s
 
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
 FormText = Annotated[
     str,
-    Matching(
+    matching(
         r"^(flex-start|spot|standard|reservation)(:([0-9]+[dhms])+)?$",
         "flex-start, spot, standard or reservation, each with a wait or without,",
         "spot:5m",

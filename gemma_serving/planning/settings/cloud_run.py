@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal, get_args
 
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from gemma_serving.planning.settings.annotations import Checked, Limit, ListOf, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import Limit, ListOf, OnChange, OneOf, Rule
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
 
@@ -99,7 +99,7 @@ class CloudRunSettings(Block):
 
     Weights pass through the memory during loading.
     """
-    concurrency: Annotated[int, Limit(at_least=1, at_most=CLOUD_RUN_MAX_CONCURRENCY)]
+    concurrency: Annotated[int, Limit(ge=1, le=CLOUD_RUN_MAX_CONCURRENCY)]
     """Maximum concurrent requests per instance. Further requests wait in Cloud Run's queue."""
     min_instances: FromZero = 0
     """Instances that always run. They are billed even when idle."""
@@ -126,7 +126,7 @@ class CloudRunSettings(Block):
     """
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
-    request_timeout_s: Annotated[DurationS, Checked(_timeout_problem)] = LONGEST_REQUEST_S
+    request_timeout_s: Annotated[DurationS, Rule(_timeout_problem)] = LONGEST_REQUEST_S
     """Timeout of one request. Maximum: 1h."""
     mount: MountSettings = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""

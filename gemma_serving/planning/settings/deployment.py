@@ -88,9 +88,9 @@ class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint_url: str | None = None
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
-    measured_tok_per_s: Annotated[float, Limit(at_least=0.001)] | None = None
+    measured_tok_per_s: Annotated[float, Limit(ge=0.001)] | None = None
     """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
-    max_usd: Annotated[int, Limit(at_least=1)] | None = None
+    max_usd: Annotated[int, Limit(ge=1)] | None = None
     """Maximum cost in US dollars before a guard tears the deployment down."""
     max_age_s: DurationS | None = None
     """Maximum age before a guard tears the deployment down."""

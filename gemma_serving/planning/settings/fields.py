@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.settings.annotations import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict, GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
+T = TypeVar("T")
 _NAMES_WITH_UNIT: Final = ("_per_s", "audio_s", "ttft_s")
 """Ends of names whose seconds are a rate or a measured number, not a duration with a unit in the file."""
 
@@ -43,8 +44,6 @@ _WORDS: Final[Mapping[object, str]] = {
     Mapping: "a map",
 }
 """Types in messages."""
-Place: TypeAlias = tuple[str | int, ...]
-"""Keys of blocks and maps, and indexes of lists, from the outside in."""
 
 
 class SettingField(NamedTuple):
@@ -66,20 +65,14 @@ class SettingField(NamedTuple):
     default: object
     """Value of a field that is not set. MISSING: it has to be set."""
 
+    def annotation(self, kind: type[T]) -> T | None:
+        """Return the annotation of a kind; None without one."""
+        return next((one for one in self.annotations if isinstance(one, kind)), None)
+
     @property
     def quantity(self) -> Quantity | None:
         """How the file spells the number with its unit; None for a value without a unit."""
-        return next((annotation for annotation in self.annotations if isinstance(annotation, Quantity)), None)
-
-    @property
-    def limit(self) -> Limit | None:
-        """Limits of a number; None without limits."""
-        return next((annotation for annotation in self.annotations if isinstance(annotation, Limit)), None)
-
-    @property
-    def has_number(self) -> bool:
-        """True for a number that the file spells without a unit."""
-        return self.quantity is None and (self.hint is int or self.hint is float)
+        return self.annotation(Quantity)
 
     @property
     def file_key(self) -> str:
@@ -89,26 +82,25 @@ class SettingField(NamedTuple):
     @property
     def allowed(self) -> str:
         """The values that the type and its limits allow, such as "a whole number of 1 or more"."""
-        choices = next((annotation for annotation in self.annotations if isinstance(annotation, OneOf)), None)
+        choices, limit = self.annotation(OneOf), self.annotation(Limit)
         if choices is not None or self.quantity is not None:
-            return f"{choices or '0 or more'}"
+            return one_of(choices.values) if choices else "0 or more"
+        if limit is not None and limit.multiple_of is not None:
+            return f"a multiple of {limit.multiple_of}"
         origin = typing.get_origin(self.hint) or self.hint
         if origin is typing.Literal:
             return one_of(typing.get_args(self.hint))
-        if origin is typing.Union or origin is types.UnionType:
-            return "text, a number, true or false" if bool in typing.get_args(self.hint) else BLOCK
-        kind = _WORDS.get(origin, BLOCK)
-        limit = self.limit
-        if limit is None:
-            return kind
-        if limit.multiple_of > 1:
-            return f"{limit}"
-        return f"{kind} {limit}" if limit.at_least is None else f"{kind} of {limit}"
+        if bool in typing.get_args(self.hint):
+            return "text, a number, true or false"
+        return f"{_WORDS.get(origin, BLOCK)} {limit or ''}".rstrip()
 
     @property
     def parts(self) -> "tuple[SettingField | None, SettingField | None]":
         """The keys of a map as a field, and its values or the items of a list; None for another type."""
-        return _parts(self.hint)
+        arguments, origin = typing.get_args(self.hint), typing.get_origin(self.hint)
+        if origin in {tuple, Sequence}:
+            return None, own_field("", arguments[0])
+        return (own_field("", arguments[0]), own_field("", arguments[1])) if origin in {Mapping, dict} else (None, None)
 
     def in_file(self, value: object) -> object:
         """Return a value as the file has it: a number with its unit, a list, or its only word without brackets."""
@@ -117,8 +109,7 @@ class SettingField(NamedTuple):
         if not isinstance(value, tuple):
             return value
         items = list(cast("tuple[object, ...]", value))
-        is_word = len(items) == 1 and any(isinstance(annotation, WordOrList) for annotation in self.annotations)
-        return items[0] if is_word else items
+        return items[0] if len(items) == 1 and self.annotation(WordOrList) else items
 
     @property
     def block(self) -> type | None:
@@ -128,7 +119,8 @@ class SettingField(NamedTuple):
     @property
     def block_in_file(self) -> type | None:
         """The block that the file has for it; None for a value."""
-        return next((annotation.block for annotation in self.annotations if isinstance(annotation, InFile)), self.block)
+        in_file = self.annotation(InFile)
+        return self.block if in_file is None else in_file.block
 
 
 def setting_key(name: str) -> str:
@@ -211,41 +203,26 @@ def own_fields(block: type) -> Sequence[SettingField]:
 
 def own_field(name: str, hint: object, default: object = MISSING) -> SettingField:
     """Return a field by its annotation. Its path is its name."""
-    value, is_optional, annotations = split_annotations(hint)
-    return SettingField(
-        path=name,
-        annotated=hint,
-        key=next((annotation.name for annotation in annotations if isinstance(annotation, Key)), setting_key(name)),
-        hint=value,
-        is_optional=is_optional,
-        annotations=annotations,
-        effect=next((annotation.name for annotation in annotations if isinstance(annotation, OnChange)), None),
-        default=default,
-    )
+    value, is_optional, annotations = _split(hint)
+    field = SettingField(name, setting_key(name), hint, value, is_optional, annotations, None, default)
+    key, change = field.annotation(Key), field.annotation(OnChange)
+    return field._replace(key=key.name if key else field.key, effect=change.name if change else None)
 
 
-def split_annotations(hint: object) -> tuple[object, bool, tuple[object, ...]]:
+def _split(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     """Return a type without None and annotations, whether None is allowed, and the annotations from inside out."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *annotations = typing.get_args(hint)
         if MAY_BE_OUTPUT in annotations:
             inner = typing.get_args(inner)[0]
-        value, is_optional, inside = split_annotations(inner)
+        value, is_optional, inside = _split(inner)
         return value, is_optional, (*inside, *annotations)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         every = typing.get_args(hint)
         members = [one for one in every if one is not types.NoneType]
         if members[1:]:
-            plain = tuple(split_annotations(one)[0] for one in members)
+            plain = tuple(_split(one)[0] for one in members)
             return typing.Union[plain], types.NoneType in every, ()  # noqa: UP007 - the members are known at run time only
-        value, _, annotations = split_annotations(members[0])
+        value, _, annotations = _split(members[0])
         return value, types.NoneType in every, annotations
     return hint, False, ()
-
-
-@cache
-def _parts(hint: object) -> tuple[SettingField | None, SettingField | None]:
-    arguments, origin = typing.get_args(hint), typing.get_origin(hint)
-    if origin in {tuple, Sequence}:
-        return None, own_field("", arguments[0])
-    return (own_field("", arguments[0]), own_field("", arguments[1])) if origin in {Mapping, dict} else (None, None)

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
-from gemma_serving.planning.settings.annotations import Checked, Limit, Matching
+from gemma_serving.planning.settings.annotations import Limit, Rule, matching
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import DurationS, PositiveNumber
 
 TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]
 AlertPolicies = Literal["main", "all"]
-EMAIL: Final = Matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")
+EMAIL: Final = matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")
 Email = Annotated[str, EMAIL]
-Webhook = Annotated[str, Matching(r"^https?://[^\s/]+(/\S*)?$", "a URL", "https://alerts.example.com/gemma")]
+Webhook = Annotated[str, matching(r"^https?://[^\s/]+(/\S*)?$", "a URL", "https://alerts.example.com/gemma")]
 
 _MIN_IDLE_S: Final = 300
 _MAX_IDLE_S: Final = 86_400
@@ -45,12 +45,12 @@ class AlertSettings(Block):
     """`main`: the server is not ready, is under pressure, or costs money and serves nobody. `all`: every alert, and a dashboard of the metrics."""
     ttft: TtftBound = "2500ms"
     """Limit of the time to first token on a TPU, for `policies` all. Only bounds of vLLM's histogram are possible."""
-    ttft_goal: Annotated[float, Limit(at_least=0.94, at_most=0.9999)] = 0.99
+    ttft_goal: Annotated[float, Limit(ge=0.94, le=0.9999)] = 0.99
     """Fraction of requests that should meet `ttft` in a month, from 0.94 to 0.9999, for `policies` all.
 
     An alert fires if 14.4 times (1 - goal) of the requests miss `ttft`. With a goal below 0.94 it could never fire.
     """
-    idle_s: Annotated[DurationS, Checked(_idle_problem)] = 3_600
+    idle_s: Annotated[DurationS, Rule(_idle_problem)] = 3_600
     """Time without a request after which the idle alert of a TPU VM fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
     """US dollars per day, at the planner's prices, above which an alert fires.

@@ -1,7 +1,6 @@
 """Fields of a `Deployment` by path, such as `vllm.max_model_len`: list, read, check and change them."""
 
 import dataclasses
-import json
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -9,16 +8,13 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct, structs
 
-from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
+from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import Block, SettingField, block_fields, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
-from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
-from gemma_serving.planning.settings.reading import check_block, problem_with
+from gemma_serving.planning.settings.reading import require_consistent
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
-from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
@@ -45,14 +41,6 @@ _EMPTY: Final[Mapping[str, object]] = {
     "existing_network": ExistingNetworkSettings(network="", subnetwork="", private_google_access=False),
 }
 """Initial value of an omitted block when one of its fields is set."""
-_UNSET: Final[Mapping[str, Block]] = {
-    "vllm": VllmOptions(),
-    "cloud_run": NO_SERVICE,
-    "alerts": AlertSettings(enabled=False),
-    "metrics": MetricsSettings(),
-    "workload": Workload(),
-}
-"""The blocks of a question that sets nothing, but the TPU's."""
 
 
 @cache
@@ -72,21 +60,15 @@ def _leaves() -> Iterator[SettingField]:
             yield from block_fields(field.block, field.path, field.key)
 
 
-def check_values(deployment: Deployment) -> None:
-    """Raise PlanningError for the first value of a deployment that its field does not allow, and for a block that contradicts itself."""
-    for path in ("measured_tok_per_s", "max_usd", "weights_mode"):
-        value: object = getattr(deployment, path)
-        problem = None if value is None else problem_with(question_fields()[path].annotated, value)
-        if problem is not None:
-            raise PlanningError(f"{file_key(path)} is {json.dumps(value)}; {problem}.")
+def require_consistent_blocks(deployment: Deployment) -> None:
+    """Raise PlanningError for a block of a deployment whose keys contradict each other. Each value was checked where it was read."""
     named = find_accelerator(deployment.accelerator)  # of a question, whose block has none
     of_name = {"accelerator_type": named.name} if named and named.is_tpu else {}
-    tpu, no_tpu = (dataclasses.replace(block, **of_name) for block in (deployment.tpu, NO_TPU))
-    check_block(tpu, "tpu", no_tpu)
-    for path, unset in _UNSET.items():
+    require_consistent(dataclasses.replace(deployment.tpu, **of_name), "tpu")
+    for path in ("vllm", "cloud_run", "alerts", "metrics", "workload"):
         block: Block | None = getattr(deployment, path)
         if block is not None:
-            check_block(block, file_key(path), unset)
+            require_consistent(block, file_key(path))
 
 
 def value_at(deployment: Deployment, path: str) -> object:

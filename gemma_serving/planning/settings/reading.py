@@ -6,7 +6,7 @@ pydantic reads and checks each value. Its error types become sentences here, by 
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin
@@ -17,9 +17,8 @@ from gemma_serving.planning.settings.annotations import Unusable
 from gemma_serving.planning.settings.fields import BLOCK, Block, SettingField, own_field, own_fields, setting_key
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
-    from pydantic_core.core_schema import DictSchema, LiteralSchema
 
 T = TypeVar("T")
 Place: TypeAlias = tuple[str | int, ...]
@@ -28,6 +27,9 @@ _NUMBER: Final = re.compile(r"\$?(\d+(?:[.,]\d+)?)%?")
 _THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
 _OF_KEY: Final = "[key]"
 """Last step of pydantic's place of a map's key."""
+_Kind = Literal["value", "unknown", "missing"]
+_KINDS: Final[Mapping[str, _Kind]] = {"missing": "missing", "unexpected_keyword_argument": "unknown"}
+"""Kinds of problems by pydantic's error type."""
 
 
 class Problem(NamedTuple):
@@ -36,70 +38,45 @@ class Problem(NamedTuple):
     place: Place
     text: str
     """The expected value, or the contradiction, as a clause; empty for an unknown or a missing key."""
-    kind: Literal["value", "unknown", "missing"] = "value"
-
-
-_KINDS: Final[Mapping[str, Literal["value", "unknown", "missing"]]] = {
-    "missing": "missing",
-    "unexpected_keyword_argument": "unknown",
-}
-"""Kinds of problems by pydantic's error type."""
+    kind: _Kind = "value"
 
 
 class InvalidBlockError(ValueError):
-    """Values of a file that are no block of settings."""
+    """Invalid values. The message is the first problem's."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         """Keep every problem."""
-        super().__init__("; ".join(problem.text for problem in problems))
+        super().__init__(problems[0].text)
         self.problems = problems
 
 
 @cache
-def _of_block(block: type[T]) -> "TypeAdapter[T]":
+def adapter(block: type[T]) -> "TypeAdapter[T]":
+    """Return pydantic's reader of a block."""
     from pydantic import TypeAdapter  # noqa: PLC0415 - a plan of a model checks no value, and loads no pydantic
 
     return TypeAdapter(block)
 
 
-def _of_value(hint: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
-    from pydantic import TypeAdapter  # noqa: PLC0415 - as above
+def _checked(owner: SettingField, values: object, read: "Callable[[TypeAdapter[Any]], T]") -> T:
+    """Return what pydantic reads from the values of a field. Raises InvalidBlockError with every problem, each once."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - as above
 
-    return TypeAdapter(hint, config=Block.__pydantic_config__)
+    hint: Any = owner.annotated
+    try:
+        return read(adapter(hint) if owner.block else TypeAdapter(hint, config=Block.__pydantic_config__))
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            raise
+        found = [_problem(one, owner, values) for one in error.errors(include_url=False)]
+        raise InvalidBlockError(list(dict.fromkeys(found))) from None
 
 
 def read_block(block: type[T], text: str) -> T:
     """Return a block of a file's values as JSON. Raises InvalidBlockError with every problem, and ValueError for values too deep inside each other."""
-    from pydantic import ValidationError  # noqa: PLC0415 - as above
-
-    try:
-        return _of_block(block).validate_json(text, by_alias=True, by_name=False)
-    except ValidationError as error:
-        if error.errors()[0]["type"] == "json_invalid":
-            raise
-        raise InvalidBlockError(tuple(_problems(error, block, json.loads(text)))) from None
-
-
-def schema_of(block: type) -> dict[str, Any]:
-    """Return the JSON schema of a block in a file, by key, without a title at each key."""
-    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415 - as above
-
-    class _Schema(GenerateJsonSchema):
-        def field_title_should_be_set(self, schema: object) -> bool:
-            del schema
-            return False
-
-        def literal_schema(self, schema: "LiteralSchema") -> dict[str, Any]:
-            return {"type": "string", "enum": schema["expected"]}
-
-        def dict_schema(self, schema: "DictSchema") -> dict[str, Any]:
-            made = super().dict_schema(schema)
-            if "patternProperties" in made:
-                made.pop("propertyNames", None)
-                made["additionalProperties"] = False
-            return made
-
-    return _of_block(block).json_schema(by_alias=True, schema_generator=_Schema)
+    return _checked(
+        own_field("", block), json.loads(text), lambda of: of.validate_json(text, by_alias=True, by_name=False)
+    )
 
 
 def read_values(block: type[T], values: Mapping[str, object]) -> T:
@@ -109,28 +86,28 @@ def read_values(block: type[T], values: Mapping[str, object]) -> T:
     found = [Problem((key,), "", "missing") for key in missing]
     found += [Problem((key,), "", "unknown") for key in values if key not in fields]
     if found:
-        raise InvalidBlockError(tuple(found))
+        raise InvalidBlockError(found)
     made = block(**{fields[key].path: value for key, value in values.items()})
-    found = [*_made_problems(cast("Block", made))]
-    found = found or [Problem((), text) for text in cast("Block", made).problems()]
-    if found:
-        raise InvalidBlockError(tuple(one._replace(place=_by_key(one.place)) for one in found))
-    return made
+    try:
+        return _check_made(made)
+    except InvalidBlockError as error:  # in places with names of fields
+        keys = [(*map(setting_key, map(str, one.place[:1])), *one.place[1:]) for one in error.problems]
+        found = [one._replace(place=place) for one, place in zip(error.problems, keys, strict=True)]
+        raise InvalidBlockError(found) from None
 
 
-def _by_key(place: Place) -> Place:
-    """Return a place in a component's arguments with the key of the argument instead of its name."""
-    return (*(setting_key(str(name)) for name in place[:1]), *place[1:])
+def _check_made(block: T) -> T:
+    return _checked(
+        own_field("", type(block)), block, lambda of: of.validate_python(block, by_alias=False, by_name=True)
+    )
 
 
 def problem_with(hint: object, value: object) -> str | None:
     """Return what a value of an annotated type has to be, such as "expected a region such as us-east4"; None if it is valid."""
-    from pydantic import ValidationError  # noqa: PLC0415 - as above
-
     try:
-        _of_value(hint).validate_python(value)
-    except ValidationError as error:
-        return next(_problems(error, own_field("", hint), value)).text
+        _checked(own_field("", hint), value, lambda of: of.validate_python(value))
+    except InvalidBlockError as error:
+        return str(error)
     return None
 
 
@@ -151,63 +128,40 @@ def list_items(text: str) -> list[str]:
 
 def read_text(field: SettingField, text: str) -> object:
     """Return the value of a field that a command line has as text: words of a list, JSON, or the text itself. Raises ValueError with what is expected."""
-    from pydantic import ValidationError  # noqa: PLC0415 - as above
-
     value: object = text
     if get_origin(field.hint) is tuple:
         value = list_items(text)
     elif field.hint is not str and field.quantity is None:
         with contextlib.suppress(ValueError):
             value = read_json(text)
-    try:
-        return _of_value(field.annotated).validate_json(json.dumps(value), by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise ValueError(next(_problems(error, field, value)).text) from None
+    return _checked(field, value, lambda of: of.validate_json(json.dumps(value), by_alias=True, by_name=False))
 
 
-def _problems(error: "ValidationError", owner: type | SettingField, values: object) -> Iterator[Problem]:
-    """Yield each problem once. `owner`: the block of the values, or the field of one value."""
-    found = (_problem(one, owner, values) for one in error.errors(include_url=False))
-    yield from dict.fromkeys(found)
-
-
-def _problem(error: "ErrorDetails", owner: type | SettingField, values: object) -> Problem:
-    kind: Literal["value", "unknown", "missing"] = _KINDS.get(error["type"], "value")
-    place, field = _placed(error["loc"], owner, values, kind)
+def _problem(error: "ErrorDetails", owner: SettingField, values: object) -> Problem:
+    """Return one of pydantic's errors as a problem, by its type and the field at its place."""
+    place, field = _placed(error["loc"], owner, values)
+    kind: _Kind = _KINDS.get(error["type"], "value")
     if kind != "value":
         return Problem(place, "", kind)
     if error["type"] == "value_error":
         return Problem(place, str(error.get("ctx", {})["error"]))
-    if field is None:
-        return Problem(place, f"expected {BLOCK}")
-    return Problem(
-        place, _number_hint(field, error["input"]) or f"expected {field.allowed}{_why(field, error['input'])}"
-    )
+    value: object = error["input"]
+    return Problem(place, _number_hint(field, value) or f"expected {field.allowed}{_why(field, value)}")
 
 
-def _placed(
-    location: Place, owner: type | SettingField, values: object, kind: str
-) -> tuple[Place, SettingField | None]:
-    """Return the place in the values, and its field. pydantic's place also has the tags of a union, and the index of a list's only word."""
-    field, block = (None, owner) if isinstance(owner, type) else (owner, owner.block_in_file)
+def _placed(location: Place, owner: SettingField, values: object) -> tuple[Place, SettingField]:
+    """Return the place in the values, and its field. pydantic's place also has the types of a union, and the index of a list's only word."""
     place: Place = ()
-    outer = field
+    field = outer = owner
     for step in location:
-        inside = _fields_by_name(block).get(step) if block is not None else None
-        if inside is not None:
-            outer, field = None, inside
-        elif block is not None:
-            if kind == "unknown" and step == location[-1]:
-                return (*place, step), None
-            continue
-        elif field is not None and _has_part(values, step):
-            outer, field = field, field.parts[1]
-        elif step == _OF_KEY and outer is not None:
-            return place, outer.parts[0]
-        else:
+        block = field.block_in_file
+        inside = _fields_by_name(block).get(step) if block else field.parts[1] if _has_part(values, step) else None
+        if step == _OF_KEY:
+            return place, outer.parts[0] or outer
+        if inside is None and block is None:
             continue
         place, values = (*place, step), part_at(values, (step,))
-        block = None if field is None else field.block_in_file
+        outer, field = field, inside or field
     return place, field
 
 
@@ -218,9 +172,7 @@ def _fields_by_name(block: type) -> Mapping[object, SettingField]:
 
 
 def _has_part(value: object, step: str | int) -> bool:
-    if isinstance(value, Mapping):
-        return step in value
-    return isinstance(value, Sequence) and not isinstance(value, str) and isinstance(step, int)
+    return step in value if isinstance(value, Mapping) else isinstance(step, int) and not isinstance(value, str)
 
 
 def part_at(value: object, place: Place) -> object:
@@ -239,7 +191,7 @@ def part_at(value: object, place: Place) -> object:
 
 def _number_hint(field: SettingField, value: object) -> str | None:
     """Return what to write for a text that stands for a number; None for any other value."""
-    if not field.has_number or not isinstance(value, str):
+    if not (field.hint is int or field.hint is float) or not isinstance(value, str):
         return None
     thousands = _THOUSANDS.fullmatch(value)
     if field.hint is int and thousands:
@@ -254,44 +206,37 @@ def _number_hint(field: SettingField, value: object) -> str | None:
 
 def _why(field: SettingField, value: object) -> str:
     """Return why a value of vLLM is rejected, as a second sentence; empty for any other value."""
-    reasons = [one.reasons for one in field.annotations if isinstance(one, Unusable)]
-    return next((f". {one[str(value)].rstrip('.')}" for one in reasons if str(value) in one), "")
+    unusable = field.annotation(Unusable)
+    reason = unusable.reasons.get(str(value)) if unusable else None
+    return f". {reason.rstrip('.')}" if reason else ""
 
 
-def check_block(block: Block, name: str, unset: Block) -> None:
-    """Raise PlanningError for the first value of a question's block that is invalid, and for keys that contradict each other.
-
-    A value is not checked if it is that of `unset`, or if it is empty in an inner block: a question may leave it out.
-    """
-    names = [field.path for field in own_fields(type(block))]
-    values = {path: (getattr(block, path), getattr(unset, path)) for path in names}
-    stated = {path for path, (value, other) in values.items() if value != other or type(value) is not type(other)}
-    for problem in _made_problems(block) if stated else ():
-        found = _found(block, problem.place)
-        if problem.place[0] in stated and not any(_is_empty(field, owner) for owner, field in found):
-            shown = part_at(block, problem.place)
-            words = json.dumps(shown) if isinstance(shown, str) else f"{shown}"
-            key = ".".join((name, *(field.key for _, field in found)))
-            raise PlanningError(f"{key} is {words}; {problem.text}.")
-    for sentence in _contradictions(block, name):
-        raise PlanningError(sentence)
+def require_consistent(block: Block, name: str) -> None:
+    """Raise PlanningError for keys that contradict each other in a block or in the blocks in it."""
+    for field in own_fields(type(block)):
+        value: object = getattr(block, field.path)
+        if isinstance(value, Block):
+            require_consistent(value, f"{name}.{field.key}")
+    for problem in block.problems():
+        raise PlanningError(f"{name}: {problem}.")
 
 
 def check_arguments(arguments: Block) -> None:
-    """Raise PlanningError for the first invalid argument, and for arguments that contradict each other. It names attributes in backticks."""
+    """Raise PlanningError for the first invalid argument, or for arguments that contradict each other. It names attributes in backticks."""
     for sentence in _missing(arguments, ""):
         raise PlanningError(sentence)
-    for problem in _made_problems(arguments):
-        raise PlanningError(_argument_sentence(arguments, problem))
-    for sentence in _contradictions(arguments, "", "`"):
-        raise PlanningError(sentence)
+    try:
+        _check_made(arguments)
+    except InvalidBlockError as error:
+        values = [one for one in error.problems if not isinstance(part_at(arguments, one.place), Block)]
+        raise PlanningError(_argument_sentence(arguments, next(iter(values or error.problems)))) from None
 
 
 def _missing(block: object, name: str) -> Iterator[str]:
-    """Yield a sentence for each required argument that is empty."""
+    """Yield a sentence for each required argument that is an empty text or list, or 0."""
     for field in own_fields(type(block)):
         value, path = getattr(block, field.path), f"{name}.{field.path}".removeprefix(".")
-        if _is_empty(field, block):
+        if field.default is MISSING and not value and type(value) not in {bool, dict}:
             yield f"`{path}` is {value!r}, but it is required. Set it."
         elif is_dataclass(value):
             yield from _missing(value, path)
@@ -299,55 +244,20 @@ def _missing(block: object, name: str) -> Iterator[str]:
 
 def _argument_sentence(arguments: Block, problem: Problem) -> str:
     """Return a problem as a sentence. It shows no value of a map or of an object, which may hold a secret, and names a class."""
-    found = _found(arguments, problem.place)
-    path, (owner, field) = ".".join(field.path for _, field in found), found[-1]
-    value: object = getattr(owner, field.path)
-    shown, inside = part_at(arguments, problem.place), problem.place[len(found) :]
-    words = json.dumps(shown) if isinstance(shown, str) else f"{shown}"
-    if isinstance(value, Mapping):
-        path += "".join(f"[{key!r}]" for key in inside)
+    path, value, is_in_map = "", cast("object", arguments), False
+    for step in problem.place:
+        path += f".{step}" if isinstance(value, Block) else f"[{step!r}]" if isinstance(value, Mapping) else ""
+        value = part_at(cast("object", value), (step,))
+        is_in_map = is_in_map or isinstance(value, Mapping)
+    name = f"`{path.removeprefix('.')}`"
+    if isinstance(value, Block):
+        return f"{name}: {problem.text}.".removeprefix("``: ")
+    words = json.dumps(value) if isinstance(value, str) else f"{value}"
+    if is_in_map:
         words = "invalid"
-    elif not isinstance(shown, str | int | float | list | tuple | None):
-        words = f"a {type(shown).__name__}"
-    hint: Any = field.parts[1].hint if inside and field.parts[1] else field.hint
+    elif not isinstance(value, str | int | float | list | tuple | None):
+        words = f"a {type(cast('object', value)).__name__}"
+    _, field = _placed(problem.place, own_field("", type(arguments)), arguments)
+    hint: Any = field.hint
     classes = " or ".join(one.__name__ for one in get_args(hint) or (hint,)) if BLOCK in problem.text else ""
-    return f"`{path}` is {words}; {problem.text.replace(BLOCK, classes)}."
-
-
-def _made_problems(block: Block) -> Iterator[Problem]:
-    """Yield each problem of a block that a program made, without contradictions. Its places have names of fields."""
-    from pydantic import ValidationError  # noqa: PLC0415 - as above
-
-    try:
-        _of_block(type(block)).validate_python(block, by_alias=False, by_name=True)
-    except ValidationError as error:
-        for problem in _problems(error, type(block), block):
-            if not isinstance(part_at(block, problem.place), Block):
-                yield problem
-
-
-def _contradictions(block: Block, name: str, tick: str = "") -> Iterator[str]:
-    """Yield the contradictions of the blocks in a block, and its own, as sentences. With a `tick`, the name is a path of attributes."""
-    for field in own_fields(type(block)):
-        value: object = getattr(block, field.path)
-        if isinstance(value, Block):
-            yield from _contradictions(value, f"{name}.{field.path if tick else field.key}".removeprefix("."), tick)
-    yield from (f"{tick}{name}{tick}: {problem}.".removeprefix("``: ") for problem in block.problems())
-
-
-def _found(block: Block, place: Place) -> Sequence[tuple[Block, SettingField]]:
-    """Return the fields that lead to a place, each with its block."""
-    found: list[tuple[Block, SettingField]] = []
-    owner: object = block
-    for step in place:
-        if not isinstance(owner, Block):
-            break
-        found.append((owner, _fields_by_name(type(owner))[step]))
-        owner = part_at(owner, (step,))
-    return found
-
-
-def _is_empty(field: SettingField, block: object) -> bool:
-    """Return whether a required value is an empty text or list, or 0."""
-    value: object = getattr(block, field.path)
-    return field.default is MISSING and not value and type(value) not in {bool, dict}
+    return f"{name} is {words}; {problem.text.replace(BLOCK, classes)}."

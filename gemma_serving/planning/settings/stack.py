@@ -11,7 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.annotations import Checked, ListOf, Named, OnChange
+from gemma_serving.planning.settings.annotations import ListOf, Named, OnChange, Rule
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
@@ -61,6 +61,7 @@ class SmokeSettings(Block):
     """A custom threshold of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
 
     min_decode_tok_per_s: PositiveNumber | None = None
+    """Minimum output rate of a single stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ class Settings(Block):
 
     Docker Hub limits pulls without an account. They count against an IP address that you share with others.
     """
-    vllm: Annotated[OptionsOrBlocks, Checked(_tools_problem)] = field(default_factory=VllmOptions)
+    vllm: Annotated[OptionsOrBlocks, Rule(_tools_problem)] = field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for options that are not set."""
     tpu: TpuSettings | None = None
     """TPU capacity, and how long to wait for it. Required with target tpu, otherwise rejected."""
@@ -112,14 +113,14 @@ class Settings(Block):
 
     Without `users` and `ratePerS`, the workload has as many users as the server runs concurrently.
     """
-    endpoint_url: Annotated[str | None, Checked(_url_problem), OnChange("nothing")] = None
+    endpoint_url: Annotated[str | None, Rule(_url_problem), OnChange("nothing")] = None
     """URL at which clients reach the server, for example a load balancer's. Default: the stack's own."""
     measured_tok_per_s: Annotated[PositiveNumber | None, OnChange("nothing")] = None
     """Measured output rate of all requests together, in tokens per second.
 
     The planner uses it for the cost per million tokens.
     """
-    accept_findings: Annotated[ListOf[str], Checked(check_accepted), OnChange("nothing")] = ()
+    accept_findings: Annotated[ListOf[str], Rule(check_accepted), OnChange("nothing")] = ()
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = None
     """Maximum time since the first start of a TPU VM or the service, across TPU VMs.

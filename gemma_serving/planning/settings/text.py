@@ -5,38 +5,38 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from gemma_serving.contracts.labels import is_reserved
-from gemma_serving.planning.settings.annotations import Checked, Limit, Matching, Quantity
+from gemma_serving.planning.settings.annotations import Limit, Quantity, Rule, matching
 from gemma_serving.planning.units import DURATION_PATTERN, format_duration, parse_duration_s
 
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"
 _NAME = r"/)?[a-z]([a-z0-9-]*[a-z0-9])?$"
 ProjectId = Annotated[
     str,
-    Matching(
+    matching(
         r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 characters of a-z, 0-9 and -, starting with a letter"
     ),
 ]
-ModelId = Annotated[str, Matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
+ModelId = Annotated[str, matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
 Commit = Annotated[
     str,
-    Matching(
+    matching(
         r"^[0-9a-f]{40}$",
         "the 40 hexadecimal digits of a commit (branches and tags can move)",
         "905e84b50c4d2a365ebde34e685027578e6728db",
     ),
 ]
-Zone = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
-Region = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
-AcceleratorType = Annotated[str, Matching(r"^(v|tpu)[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
+Zone = Annotated[str, matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
+Region = Annotated[str, matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
+AcceleratorType = Annotated[str, matching(r"^(v|tpu)[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
 Network = Annotated[
     str,
-    Matching(
+    matching(
         _PATH + "global/networks" + _NAME, "a name or self link", "projects/my-project/global/networks/my-network"
     ),
 ]
 Subnetwork = Annotated[
     str,
-    Matching(
+    matching(
         _PATH + r"regions/[^/\s]+/subnetworks" + _NAME,
         "a name or self link",
         "projects/my-project/regions/us-east5/subnetworks/my-subnetwork",
@@ -44,62 +44,62 @@ Subnetwork = Annotated[
 ]
 Repository = Annotated[
     str,
-    Matching(
+    matching(
         r"^([a-z0-9-]+-docker\.pkg\.dev(/[a-z0-9._-]+){3,}|[a-z0-9_-]+(/[a-z0-9._-]+)?)$",
         "LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/IMAGE in Artifact Registry, or a repository of Docker Hub",
         "vllm/vllm-openai",
     ),
 ]
-Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
-DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
+Digest = Annotated[str, matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
+DockerUser = Annotated[str, matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
 TunnelRole = Annotated[
     str,
-    Matching(
+    matching(
         r"^((projects/[a-z][a-z0-9-]{4,28}[a-z0-9]|organizations/[0-9]+)/roles/)?[A-Za-z0-9_.]{3,64}$",
         "a custom role: ID, projects/P/roles/ID or organizations/NUMBER/roles/ID,",
         "gemmaTunnel",
     ),
 ]
 RuntimeVersion = Annotated[
-    str, Matching(r"^(https://)?[A-Za-z0-9][A-Za-z0-9._/:-]*$", "a TPU VM image", "v2-alpha-tpuv6e")
+    str, matching(r"^(https://)?[A-Za-z0-9][A-Za-z0-9._/:-]*$", "a TPU VM image", "v2-alpha-tpuv6e")
 ]
 _MEMBER = r"^(user|group|serviceAccount|domain):[A-Za-z0-9@._%+'-]+$"
-Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
-Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow the public, set public: true)", "user:name@example.com")]
-MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
-BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a bucket name", "my-models")]
-BucketLocation = Annotated[str, Matching(r"^[A-Za-z][A-Za-z0-9-]*$", "a region", "us-east4")]
+Member = Annotated[str, matching(_MEMBER, "a member", "user:name@example.com")]
+Invoker = Annotated[str, matching(_MEMBER, "a member (to allow the public, set public: true)", "user:name@example.com")]
+MountOption = Annotated[str, matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
+BucketName = Annotated[str, matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a bucket name", "my-models")]
+BucketLocation = Annotated[str, matching(r"^[A-Za-z][A-Za-z0-9-]*$", "a region", "us-east4")]
 _LETTERS = "lower-case letters, digits and hyphens, starting with a letter,"
-ServiceName = Annotated[str, Matching(r"^[a-z]([a-z0-9-]{0,47}[a-z0-9])?$", f"up to 49 {_LETTERS}", "my-server")]
-NetworkName = Annotated[str, Matching(r"^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$", f"up to 53 {_LETTERS}", "my-network")]
+ServiceName = Annotated[str, matching(r"^[a-z]([a-z0-9-]{0,47}[a-z0-9])?$", f"up to 49 {_LETTERS}", "my-server")]
+NetworkName = Annotated[str, matching(r"^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$", f"up to 53 {_LETTERS}", "my-network")]
 """Google allows 63; the longest suffix of a firewall rule has 10."""
-ResourceName = Annotated[str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", f"up to 63 {_LETTERS}", "my-server")]
-QueuedResourceId = Annotated[str, Matching(r"^[A-Za-z0-9_.~+%-]+$", "an id of letters, digits and hyphens", "my-tpu")]
-SecretId = Annotated[str, Matching(r"^[A-Za-z0-9_-]{1,255}$", "1 to 255 letters, digits, hyphens and underscores")]
+ResourceName = Annotated[str, matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", f"up to 63 {_LETTERS}", "my-server")]
+QueuedResourceId = Annotated[str, matching(r"^[A-Za-z0-9_.~+%-]+$", "an id of letters, digits and hyphens", "my-tpu")]
+SecretId = Annotated[str, matching(r"^[A-Za-z0-9_-]{1,255}$", "1 to 255 letters, digits, hyphens and underscores")]
 AccountEmail = Annotated[
-    str, Matching(r"^[^\s:@]+@[^\s:@]+$", "an e-mail address", "server@my-project.iam.gserviceaccount.com")
+    str, matching(r"^[^\s:@]+@[^\s:@]+$", "an e-mail address", "server@my-project.iam.gserviceaccount.com")
 ]
-Grantee = Annotated[str, Matching(r"^[A-Za-z]+:\S+$", "a member", "group:name@example.com")]
+Grantee = Annotated[str, matching(r"^[A-Za-z]+:\S+$", "a member", "group:name@example.com")]
 MountPath = Annotated[
-    str, Matching(r"^(?!/(dev|proc|sys)(/|$))(/[\w.-]+)+$", "an absolute path below /", "/mnt/models")
+    str, matching(r"^(?!/(dev|proc|sys)(/|$))(/[\w.-]+)+$", "an absolute path below /", "/mnt/models")
 ]
 ImageByDigest = Annotated[
-    str, Matching(r"^.+@sha256:[0-9a-f]{64}$", 'a reference by digest. Replace its tag with "@sha256:..."')
+    str, matching(r"^.+@sha256:[0-9a-f]{64}$", 'a reference by digest. Replace its tag with "@sha256:..."')
 ]
-PortText = Annotated[str, Matching(r"^[0-9]{1,5}(-[0-9]{1,5})?$", "a port or a range as text", "443")]
-Port = Annotated[int, Limit(at_least=1, at_most=65_535)]
+PortText = Annotated[str, matching(r"^[0-9]{1,5}(-[0-9]{1,5})?$", "a port or a range as text", "443")]
+Port = Annotated[int, Limit(ge=1, le=65_535)]
 _SET_BY_CLOUD_RUN = "PORT|K_SERVICE|K_REVISION|K_CONFIGURATION"
 Variable = Annotated[
-    str, Matching(rf"^(?!({_SET_BY_CLOUD_RUN})$)[A-Za-z_]\w*$", "a variable that Cloud Run does not set")
+    str, matching(rf"^(?!({_SET_BY_CLOUD_RUN})$)[A-Za-z_]\w*$", "a variable that Cloud Run does not set")
 ]
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
-Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
+Prefix = Annotated[str, matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
 ManifestHash = Annotated[
-    str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that gemma stage_model prints")
+    str, matching(r"^sha256:[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that gemma stage_model prints")
 ]
 ProjectPath = Annotated[
     str,
-    Matching(
+    matching(
         r"^(?!/)(?!(.*/)?\.\.(/|$))[A-Za-z0-9._/-]+$",
         "a path inside the project, without ..",
         "models/other/config.json",
@@ -107,16 +107,16 @@ ProjectPath = Annotated[
 ]
 SecretVersion = Annotated[
     str,
-    Matching(
+    matching(
         r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/[1-9][0-9]*$",
         "a version in Secret Manager by its number",
         "projects/my-project/secrets/hf-token/versions/1",
     ),
 ]
 LabelKey = Annotated[
-    str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
+    str, matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
 ]
-LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
+LabelValue = Annotated[str, matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
 
 
 def _reserved(labels: Mapping[str, str]) -> str | None:
@@ -124,11 +124,11 @@ def _reserved(labels: Mapping[str, str]) -> str | None:
     return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
 
 
-Labels = Annotated[Mapping[LabelKey, LabelValue], Checked(_reserved)]
-Positive = Annotated[int, Limit(above=0)]
-PositiveNumber = Annotated[float, Limit(above=0)]
-FromZero = Annotated[int, Limit(at_least=0)]
-NumberFromZero = Annotated[float, Limit(at_least=0)]
+Labels = Annotated[Mapping[LabelKey, LabelValue], Rule(_reserved)]
+Positive = Annotated[int, Limit(gt=0)]
+PositiveNumber = Annotated[float, Limit(gt=0)]
+FromZero = Annotated[int, Limit(ge=0)]
+NumberFromZero = Annotated[float, Limit(ge=0)]
 
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"

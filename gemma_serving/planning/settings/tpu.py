@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
-from gemma_serving.planning.settings.annotations import Checked, Items, Limit, ListOf, OnChange, WordOrList
+from gemma_serving.planning.settings.annotations import Limit, ListOf, OnChange, Rule, WordOrList, distinct
 from gemma_serving.planning.settings.capacity_form import CapacityForm, FormText, ProvisioningModel, read_form
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import (
@@ -63,7 +63,7 @@ class TpuSettings(Block):
 
     accelerator_type: Annotated[AcceleratorType, OnChange("capacity")]
     """Slice of a single host, with at most 8 chips."""
-    zones: Annotated[ListOf[Zone], Items("zone", "zones"), OnChange("update")]
+    zones: Annotated[ListOf[Zone], distinct("zone", "zones"), OnChange("update")]
     """Zones in order of preference.
 
     The provider deletes its request in one zone before it tries the next.
@@ -74,7 +74,7 @@ class TpuSettings(Block):
     `compute-engine` creates a v6e instance instead of a queued resource. Google adds new features to that API only.
     """
     provisioning: Annotated[
-        ListOf[FormText], Items("form", "provisioning"), WordOrList("spot:5m"), OnChange("capacity")
+        ListOf[FormText], distinct("form", "provisioning"), WordOrList("spot:5m"), OnChange("capacity")
     ] = ("flex-start",)
     """Form of capacity, or a list of forms in order of preference.
 
@@ -100,7 +100,7 @@ class TpuSettings(Block):
 
     Run `up` on a schedule.
     """
-    idle_after_s: Annotated[DurationS | None, Checked(_idle_problem), OnChange("update")] = None
+    idle_after_s: Annotated[DurationS | None, Rule(_idle_problem), OnChange("update")] = None
     """Time without a request after which `gemma teardown --all --over-limit` tears the stack down, at least 10m. Default: off.
 
     The TPU VM measures the time with the server's counters.
@@ -115,7 +115,7 @@ class TpuSettings(Block):
 
     If it is too short, `up` fails while the model is still loading.
     """
-    boot_disk_size_gb: Annotated[Annotated[int, Limit(at_least=MIN_BOOT_DISK_GB)] | None, OnChange("capacity")] = None
+    boot_disk_size_gb: Annotated[Annotated[int, Limit(ge=MIN_BOOT_DISK_GB)] | None, OnChange("capacity")] = None
     """Size of the boot disk in GB, for the system, the image and the weights. Default: Google's 100 GB."""
     runtime_version: Annotated[RuntimeVersion | None, OnChange("capacity")] = None
     """TPU VM image. Default: the image for the accelerator's generation."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_origin
 
-from gemma_serving.contracts.fields import Doc, to_json
+from gemma_serving.contracts.fields import to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
-from gemma_serving.planning.settings.annotations import Key, Limit, ListOf, Matching, OneOf, Unusable
+from gemma_serving.planning.settings.annotations import Key, Limit, ListOf, OneOf, Unusable, matching
 from gemma_serving.planning.settings.fields import Block, SettingField, own_fields
 
 DEFAULT_PORT: Final = 8000
@@ -66,14 +66,14 @@ SCALED_KV_SUFFIX: Final = "_per_token_head"
 Modality: TypeAlias = Literal["image", "audio", "video"]
 """Kinds of prompt items other than text."""
 
-_Count: TypeAlias = Annotated[int, Limit(at_least=1)] | None
-_Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
-_Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)] | None
-_Gib: TypeAlias = Annotated[float, Limit(at_least=0)] | None
+_Count: TypeAlias = Annotated[int, Limit(ge=1)] | None
+_Tokens: TypeAlias = Annotated[int, Limit(ge=1), Unit("tokens")] | None
+_Fraction: TypeAlias = Annotated[float, Limit(gt=0, le=1)] | None
+_Gib: TypeAlias = Annotated[float, Limit(ge=0)] | None
 _Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
 _HostName: TypeAlias = Annotated[
     str,
-    Matching(
+    matching(
         r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
         "a lower-case host name without a scheme, port or wildcard,",
         "images.example.com",
@@ -93,86 +93,63 @@ DEFAULT_LORA_RANK: Final = 16
 class VllmOptions(Block):
     """Options of the vLLM server that the planner models. Every other option goes into `extraArgs`."""
 
-    tensor_parallel_size: Annotated[
-        _Count,
-        Doc(
-            "Devices that share one copy of the model. Default: all devices, divided by `dataParallelSize`.\n\n"
-            "On a TPU, `tensorParallelSize` times `dataParallelSize` must equal the chips of the slice."
-        ),
-    ] = None
-    data_parallel_size: Annotated[
-        _Count,
-        Doc(
-            "Copies of the model behind one port.\n\n"
-            "vLLM sends each request to the least loaded copy. `maxNumSeqs`, `maxNumBatchedTokens` and the KV cache "
-            "apply to each copy."
-        ),
-    ] = None
-    dtype: Annotated[
-        Literal["auto", "bfloat16", "float16"] | None,
-        Doc("Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."),
-    ] = None
-    quantization: Annotated[
-        Literal["fp8"] | None,
-        Doc("Quantize a bf16 checkpoint while it loads. Omit it if the checkpoint is already quantized."),
-    ] = None
+    tensor_parallel_size: _Count = None
+    """Devices that share one copy of the model. Default: all devices, divided by `dataParallelSize`.
+
+    On a TPU, `tensorParallelSize` times `dataParallelSize` must equal the chips of the slice.
+    """
+    data_parallel_size: _Count = None
+    """Copies of the model behind one port.
+
+    vLLM sends each request to the least loaded copy. `maxNumSeqs`, `maxNumBatchedTokens` and the KV cache apply to each copy.
+    """
+    dtype: Literal["auto", "bfloat16", "float16"] | None = None
+    """Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."""
+    quantization: Literal["fp8"] | None = None
+    """Quantize a bf16 checkpoint while it loads. Omit it if the checkpoint is already quantized."""
     kv_cache_dtype: Annotated[
         Literal[
             "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"
         ]
         | None,
         Unusable(_KV_IN_4_BITS),
-        Doc(
-            "Precision of the KV cache.\n\n"
-            "`fp8` halves the cache on GPUs with FP8 units. `int8_per_token_head` runs on any GPU and saves a quarter to a "
-            "third for Gemma 4. On v6e TPUs `fp8` saves nothing for E2B. On four v6e chips it holds 1.7 times the tokens for "
-            "12B and 26B-A4B (FIT07)."
-        ),
     ] = None
-    gpu_memory_utilization: Annotated[
-        _Fraction, Doc("Fraction of the device's memory for weights, activations and KV cache together.")
-    ] = None
-    max_model_len: Annotated[
-        _Tokens, Doc("Longest request, prompt and response together. One such request must fit in the KV cache.")
-    ] = None
-    max_num_seqs: Annotated[_Count, Doc("Maximum requests per step. Further requests wait in the queue.")] = None
-    max_num_batched_tokens: Annotated[
-        _Tokens, Doc("Maximum tokens per step. The longest image or audio item must fit in one step.")
-    ] = None
-    block_size: Annotated[
-        Annotated[int, Limit(at_least=16, multiple_of=16)] | None,
-        Unit("tokens"),
-        Doc(
-            "Size of one block of the KV cache, a multiple of 16.\n\n"
-            "On a TPU the default depends on the longest request."
-        ),
-    ] = None
-    enforce_eager: Annotated[
-        _Switch, Doc("Disable torch.compile and CUDA graphs: faster start, less memory, slower decoding.")
-    ] = None
-    cpu_offload_gib: Annotated[
-        _Gib,
-        Flag("--cpu-offload-gb"),
-        Doc(
-            "GiB of weights kept in host memory, as a last resort.\n\n"
-            "vLLM reads these weights over PCIe for every token."
-        ),
-    ] = None
-    enable_prefix_caching: Annotated[
-        _Switch, Doc("Reuse the KV cache of prompts with a common prefix. Disable it for benchmarks.")
-    ] = None
-    async_scheduling: Annotated[_Switch, Doc("Schedule the next step while the current one computes.")] = None
-    disable_chunked_mm_input: Annotated[
-        _Switch, Doc("Never split an image or audio item over two steps. TPUs need this.")
-    ] = None
-    limit_mm_per_prompt: Annotated[
-        Mapping[Modality, Annotated[int, Limit(at_least=0)]] | None,
-        Unit("items"),
-        Doc(
-            "Maximum items of each kind per request.\n\n"
-            "If all are 0, encoders reserve no memory and only text is served."
-        ),
-    ] = None
+    """Precision of the KV cache.
+
+    `fp8` halves the cache on GPUs with FP8 units. `int8_per_token_head` runs on any GPU and saves a quarter to a third for Gemma 4. On
+    v6e TPUs `fp8` saves nothing for E2B. On four v6e chips it holds 1.7 times the tokens for 12B and 26B-A4B (FIT07).
+    """
+    gpu_memory_utilization: _Fraction = None
+    """Fraction of the device's memory for weights, activations and KV cache together."""
+    max_model_len: _Tokens = None
+    """Longest request, prompt and response together. One such request must fit in the KV cache."""
+    max_num_seqs: _Count = None
+    """Maximum requests per step. Further requests wait in the queue."""
+    max_num_batched_tokens: _Tokens = None
+    """Maximum tokens per step. The longest image or audio item must fit in one step."""
+    block_size: Annotated[Annotated[int, Limit(ge=16, multiple_of=16)] | None, Unit("tokens")] = None
+    """Size of one block of the KV cache, a multiple of 16.
+
+    On a TPU the default depends on the longest request.
+    """
+    enforce_eager: _Switch = None
+    """Disable torch.compile and CUDA graphs: faster start, less memory, slower decoding."""
+    cpu_offload_gib: Annotated[_Gib, Flag("--cpu-offload-gb")] = None
+    """GiB of weights kept in host memory, as a last resort.
+
+    vLLM reads these weights over PCIe for every token.
+    """
+    enable_prefix_caching: _Switch = None
+    """Reuse the KV cache of prompts with a common prefix. Disable it for benchmarks."""
+    async_scheduling: _Switch = None
+    """Schedule the next step while the current one computes."""
+    disable_chunked_mm_input: _Switch = None
+    """Never split an image or audio item over two steps. TPUs need this."""
+    limit_mm_per_prompt: Annotated[Mapping[Modality, Annotated[int, Limit(ge=0)]] | None, Unit("items")] = None
+    """Maximum items of each kind per request.
+
+    If all are 0, encoders reserve no memory and only text is served.
+    """
     image_tokens: Annotated[
         Annotated[int, OneOf(IMAGE_TOKENS)] | None,
         Key("multimodal.imageTokens"),
@@ -185,50 +162,36 @@ class VllmOptions(Block):
         Flag("--hf-overrides"),
         InJson((("vision_config", "default_output_length"), ("vision_soft_tokens_per_image",))),
     ] = None
-    enable_auto_tool_choice: Annotated[
-        _Switch, Doc("Allow the model to decide when to call a tool. Requires `toolCallParser`.")
-    ] = None
-    tool_call_parser: Annotated[
-        str | None, Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4.")
-    ] = None
-    reasoning_parser: Annotated[
-        str | None, Doc("Parser that separates reasoning from the response: gemma4 for Gemma 4.")
-    ] = None
-    chat_template: Annotated[
-        str | None,
-        Doc(
-            "Chat template used instead of the checkpoint's: a file of the image, or `./NAME.jinja` of the project (`weights: bucket`)."
-        ),
-    ] = None
+    enable_auto_tool_choice: _Switch = None
+    """Allow the model to decide when to call a tool. Requires `toolCallParser`."""
+    tool_call_parser: str | None = None
+    """Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4."""
+    reasoning_parser: str | None = None
+    """Parser that separates reasoning from the response: gemma4 for Gemma 4."""
+    chat_template: str | None = None
+    """Chat template used instead of the checkpoint's: a file of the image, or `./NAME.jinja` of the project (`weights: bucket`)."""
     thinks_by_default: Annotated[
         bool | None,
         Key("thinking.default"),
         Flag("--default-chat-template-kwargs"),
         InJson((("enable_thinking",),)),
     ] = None
-    load_format: Annotated[
-        str | None,
-        Doc(
-            "How vLLM reads weights.\n\n"
-            "`safetensors` opens no pickled files. `auto` opens pickled files if the checkpoint has no safetensors. "
-            "`runai_streamer` reads gs:// directly with many concurrent streams."
-        ),
-    ] = None
-    safetensors_load_strategy: Annotated[
-        Literal["lazy", "eager", "prefetch"] | None,
-        Doc(
-            "How vLLM reads safetensors files.\n\n"
-            "`lazy` maps files, `eager` reads them whole, and `prefetch` fills the page cache first, which is best on "
-            "network mounts."
-        ),
-    ] = None
-    speculative_config: Annotated[
-        Mapping[str, str | int | float | bool] | None,
-        Doc(
-            "Speculative decoding, for example n-gram.\n\n"
-            "One step generates several tokens if the model accepts the proposals."
-        ),
-    ] = None
+    load_format: str | None = None
+    """How vLLM reads weights.
+
+    `safetensors` opens no pickled files. `auto` opens pickled files if the checkpoint has no safetensors. `runai_streamer` reads gs://
+    directly with many concurrent streams.
+    """
+    safetensors_load_strategy: Literal["lazy", "eager", "prefetch"] | None = None
+    """How vLLM reads safetensors files.
+
+    `lazy` maps files, `eager` reads them whole, and `prefetch` fills the page cache first, which is best on network mounts.
+    """
+    speculative_config: Mapping[str, str | int | float | bool] | None = None
+    """Speculative decoding, for example n-gram.
+
+    One step generates several tokens if the model accepts the proposals.
+    """
     lora_adapters: Annotated[
         Mapping[str, str] | None,
         Key("lora.adapters"),
@@ -237,25 +200,20 @@ class VllmOptions(Block):
     ] = None
     max_lora_rank: Annotated[Annotated[int, OneOf(LORA_RANKS)] | None, Key("lora.rank")] = None
     max_loras: Annotated[_Count, Key("lora.atOnce")] = None
-    trust_remote_code: Annotated[
-        bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
-    ] = None
-    served_model_name: Annotated[str | None, Doc("Name that clients send as `model`. Default: the model's id.")] = None
-    allowed_media_domains: Annotated[
-        ListOf[_HostName] | None,
-        Flag("--allowed-media-domains"),
-        Doc(
-            "Host names from which the server may fetch images, audio and video by URL. Default: none.\n\n"
-            "`data:` URLs always work. The server fetches from its own network and follows no redirects."
-        ),
-    ] = None
-    extra_args: Annotated[
-        ListOf[str],
-        Doc(
-            "Additional arguments of `vllm serve`, after all others.\n\n"
-            "They must be flags of the image's vLLM without a key here."
-        ),
-    ] = ()
+    trust_remote_code: bool | None = None
+    """Run Python code from the checkpoint's repository. Gemma 4 does not need it."""
+    served_model_name: str | None = None
+    """Name that clients send as `model`. Default: the model's id."""
+    allowed_media_domains: Annotated[ListOf[_HostName] | None, Flag("--allowed-media-domains")] = None
+    """Host names from which the server may fetch images, audio and video by URL. Default: none.
+
+    `data:` URLs always work. The server fetches from its own network and follows no redirects.
+    """
+    extra_args: ListOf[str] = ()
+    """Additional arguments of `vllm serve`, after all others.
+
+    They must be flags of the image's vLLM without a key here.
+    """
 
     @property
     def own_template(self) -> str | None:
@@ -291,8 +249,6 @@ class VllmOption(NamedTuple):
     """Form of the flag's value, if it is not the value itself."""
     unit: str
     """Unit of the value; empty if it has none or the name states it."""
-    help: str
-    """Effect of the option, in sentences; empty for a key inside a block, whose class has them (`planning.settings.vllm_blocks`)."""
 
     @property
     def is_in_block(self) -> bool:
@@ -344,7 +300,6 @@ def _option(field: SettingField) -> VllmOption:
         has_no_form=flag.has_no_form,
         shape=markers.get(InJson) or markers.get(Pairs),
         unit=markers[Unit].name if Unit in markers else "",
-        help=markers[Doc].text if Doc in markers else "",
     )
 
 

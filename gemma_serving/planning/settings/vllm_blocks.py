@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from gemma_serving.contracts.fields import camel_case
-from gemma_serving.planning.settings.annotations import InFile, Limit, Matching, OneOf
+from gemma_serving.planning.settings.annotations import InFile, Limit, OneOf, matching
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import Commit, ModelId, Positive
 from gemma_serving.planning.settings.vllm_args import (
@@ -22,12 +22,12 @@ from gemma_serving.planning.settings.vllm_args import (
 )
 
 _PARSER: Final = "gemma4"
-_Items = Annotated[int, Limit(at_least=0, at_most=999)]
-_AdapterName = Annotated[str, Matching(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "an adapter's name", "sql")]
+_Items = Annotated[int, Limit(ge=0, le=999)]
+_AdapterName = Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "an adapter's name", "sql")]
 _Folder = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _AdapterPlace = Annotated[
     str,
-    Matching(
+    matching(
         rf"^({_Folder}/{_Folder}|gs://[a-z0-9][a-z0-9._-]+(/{_Folder})+|(/{_Folder})+)$",
         "a Hugging Face id, gs://BUCKET/FOLDER or a folder of the image",
         "my-org/gemma-4-sql-lora",
@@ -167,18 +167,10 @@ class VllmInFile(VllmOptions):
     """The options of `vllm` as a file has them, with blocks."""
 
     multimodal: MultimodalSettings | None = None
-    """Images, video and audio in a request.
-
-    If one of `images`, `videos` and `audios` is set, the others are 0 by default.
-    """
     thinking: ThinkingSettings | None = None
-    """Reasoning before the response."""
     tools: ToolSettings | None = None
-    """Tool calls."""
     lora: LoraSettings | None = None
-    """LoRA adapters."""
     speculative: SpeculativeSettings | None = None
-    """Speculative decoding."""
 
     def converted(self) -> Iterator[tuple[str, str, object]]:
         """Yield block, option and value for each option that a block sets."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias, cast
 
-from gemma_serving.contracts.fields import Doc
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.annotations import Limit, OneOf
 from gemma_serving.planning.settings.fields import Block, SettingField, block_fields
@@ -22,9 +21,9 @@ _MOST_USERS: Final = 1_000_000
 _MOST_ITEMS: Final = 1_000
 _MOST_AUDIO_S: Final = 3_600
 
-_Tokens: TypeAlias = Annotated[int, Limit(at_least=1, at_most=_MOST_TOKENS)]
-_Items: TypeAlias = Annotated[int, Limit(at_least=0, at_most=_MOST_ITEMS)]
-_Share: TypeAlias = Annotated[float, Limit(at_least=0, at_most=1)]
+_Tokens: TypeAlias = Annotated[int, Limit(ge=1, le=_MOST_TOKENS)]
+_Items: TypeAlias = Annotated[int, Limit(ge=0, le=_MOST_ITEMS)]
+_Share: TypeAlias = Annotated[float, Limit(ge=0, le=1)]
 
 DEFAULT_INPUT_TOKENS: Final = 768
 DEFAULT_OUTPUT_TOKENS: Final = 512
@@ -39,32 +38,28 @@ class Workload(Block):
     With neither `users` nor `rate_per_s`, the workload has as many users as the server runs concurrently.
     """
 
-    input_tokens: Annotated[_Tokens, Doc("Text tokens per prompt, including any shared prefix.")] = DEFAULT_INPUT_TOKENS
-    output_tokens: Annotated[_Tokens, Doc("Tokens per response, including reasoning.")] = DEFAULT_OUTPUT_TOKENS
-    users: Annotated[
-        Annotated[int, Limit(at_least=1, at_most=_MOST_USERS)] | None,
-        Doc("Clients that each wait for a response, then immediately send the next request. Excludes `ratePerS`."),
-    ] = None
-    rate_per_s: Annotated[
-        Annotated[float, Limit(above=0, at_most=_MOST_USERS)] | None,
-        Doc("Requests per second, independent of responses. Excludes `users`."),
-    ] = None
-    prefix_share: Annotated[
-        _Share,
-        Doc("Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."),
-    ] = 0.0
-    images: Annotated[_Items, Doc("Images per request.")] = 0
-    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS), Doc("Soft tokens per image (`max_soft_tokens`).")] = (
-        DEFAULT_IMAGE_TOKENS
-    )
-    videos: Annotated[_Items, Doc("Videos per request, 32 frames each.")] = 0
-    audio_s: Annotated[
-        Annotated[float, Limit(at_least=0, at_most=_MOST_AUDIO_S)], Doc("Seconds of audio per request.")
-    ] = 0.0
-    adapters: Annotated[_Items, Doc("LoRA adapters that the requests use in turn.")] = 0
-    accepted_share: Annotated[
-        _Share | None, Doc("Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts.")
-    ] = None
+    input_tokens: _Tokens = DEFAULT_INPUT_TOKENS
+    """Text tokens per prompt, including any shared prefix."""
+    output_tokens: _Tokens = DEFAULT_OUTPUT_TOKENS
+    """Tokens per response, including reasoning."""
+    users: Annotated[int, Limit(ge=1, le=_MOST_USERS)] | None = None
+    """Clients that each wait for a response, then immediately send the next request. Excludes `ratePerS`."""
+    rate_per_s: Annotated[float, Limit(gt=0, le=_MOST_USERS)] | None = None
+    """Requests per second, independent of responses. Excludes `users`."""
+    prefix_share: _Share = 0.0
+    """Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."""
+    images: _Items = 0
+    """Images per request."""
+    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS)] = DEFAULT_IMAGE_TOKENS
+    """Soft tokens per image (`max_soft_tokens`)."""
+    videos: _Items = 0
+    """Videos per request, 32 frames each."""
+    audio_s: Annotated[float, Limit(ge=0, le=_MOST_AUDIO_S)] = 0.0
+    """Seconds of audio per request."""
+    adapters: _Items = 0
+    """LoRA adapters that the requests use in turn."""
+    accepted_share: _Share | None = None
+    """Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts."""
 
     @property
     def held_tokens(self) -> float:

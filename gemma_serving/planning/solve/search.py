@@ -31,8 +31,8 @@ from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, MemoryPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.reading import check_block
-from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
+from gemma_serving.planning.settings.reading import require_consistent
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
     LEAST_CONTEXT,
     HostShape,
@@ -197,7 +197,7 @@ def solve(
     The workload is one slice's or instance's; `checkpoints_of` and `rentable_accelerators` of `planning.solve.candidates` return checkpoints and places.
     Raises PlanningError for a workload without users or a rate.
     """
-    check_block(workload, "workload", DEFAULT_WORKLOAD)
+    require_consistent(workload, "workload")
     if workload.users is None and workload.rate_per_s is None:
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
     search = _Search(workload=workload, limits=limits, prices=prices)
