@@ -17,7 +17,7 @@ from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.accepted import acceptable_ids
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, OF_SETTINGS, Deployment, WeightsMode
+from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
@@ -35,9 +35,11 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
     `folder` has the files that settings name. Without `today` the age of prices is not checked.
     Raises PlanningError if a file that the settings name cannot be read or is invalid.
     """
-    unset = {"model_revision": "", "tpu": NO_TPU, "cloud_run": NO_SERVICE}
-    stated: dict[str, Any] = {name: getattr(settings, name) for name in OF_SETTINGS}
-    stated |= {name: stated[name] or empty for name, empty in unset.items()}
+    values: dict[str, Any] = {name: getattr(settings, name) for name in OF_SETTINGS}
+    stated: dict[str, Any] = {
+        "model_revision": "",
+        **{name: value for name, value in values.items() if value is not None},
+    }
     return Deployment(
         **stated,
         platform="cloud-run" if settings.cloud_run else "tpu-vm",

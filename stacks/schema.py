@@ -16,7 +16,7 @@ from gemma_serving.planning.settings.fields import SettingField, own_fields
 from gemma_serving.planning.settings.reading import adapter
 from gemma_serving.planning.settings.secrets import KINDS, set_command
 from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
-from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.planning.settings.vllm_args import OPTIONS, Unit, VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import IN_BLOCKS, VllmInFile
 
 Schema: TypeAlias = dict[str, Any]
@@ -160,7 +160,8 @@ def _described(text: str, field: SettingField) -> str:
     about, *details = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     option = OPTIONS.get(field.key)
     if option is not None and option.field == field:
-        notes = [f"in {option.unit}"] if option.unit else []
+        unit = field.annotation(Unit)
+        notes = [f"in {unit.name}"] if unit else []
         notes += [f"`{option.flag}`"] if option.flag else []
         about += f" ({', '.join(notes)})" if notes else ""
     return "\n\n".join([about, *details])

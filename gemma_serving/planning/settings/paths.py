@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings, ProbeSettings
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment
 from gemma_serving.planning.settings.fields import Block, SettingField, block_fields, file_key, own_field
 from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.reading import require_consistent
@@ -19,21 +19,8 @@ from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
 
-_NOT_SETTABLE: Final = frozenset(
-    {
-        "model_spec",
-        "model_revision",
-        "draft_spec",
-        "device",
-        "price_book",
-        "today",
-        "bucket",
-        "has_api_key",
-        "vllm_in_blocks",
-        "staged_parts",
-    }
-)
-"""Objects of the program, values that follow from other fields, and blocks that only a stack has."""
+_OF_A_STACK: Final = frozenset({"model_revision", "bucket", "vllm_in_blocks"})
+"""Settings that only a stack has."""
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
     "startup_probe": ProbeSettings(),
@@ -51,13 +38,11 @@ def question_fields() -> Mapping[str, SettingField]:
 
 def _leaves() -> Iterator[SettingField]:
     hints = typing.get_type_hints(Deployment, include_extras=True)
-    for name in Deployment.__struct_fields__:
-        if name in _NOT_SETTABLE:
-            continue
+    for name in ("accelerator", "platform", "weights_mode", *OF_SETTINGS):
         field = own_field(name, hints[name])
-        yield field
-        if field.block is not None:
-            yield from block_fields(field.block, field.path, field.key)
+        if name not in _OF_A_STACK:
+            yield field
+            yield from block_fields(field.block, field.path, field.key) if field.block else ()
 
 
 def require_consistent_blocks(deployment: Deployment) -> None:

@@ -247,8 +247,6 @@ class VllmOption(NamedTuple):
     """True if `--no-...` turns the option off."""
     shape: InJson | Pairs | None
     """Form of the flag's value, if it is not the value itself."""
-    unit: str
-    """Unit of the value; empty if it has none or the name states it."""
 
     @property
     def is_in_block(self) -> bool:
@@ -289,17 +287,16 @@ def _nested(paths: tuple[tuple[str, ...], ...], value: object) -> Mapping[str, o
 def _option(field: SettingField) -> VllmOption:
     """Return the option that a field's annotations describe."""
     kind = get_origin(field.hint) or field.hint
-    markers: dict[type[object], Any] = {type(marker): marker for marker in field.annotations}
-    flag: Flag = markers.get(Flag, Flag())
+    stated = field.annotation(Flag)
+    flag = stated or Flag()
     return VllmOption(
         name=field.path,
         key=field.key,
         field=field,
         kind=str if kind is Literal else kind,
-        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{field.path.replace('_', '-')}",
+        flag="" if kind is tuple and stated is None else flag.name or f"--{field.path.replace('_', '-')}",
         has_no_form=flag.has_no_form,
-        shape=markers.get(InJson) or markers.get(Pairs),
-        unit=markers[Unit].name if Unit in markers else "",
+        shape=field.annotation(InJson) or field.annotation(Pairs),
     )
 
 
