@@ -6,6 +6,7 @@ in `.work/demo` and does not change the checkout.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,10 @@ _SPEED: Final = "4"
 _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
+_SHOWN_STACK: Final = "l4-qat"
+"""The stack whose `pulumi preview` and `pulumi up` are shown as the engine prints them."""
+_PROGRESS: Final = re.compile(r"@ |.* creating \(|.*:pulumi:Stack \S+ +\w+ +\S|$")
+"""Lines of the engine about what is not done yet, the program's messages, and empty lines."""
 _SERVER_ERROR = 500
 _MODELS = """
 import os, urllib.request
@@ -165,12 +170,12 @@ def _life(demo: Demo) -> None:
     up = ("up", "--yes", "--skip-preview")
     step("new project", lambda: _prepare(demo, with_chips=on_tpu))
     step("init", lambda: _init(demo, with_token=on_tpu))
-    preview = ("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
+    preview = ("preview", lambda: _engine(demo, "preview"))
     if on_tpu:
         step(*preview)
     else:
         _beside([preview], lambda: step("stage weights", lambda: _stage(demo)), demo)  # a preview takes no lock
-    step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
+    step("up", lambda: _engine(demo, *up) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
     # Refresh first, because Pulumi keeps the error of an attempt that came before its grant took effect, and updates without need.
     read = (*up, "--refresh", "--expect-no-changes")
     # The checks mostly wait for tokens, and neither an `up` without changes nor a preview touches the server.
@@ -243,13 +248,20 @@ def _stage(demo: Demo) -> str:
     return f"bucket created, {report['copied']} simulated files in gs://{report['bucket']}/{report['prefix']}"
 
 
-def _preview(output: str) -> str:
-    summary = cast("Mapping[str, int]", _json(output).get("changeSummary") or {})
-    return ", ".join(f"{count} to {op}" for op, count in sorted(summary.items())) or "nothing to do"
+def _engine(demo: Demo, *arguments: str) -> str:
+    """Preview or update a stack with the engine alone, and return its counts. The command of one stack is shown with what it printed."""
+    output = _pulumi(demo, arguments[0], *arguments)
+    if demo.stack == _SHOWN_STACK:
+        resources, _, rest = output.partition("\nDiagnostics:")
+        _, _, ends = rest.partition("\n\n")
+        lines = [line for line in f"{resources}\n{ends}".splitlines() if not _PROGRESS.match(line)]
+        command = f"$ pulumi {' '.join(arguments)} --stack {demo.stack}"
+        _say("\n    ".join([f"{demo.stack:9} Plain Pulumi, without its progress and messages:", command, *lines]))
+    return _up(output)
 
 
 def _up(output: str) -> str:
-    """Return the counts that `pulumi up` prints after `Resources:`, one line per kind of change."""
+    """Return the counts that `pulumi preview` and `pulumi up` print after `Resources:`, one line per kind of change."""
     _, _, counts = output.rpartition("Resources:")
     lines = [line.strip() for line in counts.splitlines()]
     return (
