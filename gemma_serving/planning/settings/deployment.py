@@ -62,7 +62,7 @@ class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The complete input of the planner: settings of a stack, by their names, and facts. Only `model` and an accelerator are required.
+    """The complete input of the planner: facts, and settings of a stack with their names and meaning. Only `model` and an accelerator are required.
 
     The blocks are those of a stack's settings, as they are. None or empty is "recommend" where a stack's block has to set a value.
 
@@ -89,15 +89,10 @@ class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
     measured_tok_per_s: Annotated[float, Limit(ge=0.001)] | None = None
-    """Measured output rate of this deployment, all requests together; used only for the cost per million tokens."""
     max_usd: Annotated[int, Limit(ge=1)] | None = None
-    """Maximum cost in US dollars before a guard tears the deployment down."""
     max_age_s: DurationS | None = None
-    """Maximum age before a guard tears the deployment down."""
     accept_findings: tuple[str, ...] = ()
-    """Ids of findings that the user accepted; they are shown but block nothing."""
     vllm_in_blocks: tuple[str, ...] = ()
-    """Options for which the settings use a block instead of the option's own key, so findings name its keys."""
 
     def vllm_key(self, name: str) -> str:
         """Return the key of an option of vLLM that the settings use: its own, or a block's."""

@@ -172,16 +172,6 @@ class VllmInFile(VllmOptions):
     lora: LoraSettings | None = None
     speculative: SpeculativeSettings | None = None
 
-    def converted(self) -> Iterator[tuple[str, str, object]]:
-        """Yield block, option and value for each option that a block sets."""
-        for name in BLOCKS:
-            block: MultimodalSettings | ThinkingSettings | ToolSettings | LoraSettings | SpeculativeSettings | None = (
-                getattr(self, name)
-            )
-            for option, value in block.options().items() if block is not None else ():
-                if value is not None:
-                    yield name, option, value
-
 
 _OPTION_NAMES: Final = tuple(option.name for option in OPTIONS.values())
 BLOCKS: Final = tuple(block.name for block in fields(VllmInFile) if block.name not in _OPTION_NAMES)
@@ -198,10 +188,12 @@ def _options(given: VllmInFile) -> VllmOptions:
     for option in OPTIONS.values():
         if option.is_in_block and values[option.name] is not None:
             raise ValueError(f"vllm.{camel_case(option.name)} is not a key; set vllm.{option.key}")
-    for name, option, converted in given.converted():
-        if values[option] not in (None, converted):
-            raise ValueError(f"vllm.{name} and vllm.{camel_case(option)} set different values; keep one of them")
-        values[option] = converted
+    for name in BLOCKS:
+        block: Any = getattr(given, name)
+        for option, value in block.options().items() if block is not None else ():
+            if value is not None and values[option] not in (None, value):
+                raise ValueError(f"vllm.{name} and vllm.{camel_case(option)} set different values; keep one of them")
+            values[option] = values[option] if value is None else value
     return VllmOptions(**values)
 
 
