@@ -127,7 +127,7 @@ def setting_key(name: str) -> str:
     """Return the key of a field in the file. A duration or a size has its unit in the value: `memory_mib` is `memory`."""
     if name.endswith("_mib"):
         return camel_case(name.removesuffix("_mib"))
-    return camel_case(name.removesuffix("_s") if is_duration(name) else name)
+    return camel_case(name if name.endswith(_NAMES_WITH_UNIT) else name.removesuffix("_s"))
 
 
 _CONFIG: Final["ConfigDict"] = {
@@ -168,11 +168,6 @@ def _consistent(block: Block) -> Block:
 def file_key(path: str) -> str:
     """Return the key in the file of an attribute path: `tpu.max_run_duration_s` is `tpu.maxRunDuration`."""
     return ".".join(map(setting_key, path.split(".")))
-
-
-def is_duration(path: str) -> bool:
-    """Return whether a field holds a duration, which the file spells with its unit."""
-    return path.endswith("_s") and not path.endswith(_NAMES_WITH_UNIT)
 
 
 def block_fields(
