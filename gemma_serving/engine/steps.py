@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from pydantic import BaseModel
-
 from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_model
@@ -32,7 +30,8 @@ _NO_VALUE: Final = object()
 _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
-class ShownChange(BaseModel, frozen=True, extra="forbid"):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownChange:
     """One changed property without secrets; of a long text, the first part that differs. A value that is not set is empty."""
 
     path: str
@@ -42,7 +41,8 @@ class ShownChange(BaseModel, frozen=True, extra="forbid"):
     """True if it forces a replacement."""
 
 
-class ResourceChange(BaseModel, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceChange:
     """A resource that will change. `op` is create, update, replace, delete or read."""
 
     op: str

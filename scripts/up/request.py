@@ -85,7 +85,7 @@ def _plan_facts(frozen: FrozenProject, document: Document) -> Document:
         "is_disruptive": any(change.is_disruptive for change in changes),
         "usd_per_hour_now": total(costs.most for costs in recorded_costs(read(frozen.stack))),
         "usd_per_hour": price,
-        "changes": [change.model_dump(mode="json") for change in in_order],
+        "changes": [asdict(change) for change in in_order],
         "unchanged": unchanged,
         "steps": [asdict(step) for step in steps_of(document)],
     }
