@@ -64,7 +64,8 @@ _SERVER_FAILED: Final = "The server failed: "
 def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCode:
     """Preview a stack, import what its state lacks, confirm, and deploy it. Raises ScriptError."""
     stack = facts.stack
-    refresh = ["--refresh"] if request.refreshes or differs(facts) else []
+    # The state may still have what a killed teardown deleted.
+    refresh = ["--refresh"] if request.refreshes or facts.teardown_began or differs(facts) else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
     facts, document, plan = _previewed(facts, settings, refresh, request)
     options = [*refresh, *(["--message", plan] if request.given else [])]

@@ -1,6 +1,7 @@
 """Two previews are compared step by step, and what differs is named."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -56,5 +57,5 @@ def test_no_secret_is_kept_neither_of_a_known_form_nor_of_the_environment_nor_in
             values = {"inputs": {"env": f"{'x' * padding}{secret}{'y' * 90}"}}
             raw = other(diffReasons=["env"], detailedDiff={}, oldState={"inputs": {"env": "x"}}, newState=values)
             found, _ = shown_changes(raw, ["a-passphrase-of-ours"])
-            text = json.dumps([change.model_dump() for change in found])
+            text = json.dumps([asdict(change) for change in found])
             assert secret[:12] not in text, (secret, padding)

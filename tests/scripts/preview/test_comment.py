@@ -1,6 +1,7 @@
 """The comment on a pull request: what a reviewer reads, for eight kinds of pull requests."""
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -157,7 +158,7 @@ def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
 
 
 def test_a_comment_longer_than_github_takes_loses_the_engines_previews():
-    many = tuple(capacity("create").model_copy(update={"name": "n" * 90 + str(n)}) for n in range(900))
+    many = tuple(replace(capacity("create"), name="n" * 90 + str(n)) for n in range(900))
     text = of_case("flag", deployed("tpu-v6e4", *many))
     assert len(text.encode()) <= MAX_COMMENT_BYTES
     assert "Engine previews omitted" in text

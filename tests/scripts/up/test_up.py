@@ -13,7 +13,7 @@ import pytest
 from gemma_serving.cloud.kinds import NETWORK, NODE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.fields import from_json, to_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
@@ -32,6 +32,7 @@ from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
 from gemma_serving.scripts.stack import facts, own_runs, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
+from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_file
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
@@ -543,6 +544,7 @@ def test_an_unfinished_teardown_is_said_with_the_command_that_continues_it(engin
     unfinished_teardown.remember(engine.state)
     engine.typed = "no\n"
     said = ended(ExitCode.REFUSED).out.splitlines()[0]
+    assert engine.previews == [("--refresh",)], "the state may have what the teardown deleted"
     assert said == (
         f"Warning: A teardown did not finish: the state still has 1 resource. `gemma teardown {STACK}` continues it; `up` creates again what it deleted."
     )
@@ -1017,9 +1019,9 @@ def test_a_setting_is_written_when_it_is_deployed_and_belongs_to_the_plan(engine
 
 def test_a_deployment_ends_the_limit_of_an_assistant_unless_it_is_its_plan(engine, ended, project):
     plan = planned(ended)["plan"]
-    limit = unfinished_teardown.limit_file(STACK)
+    limit = limit_file(STACK)
     limit.parent.mkdir(parents=True)
-    limit.write_text(json.dumps({"plans": [plan]}))
+    limit.write_text(json.dumps(to_json(LimitRecord(project="p", plans=(plan,), since="", before=""))))
     ended(ExitCode.DONE, "--yes", "--plan", plan)
     assert limit.is_file()
     ended(ExitCode.DONE, "--yes")
