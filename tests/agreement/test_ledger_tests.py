@@ -132,7 +132,7 @@ class Accepting(Attempt):
 
 def machines(name):
     """The bodies of a trial's requests for a machine."""
-    world = Surroundings(sender=None, project="my-project", number="", report=print, product=None, sleep=lambda _: None)
+    world = Surroundings(sender=None, project="my-project", report=print, product=None, sleep=lambda _: None)
     attempt = Accepting(world=world, run_id="a", name="x", expected=TRIALS[name].expected, owned=[])
     attempt.bodies = []
     TRIALS[name].run(attempt)
