@@ -20,6 +20,7 @@ from gemma_serving.planning.settings.annotations import (
     OnChange,
     OneOf,
     Quantity,
+    Rule,
     WordOrList,
     one_of,
 )
@@ -138,7 +139,9 @@ _CONFIG: Final["ConfigDict"] = {
     "revalidate_instances": "always",
     "strict": True,
 }
-"""How pydantic reads a block: no value is converted, and no key ignored."""
+"""pydantic's configuration of a block: it converts no value, and ignores no key."""
+_CONSISTENT: Final = Rule(lambda block: next(block.problems(), None))
+"""The contradictions of a block, which count only if each value is valid."""
 
 
 class Block:
@@ -149,20 +152,12 @@ class Block:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - a type
-        """Return the schema of the fields, with the contradictions after it, which count only if each value is valid."""
-        from pydantic_core import core_schema  # noqa: PLC0415 - a plan of a model checks no value, and loads no pydantic
-
-        return core_schema.no_info_after_validator_function(_consistent, handler(source))
+        """Return the schema of the fields, with the contradictions after it."""
+        return _CONSISTENT.__get_pydantic_core_schema__(source, handler)
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""
         return iter(())
-
-
-def _consistent(block: Block) -> Block:
-    for problem in block.problems():
-        raise ValueError(problem)
-    return block
 
 
 def file_key(path: str) -> str:
