@@ -1,6 +1,6 @@
 """A tool is a command: its arguments, types and help are the command's options, and it runs the same program as a person does.
 
-An option for people only (`Option.person`) and one that the tool fixes are no arguments. A tool adds only a guard, which refuses a call or
+An option for people only (`Option.person`) and one that the tool sets are not arguments. A tool adds only a guard, which refuses a call or
 prompts before the command runs.
 """
 

@@ -341,7 +341,7 @@ QUICK = {
         "manifest removed from the settings",
     )
 }
-"""What `make test` plays, without a teardown, so that one deployment serves all. The rest is long."""
+"""The situations of `make test`, without a teardown, so that one deployment serves all. The rest is long."""
 
 
 def drawn(stack):

@@ -172,14 +172,14 @@ class Named(Struct, frozen=True):
     """Names that the file may have in place of a block."""
 
     values: Mapping[str, Any]
-    """What each name stands for."""
+    """The value of each name."""
     read: Callable[[Any], object]
     """Returns the block of such a value."""
     keys: str
     """The required keys of a block, for messages."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - any type
-        """Return the schema of the block, or of a name for any value that is no object."""
+        """Return the schema of the block, or of a name for a value that is not an object."""
         return _core().no_info_wrap_validator_function(self._read, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: "CoreSchema", handler: "GetJsonSchemaHandler") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The planner's input: the blocks of a stack's settings, which may be empty, and facts that are no settings."""
+"""The planner's input: the blocks of a stack's settings, which may be empty, and facts that are not settings."""
 
 from typing import Annotated, Final, Literal
 
@@ -37,7 +37,7 @@ NO_SERVICE: Final = CloudRunSettings(
 
 
 class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a question has in addition to settings: figures, prices, the date, and platforms without a stack."""
+    """The part of a question that is not settings: figures, prices, the date, and platforms without a stack."""
 
     accelerator: str = ""
     """Accelerator of a question without a block; empty for the block's (`accelerator_name`)."""

@@ -42,7 +42,7 @@ class AlertSettings(Block):
     Any user who can read the stack's state or settings can read the URL, including a token in it.
     """
     policies: AlertPolicies = "main"
-    """`main`: the server is not ready, is under pressure, or costs money and serves nobody. `all`: every alert, and a dashboard of the metrics."""
+    """`main`: the server is not ready, is under pressure, or costs money and serves no requests. `all`: every alert, and a dashboard of the metrics."""
     ttft: TtftBound = "2500ms"
     """Limit of the time to first token on a TPU, for `policies` all. Only bounds of vLLM's histogram are possible."""
     ttft_goal: Annotated[float, Limit(ge=0.94, le=0.9999)] = 0.99

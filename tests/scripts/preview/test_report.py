@@ -1,4 +1,4 @@
-"""What the engine says about a stack, and which stacks a run previews."""
+"""The engine's output for a stack, and the stacks that a run previews."""
 
 import contextlib
 import json
