@@ -27,7 +27,7 @@ from loadtest.client.events import ChatMessage
 
 TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
 TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
-TEMPLATE_HINT: Final = "Check `vllm.thinking.template`: the checkpoint's own template can lack tools or thinking."
+TEMPLATE_HINT: Final = "Check the template (`vllm.thinking.template` or `vllm.chatTemplate`): the checkpoint's own can lack tools or thinking."
 WEATHER_CALL: Final = 'get_weather({"location": "…Tokyo…"})'
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",

@@ -63,8 +63,8 @@ def prepared_stack(
     state = _readable_state(stack)
     if state.status == "missing":
         _require_same_project(stack)
+    home_region(settings, stack, state.by_urn)  # before the plan and the checks of another region
     _require_plan(stack, settings)
-    home_region(settings, stack, state.by_urn)  # before the checks of another region
     is_lost = state.proof_of_loss is not None
     facts = read_facts(state, "server", "lost", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
     if isinstance(facts.labels, Present) and state.status == "missing":

@@ -59,7 +59,9 @@ class Pairs(NamedTuple):
 _KV_IN_4_BITS: Final = {
     "int4_per_token_head": "vLLM crashes with it and Gemma 4, whose layers have two widths of heads (vllm-project/vllm#48721).",
     "turboquant_k8v4": "vLLM rejects it for Gemma 4, whose attention kernel has no such cache (vllm-project/vllm#40094).",
-    "nvfp4": "No report of Gemma 4 with it was found, so the planner cannot say whether it starts.",
+    "nvfp4": "vLLM has it only on GPUs of compute capability 10, and no report of Gemma 4 with it there was found (vllm-project/vllm#46329).",
+    "fp4": "vLLM has no type of this name; its own is nvfp4, without a report of Gemma 4 on a GPU that has it (vllm-project/vllm#46329).",
+    "int4": "vLLM has no type of this name; its own is int4_per_token_head, with which it crashes for Gemma 4 (vllm-project/vllm#48721).",
 }
 SCALED_KV_SUFFIX: Final = "_per_token_head"
 """End of the names of KV cache types with a scale for each token and head, which only GPUs have (from vLLM 0.20.0, config/cache.py)."""

@@ -11,6 +11,7 @@ PAGE = (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
 KEYS = {
     "claude-code/.mcp.json": {"type", "command", "args", "env", "timeout"},
     "codex/config.toml": {"command", "args", "env", "startup_timeout_sec", "tool_timeout_sec"},
+    "antigravity-cli/mcp_config.json": {"command", "args", "env"},
     "gemini-cli/settings.json": {"command", "args", "cwd", "env", "timeout", "trust"},
     "cursor/mcp.json": {"command", "args", "env"},
 }
