@@ -17,7 +17,7 @@ from gemma_serving.planning.question.types import Band, WorkloadPlan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.settings.workload import IMAGE_TOKENS, Workload
+from gemma_serving.planning.settings.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace
@@ -72,7 +72,7 @@ workloads = st.builds(
     users=st.none() | st.integers(1, 5_000),
     prefix_share=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
     images=st.integers(0, 4),
-    image_tokens=st.sampled_from(IMAGE_TOKENS),
+    image_tokens=st.sampled_from([None, *IMAGE_TOKENS]),
     videos=st.integers(0, 2),
     audio_s=st.sampled_from([0.0, 30.0]),
     adapters=st.sampled_from([0, 3]),
@@ -109,6 +109,17 @@ def test_every_answer_is_a_number_inside_its_band(server: Resolved, workload: Wo
     assert 0 <= found.prefix_hit_share.typical < 1
     assert found.most_users >= 1
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["bound"] == found.bound
+
+
+@pytest.mark.law
+@laws
+@given(servers(), workloads, st.sampled_from([None, *IMAGE_TOKENS]))
+def test_images_have_the_server_s_size_unless_the_workload_states_one(
+    server: Resolved, workload: Workload, size: int | None
+):
+    with_size = replace(server, vllm=replace(server.vllm, image_tokens=size))
+    text, pictures = (answer(with_size, replace(workload, images=images)).prompt_tokens for images in (0, 3))
+    assert pictures - text == 3 * ((workload.image_tokens or size or DEFAULT_IMAGE_TOKENS) + 2)
 
 
 @pytest.mark.law

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
@@ -17,6 +18,7 @@ from gemma_serving.planning.settings.vllm_args import (
     MM_PROCESSOR_KWARGS,
     Modality,
 )
+from gemma_serving.planning.settings.workload import Workload
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.features import ServedFeatures, Speculation
@@ -79,6 +81,13 @@ def image_tokens(resolved: Resolved) -> int:
         return resolved.vllm.image_tokens
     found = [tokens for _, tokens in soft_token_arguments(resolved)]
     return found[-1] if found else DEFAULT_IMAGE_TOKENS
+
+
+def sized(workload: Workload, resolved: Resolved) -> Workload:
+    """Return the workload with the server's image size where it has images and leaves their size out."""
+    if not workload.images or workload.image_tokens is not None:
+        return workload
+    return replace(workload, image_tokens=image_tokens(resolved))
 
 
 def soft_token_arguments(resolved: Resolved) -> Iterator[tuple[ServerArgument, int]]:

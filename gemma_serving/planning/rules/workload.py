@@ -12,7 +12,7 @@ from gemma_serving.planning.memory.adapters import adapter_options
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from gemma_serving.planning.question.drafters import likely_drafters
-from gemma_serving.planning.question.features import allowed_items, decodes_audio
+from gemma_serving.planning.question.features import allowed_items, decodes_audio, sized
 from gemma_serving.planning.question.lora import adapters_of, lora_of
 from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
@@ -111,6 +111,7 @@ def _length(subject: Subject) -> RuleResult | None:
     workload, limit = subject.resolved.deployment.workload, subject.resolved.max_model_len
     if workload is None:
         return None
+    workload = sized(workload, subject.resolved)
     prompt = prompt_tokens(workload)
     need = prompt + workload.output_tokens
     if need <= limit:

@@ -50,8 +50,8 @@ class Workload(Block):
     """Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."""
     images: _Items = 0
     """Images per request."""
-    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS)] = DEFAULT_IMAGE_TOKENS
-    """Soft tokens per image (`max_soft_tokens`)."""
+    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS)] | None = None
+    """Soft tokens per image (`max_soft_tokens`). Default: the server's, `vllm.multimodal.imageTokens`."""
     videos: _Items = 0
     """Videos per request, 32 frames each."""
     audio_s: Annotated[float, Limit(ge=0, le=_MOST_AUDIO_S)] = 0.0
@@ -60,6 +60,11 @@ class Workload(Block):
     """LoRA adapters that the requests use in turn."""
     accepted_share: _Share | None = None
     """Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts."""
+
+    @property
+    def tokens_of_image(self) -> int:
+        """Return the soft tokens of an image, for a server without a size of its own if the workload has none."""
+        return self.image_tokens or DEFAULT_IMAGE_TOKENS
 
     @property
     def held_tokens(self) -> float:

@@ -121,7 +121,7 @@ def _pairs(tokens: int, window: int | None) -> float:
 def media_tokens(workload: Workload) -> int:
     """Return the tokens that images, videos and audio add to a prompt."""
     return (
-        workload.images * (workload.image_tokens + _MARKS)
+        workload.images * (workload.tokens_of_image + _MARKS)
         + workload.videos * VIDEO_TOKENS
         + round(workload.audio_s * _AUDIO_TOKENS_PER_S)
     )
@@ -135,9 +135,8 @@ def prompt_tokens(workload: Workload) -> int:
 def encoder_flops(spec: ModelSpec, workload: Workload) -> float:
     """Return the operations of the towers for one prompt; a model without towers projects patches, at negligible cost."""
     frames = VIDEO_FRAMES * workload.videos
-    pictures = workload.images * _picture_flops(spec, workload.image_tokens) + frames * _picture_flops(
-        spec, FRAME_TOKENS
-    )
+    pictures = workload.images * _picture_flops(spec, workload.tokens_of_image)
+    pictures += frames * _picture_flops(spec, FRAME_TOKENS)
     return pictures + FLOP_PER_PARAM * spec.audio_params * workload.audio_s * _AUDIO_TOKENS_PER_S
 
 

@@ -18,6 +18,7 @@ from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
 from gemma_serving.planning.memory.speculation import Drafter, speculation_of
 from gemma_serving.planning.memory.weights import WeightSizes, weights_of
+from gemma_serving.planning.question.features import sized
 from gemma_serving.planning.question.releases import STEPS_IN_FLIGHT, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import (
@@ -247,6 +248,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 
 def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> LoadedServer:
     """Return the deployment under a workload."""
+    workload = sized(workload, resolved)
     prompt = prompt_of(resolved, workload)
     kv_slots = max(1, _kv_slots(resolved, memory, workload, prompt))
     shared, whole = _blocks(resolved, workload, prompt, done=1.0)
