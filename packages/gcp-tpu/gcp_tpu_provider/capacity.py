@@ -56,7 +56,7 @@ class Refused:
     answer: str
     model: str
     quota: QuotaEvidence | None = None
-    """The quota of a request that waited or expired in its queue; None for one that Google answered."""
+    """The quota of a request that waited or expired, unread if it was granted; None for one that Google answered."""
 
     @property
     def kind(self) -> str:
@@ -66,7 +66,7 @@ class Refused:
     @property
     def said(self) -> str:
         """Google's answer, and the quota that was read."""
-        return f"{self.answer} {self.quota.evidence}" if self.quota else self.answer
+        return f"{self.answer} {self.quota.evidence}".rstrip() if self.quota else self.answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +418,7 @@ async def await_capacity(
             state = record.state
             refusal = f"{state} for {readable(timer.seconds())}: {over}."
             if await remove(operation, keep_capacity=state != "PROVISIONING"):
-                quota = await _quota(operation, form, record) if state in IN_QUEUE else None
+                quota = await _quota(operation, form, record) if state in IN_QUEUE else QuotaEvidence(None, "")
                 return Refused(record.zone, refusal, form.model, quota)
         waited = f"{readable(timer.seconds())}/{readable(limit_s)}"
         await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation, form)}")

@@ -32,10 +32,12 @@ STOCK = "stock"
 NOT_OFFERED = "not offered here"
 NOT_TRIED = "not tried"
 UNKNOWN = "unknown"
+UNKNOWN_WORDS = "unknown words"
 UNREAD_QUOTA = "Its quota is unknown: "
 """Start of the sentence about a quota that could not be read."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     NOT_TRIED: re.compile(r"expired before this zone was requested"),
+    UNKNOWN: re.compile(r"^The instance is gone:"),
     QUOTA: re.compile(
         r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota allows"
         r"|quota violated:|quota exceeded for total allowable|do not have quota for",
@@ -64,7 +66,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 - runtime version: the words are assumed; each names the field or the version;
 - stock: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered" (skypilot-org/skypilot),
   "Insufficient reserved capacity." (skypilot-org/skypilot#4579), "does not have enough resources available to fulfill the request" (Compute Engine);
-- not tried: the provider's sentence.
+- not tried, unknown: the provider's sentences.
 """
 _EXPIRED = re.compile(r"could not be fulfilled (by|before) its valid-until time")
 """A request whose time ended at Google. No public log has the words; Discovery says that such a request fails (QueueingPolicy.validUntilDuration)."""
@@ -75,6 +77,7 @@ ADVICE: Mapping[str, str] = {
     RUNTIME: "remove or change `runtimeVersion`: `gcloud compute tpus tpu-vm versions list --zone=ZONE` lists the versions of a zone",
     STOCK: "try again later or add zones",
     UNKNOWN: "compare the quota with the request before you wait again: https://console.cloud.google.com/iam-admin/quotas?project={project}",
+    UNKNOWN_WORDS: "this provider does not know these words of Google, so they alone say what to do",
     NOT_TRIED: "raise `waitTotalS` or the wait of the form, or move these zones up in `zones`",
 }
 
@@ -90,13 +93,17 @@ class QuotaEvidence:
 
 
 def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
-    """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, RUNTIME, NOT_TRIED or UNKNOWN.
+    """Return why a zone did not grant capacity: QUOTA, STOCK, NOT_OFFERED, RUNTIME, NOT_TRIED, UNKNOWN_WORDS or UNKNOWN.
 
     Google's words decide. A request that waited, or expired, has none, so the quota decides: a wait is for stock only if the quota is enough.
     """
     found = next((name for name, pattern in _PATTERNS.items() if pattern.search(answer)), "")
-    if found or quota is None or quota.enough is None:
-        return found or UNKNOWN
+    if found:
+        return found
+    if quota is None and not has_expired(answer):
+        return UNKNOWN_WORDS
+    if quota is None or quota.enough is None:
+        return UNKNOWN
     return STOCK if quota.enough else QUOTA
 
 

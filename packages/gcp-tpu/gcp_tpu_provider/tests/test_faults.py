@@ -85,7 +85,7 @@ class TestInterruption:
         cloud.queued[cloud.name("us-east5-a")].steps.append("FAILED:gone after all")
         with pytest.raises(Aborted, match="No zone granted v6e-4") as ended:
             engine.up(wanted())
-        assert "us-east5-a  unknown: FAILED: gone after all." in ended.value.message
+        assert "us-east5-a  unknown words: FAILED: gone after all." in ended.value.message
         assert cloud.queued == {}
         cloud.scripts.clear()
         assert engine.up(wanted()) in {"update", "replace"}

@@ -153,10 +153,10 @@ class TestZones:
             engine.up(wanted())
         assert ended.value.message.splitlines() == [
             "No zone granted v6e-4 (flex-start). All capacity requests were deleted.",
-            "  us-east5-a  unknown: Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-a  unknown words: Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
             "  us-east5-b  stock: FAILED: there is no more capacity.",
             "stock: try again later or add zones.",
-            f"unknown: {ADVICE['unknown'].format(project='my-project')}.",
+            f"unknown words: {ADVICE['unknown words']}.",
         ]
         assert ended.value.partial is None
         assert engine.state is None

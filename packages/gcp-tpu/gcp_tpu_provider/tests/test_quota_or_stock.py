@@ -4,8 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gcp_tpu_provider.refusals import NOT_OFFERED, NOT_TRIED, QUOTA, RUNTIME, STOCK, UNKNOWN, QuotaEvidence, kind
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.refusals import (
+    ADVICE,
+    NOT_OFFERED,
+    NOT_TRIED,
+    QUOTA,
+    RUNTIME,
+    STOCK,
+    UNKNOWN,
+    UNKNOWN_WORDS,
+    QuotaEvidence,
+    kind,
+)
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.tests.test_forms import DRY, OUT_OF_STOCK, ordered
@@ -26,13 +40,13 @@ WORDS = (
     ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
     ("Runtime version 'v2-alpha-nonsense' not found in zone us-east5-a; available are v2-alpha-tpuv6e.", RUNTIME),
     ("Invalid value for field 'node.runtime_version'", RUNTIME),
-    ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN),
+    ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN_WORDS),
     ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
     ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
-    ("An internal error has occurred", UNKNOWN),
+    ("An internal error has occurred", UNKNOWN_WORDS),
     ("the total wait of 1h expired before this zone was requested.", NOT_TRIED),
-    ("WAITING_FOR_RESOURCES for 30m: the total wait timed out.", UNKNOWN),
-    ("", UNKNOWN),
+    ("WAITING_FOR_RESOURCES for 30m: the total wait timed out.", UNKNOWN_WORDS),
+    ("", UNKNOWN_WORDS),
 )
 """Words that Google or this provider uses, and what they name."""
 
@@ -70,6 +84,36 @@ def table(
 @pytest.mark.parametrize(("message", "cause"), WORDS)
 def test_googles_words_decide_and_other_words_are_unknown(message: str, cause: str):
     assert kind(message) == cause
+
+
+NOUNS = (
+    "instance",
+    "policy",
+    "reservation",
+    "network",
+    "image",
+    "disk",
+    "quota",
+    "capacity",
+    "service account",
+    "zone",
+)
+SAYINGS = ("was not found", "is being deleted", "must be attached first", "is suspended", "conflicts with another")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NOUNS), st.sampled_from(SAYINGS)), min_size=1, max_size=3),
+    st.sampled_from((400, 403, 404, 412)),
+)
+def test_words_that_no_pattern_knows_get_no_advice_of_another_cause(said: Sequence[tuple[str, str]], status: int):
+    words = " and ".join(f"the {noun} {saying}" for noun, saying in said)
+    cloud = FakeTpu(refusals=dict.fromkeys((A, B), GoogleError(status, "ABORTED", f"{words}.")))
+    with pytest.raises(Aborted) as ended:
+        FakeEngine(cloud, Pacing()).up(wanted())
+    _, first, second, *advice = ended.value.message.splitlines()
+    assert words in first
+    assert words in second
+    assert advice == [f"{UNKNOWN_WORDS}: {ADVICE[UNKNOWN_WORDS]}."]
 
 
 @pytest.mark.parametrize(("enough", "cause"), [(True, STOCK), (False, QUOTA), (None, UNKNOWN)])
