@@ -36,36 +36,6 @@ def problems(*arguments: str, version: str = "0.28.0") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changes"),
-    [
-        (("--max-model-len=4096",), {"vllm.max_model_len": 4096}),
-        (("--max_model_len=4096",), {"vllm.max_model_len": 4096}),
-        (("--max-model=4096",), {"vllm.max_model_len": 4096}),
-        (("-tp", "1"), {"vllm.tensor_parallel_size": 1}),
-        (("--no-enable-prefix-caching",), {"vllm.enable_prefix_caching": False}),
-        (("--enforce-eager",), {"vllm.enforce_eager": True}),
-        (("--cpu-offload-gb=1",), {"vllm.cpu_offload_gib": 1.0}),
-        (('--limit-mm-per-prompt={"image":1}',), {"vllm.limit_mm_per_prompt": {"image": 1}}),
-        (("--limit-mm-per-prompt.image=1",), {"vllm.limit_mm_per_prompt": {"image": 1}}),
-        (
-            ("--limit-mm-per-prompt.image", "4", "--limit-mm-per-prompt.video=0"),
-            {"vllm.limit_mm_per_prompt": {"image": 4, "video": 0}},
-        ),
-        (("--limit-mm-per-prompt", "image=4,video=0"), {"vllm.limit_mm_per_prompt": {"image": 4, "video": 0}}),
-        (("--max-model-len=4k",), {}),
-        (("--port=9000",), {}),
-        (("--model", "google/gemma-4-31B-it"), {}),
-    ],
-)
-def test_an_argument_with_a_key_of_its_own_moves_there(arguments: tuple[str, ...], changes: dict[str, object]):
-    finding = found(with_arguments("--max-logprobs=5", *arguments), "ARG01")
-    assert finding is not None
-    assert finding.severity == "block"
-    assert finding.remedies[0].changes == {**changes, "vllm.extra_args": ("--max-logprobs=5",)}
-    assert finding.remedies[-1].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         ("--enable-lora", "--lora-modules", "a=b", "c=d", "--max-loras", "2"),

@@ -1,7 +1,8 @@
 """Every remedy keeps its promise: applied, it loads, removes its finding, and adds none that blocks."""
 
 import copy
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding, Remedy
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import OPTIONS
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_values
 from gemma_serving.stacks.planned import to_deployment
@@ -238,3 +240,142 @@ def test_the_first_remedy_of_a_model_that_does_not_fit_ends_in_no_warning():
     assert finding.remedies[0].warns == ()
     assert after.fits
     assert after.margin is None
+
+
+VALUES: Mapping[str, Any] = {
+    "tensorParallelSize": 2,
+    "dataParallelSize": 1,
+    "dtype": "float16",
+    "quantization": "fp8",
+    "kvCacheDtype": "fp8",
+    "gpuMemoryUtilization": 0.85,
+    "maxModelLen": 4_096,
+    "maxNumSeqs": 4,
+    "maxNumBatchedTokens": 2_560,
+    "blockSize": 32,
+    "enforceEager": True,
+    "cpuOffloadGib": 1.0,
+    "enablePrefixCaching": False,
+    "asyncScheduling": False,
+    "disableChunkedMmInput": True,
+    "limitMmPerPrompt": {"image": 1, "video": 0},
+    "multimodal.imageTokens": 560,
+    "multimodal.maxImageTokens": 1_120,
+    "enableAutoToolChoice": False,
+    "toolCallParser": "hermes",
+    "reasoningParser": "gemma4",
+    "chatTemplate": "examples/tool_chat_template_gemma4.jinja",
+    "thinking.default": True,
+    "loadFormat": "auto",
+    "safetensorsLoadStrategy": "eager",
+    "speculativeConfig": {"method": "ngram", "num_speculative_tokens": 3},
+    "lora.adapters": {"sql": "org/sql"},
+    "lora.rank": 32,
+    "lora.atOnce": 2,
+    "trustRemoteCode": True,
+    "servedModelName": "mine",
+    "allowedMediaDomains": ("a.example", "b.example"),
+}
+"""A value of each option, which its flag repeats."""
+DRAFTER = "google/gemma-4-12B-it-assistant"
+PARTS: Mapping[tuple[str, ...], Mapping[str, Any]] = {
+    ("--spec-method=mtp", f"--spec-model={DRAFTER}", "--spec-tokens=2"): {
+        "speculativeConfig": {"method": "mtp", "model": DRAFTER, "num_speculative_tokens": 2}
+    },
+    ('--speculative-config={"method":"mtp","num_speculative_tokens":1}', f"--spec-model={DRAFTER}"): {
+        "speculativeConfig": {"method": "mtp", "model": DRAFTER, "num_speculative_tokens": 1}
+    },
+    ("-tp", "1"): {"tensorParallelSize": 1},
+    ("--max-model=4096",): {"maxModelLen": 4_096},
+    ("--limit-mm-per-prompt", "image=4,video=0"): {"limitMmPerPrompt": {"image": 4, "video": 0}},
+    ("--language-model-only",): {"limitMmPerPrompt": {"image": 0, "audio": 0, "video": 0}},
+    ("--data-parallel-size-local=1",): {"dataParallelSize": "lost"},
+    (f"--revision={'a' * 40}",): {"": "lost"},
+    (f"--tokenizer-revision={'a' * 40}",): {"": "lost"},
+}
+"""Flags for a part of an option, and the values that they give; "lost" if no setting has the value."""
+BESIDE = (
+    (),
+    ("--disable-log-requests",),
+    ("--enable-log-requests", "--max-logprobs", "-1"),
+    ("--max-num-partial-prefills=2", "--seed=1"),
+    ("--enable-chunked-prefill", "--enable-log-requests", "--max-num-partial-prefills=2", "--nothing"),
+)
+"""Arguments beside: rejected, opening, harmless, and ignored by the plan."""
+
+
+def spellings(words: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]:
+    """Yield the ways to write a flag with its value that vLLM reads alike."""
+    yield words
+    yield tuple(
+        "=".join((one.partition("=")[0].replace("-", "_").replace("__", "--", 1), *one.split("=", 1)[1:]))
+        for one in words
+    )
+    if len(words) == 1 and "=" in words[0]:
+        flag, _, text = words[0].partition("=")
+        yield flag, text
+        if isinstance(value, dict):
+            yield tuple(f"{flag}.{name}={one}" for name, one in value.items())
+
+
+Given = tuple[tuple[str, ...], Mapping[str, Any]]
+"""Arguments, and the values that they give by option."""
+
+
+def argument_cases() -> list[tuple[str, tuple[str, ...], tuple[Given, ...]]]:
+    """Return stacks with arguments: each owned flag in each spelling, alone and beside others, and in pairs."""
+    assert VALUES.keys() == {option.key for option in OPTIONS.values() if option.flag}
+    owned: list[Given] = [(OPTIONS[key].spell(value), {key: value}) for key, value in VALUES.items()]
+    owned += list(PARTS.items())
+    single = [(written, values) for words, values in owned for written in spellings(words, *values.values())]
+    beside = [(more, (one,)) for one in single for more in BESIDE]
+    pairs = [((), pair) for pair in itertools.combinations(owned, 2)]
+    return [(name, more, given) for more, given in (*beside, *pairs) for name in sorted(STACKS)]
+
+
+def is_kept(given: Given, after: Deployment, said: str) -> bool:
+    """Return whether a deployment has the values that arguments gave, or the arguments, or another finding or the fix says that they go."""
+    words, values = given
+    names = {word.partition("=")[0].partition(".")[0] for word in words if word.startswith("-")}
+    is_there = all(key and getattr(after.vllm, OPTIONS[key].name) == value for key, value in values.items())
+    stay = set(words) <= set(after.vllm.extra_args)
+    has_no_adapters = "--enable-lora" in words and "which loads no LoRA adapters" in said
+    return is_there or stay or has_no_adapters or any(one.replace("_", "-") in said.replace("_", "-") for one in names)
+
+
+def check_arguments(name: str, more: tuple[str, ...], given: tuple[Given, ...]) -> Iterator[str]:
+    """Yield each promise that the fixes of a stack with arguments break."""
+    words = [*more, *(word for one, _ in given for word in one)]
+    file = apply(STACKS[name], {"vllm.extraArgs": [*STACKS[name]["vllm"].get("extraArgs", ()), *words]})
+    deployment = to_deployment(load(file))
+    before, wording, together = plan(deployment), StackWording(deployment), dict[str, Any]()
+    known = {one.id: one.severity for one in before.findings}
+    for finding in before.findings:
+        lost = remedy_of(finding, wording).partition("o fix keeps the value of")[2]
+        said = " ".join((lost, *(one.message for one in before.findings if one.id != "ARG01")))
+        for remedy in (one for one in finding.remedies if one.is_deployable and not one.move):
+            after = to_deployment(load(apply(file, file_changes(deployment, remedy.changes))))
+            found = detected_findings(examine(after))
+            if found.get(finding.id, "info") != "info":
+                yield f"{finding.id} stays"
+            if blocking(found) - blocking(known):
+                yield f"{finding.id} adds {blocking(found) - blocking(known)}"
+            if finding.id == "ARG01" and not all(is_kept(one, after, said) for one in given):
+                yield "ARG01 loses a value"
+        changes = file_changes(deployment, finding.remedies[0].changes) if finding.remedies else {}
+        if "vllm.extraArgs" in changes:
+            if any(together.get(key, value) != value for key, value in changes.items()):
+                yield f"{finding.id} has another value"
+            together |= changes
+    after = detected_findings(examine(to_deployment(load(apply(file, together)))))
+    fixed = {one.id for one in before.findings if one.remedies and "vllm.extra_args" in one.remedies[0].changes}
+    if left := fixed & after.keys():
+        yield f"{sorted(left)} left after all"
+
+
+@pytest.mark.law
+def test_the_fixes_for_arguments_are_one_set_that_loses_no_value():
+    cases = argument_cases()
+    drawn = cases[:: max(1, len(cases) // examples(test=200, part=1_000, night=10**6))]
+    broken = [(*case, *problems) for case in drawn if (problems := list(check_arguments(*case)))]
+    assert not broken, f"{len(broken)} of {len(drawn)}: {broken[:5]}"

@@ -312,8 +312,8 @@ def test_every_flag_of_the_table_is_one_of_vllms():
 
 def test_the_remedy_of_an_opening_argument_shows_no_secret():
     p = plan(replace(deployment(extra_args=("--api-key=canary", "--grpc", "--config=/x")), has_api_key=True))
-    assert the(p, "SEC05").remedies[0].changes == {"vllm.extra_args": ("--config=/x",)}
-    assert the(p, "SEC10").remedies[0].changes == {"vllm.extra_args": ("--grpc",)}
+    for identifier in ("SEC01", "SEC05", "SEC10"):
+        assert the(p, identifier).remedies[0].changes == {"vllm.extra_args": ()}
 
 
 def test_a_domain_that_only_an_inner_network_has_blocks(subtests: pytest.Subtests):

@@ -10,6 +10,7 @@ import pytest
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.extra_arguments import ON_BY_DEFAULT
 from gemma_serving.planning.question.server_flags import TABLES, ServerFlag, flag_table, parse_arguments, removed_flags
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.deployment import Deployment
@@ -155,7 +156,7 @@ def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: s
             found = plan(with_options(on, extra_args=spelled(flag)))
             is_named = any(flag.name in one.message for one in found.findings)
             is_read = figures(found) != plain
-            assert is_named or is_read or flag.group in OF_REQUESTS or flag.name in SMALL
+            assert is_named or is_read or flag.group in OF_REQUESTS or flag.name in {*SMALL, *ON_BY_DEFAULT}
 
 
 @pytest.mark.parametrize(
@@ -164,13 +165,15 @@ def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: s
         with_options(TPU, enforce_eager=True),
         with_options(TPU, extra_args=('--additional-config={"quantization":{"qwix":{}}}',)),
         with_options(GPU, extra_args=("--attention-backend=FLASHINFER",)),
+        with_options(GPU, extra_args=("--no-enable-chunked-prefill",)),
     ],
 )
 def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nobody_measured(ignoring: Deployment):
     plain, found = plan(replace(ignoring, vllm=VllmOptions())), plan(ignoring)
     finding = next(one for one in found.findings if one.id == "ARG05")
     assert finding.severity == "warn"
-    assert any(name in finding.message for name in ("enforceEager", "--additional-config", "--attention-backend"))
+    names = ("enforceEager", "--additional-config", "--attention-backend", "--no-enable-chunked-prefill")
+    assert any(name in finding.message for name in names)
     assert found.startup.total_low_s < plain.startup.total_low_s
     assert found.startup.total_high_s > plain.startup.total_high_s
     assert found.throughput.decode_sources == 0

@@ -34,6 +34,8 @@ _WITHOUT_EFFECT: Final = frozenset(
     }
 )
 """Flags of the engine that change neither its memory nor its start nor its speed by more than the plan is accurate to."""
+ON_BY_DEFAULT: Final = frozenset({"--enable-chunked-prefill", OPTIONS["enablePrefixCaching"].flag})
+"""Switches that are on without the argument (vLLM's config/scheduler.py and config/cache.py, 0.31.0)."""
 _GROUPS_WITHOUT_EFFECT: Final = ("", "Frontend", "LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig")
 """vLLM's groups of flags for the HTTP server, for logs and metrics, and for parsers. Those of the command itself have none."""
 
@@ -88,7 +90,9 @@ def ignored_arguments(resolved: Resolved) -> list[ServerArgument]:
     return [
         one
         for one in extra_arguments(resolved)
-        if one.flag is not None and not (one.is_off or one.name in planned or one.flag.group in _GROUPS_WITHOUT_EFFECT)
+        if one.flag is not None
+        and one.is_off == (one.name in ON_BY_DEFAULT)
+        and not (one.name in planned or one.flag.group in _GROUPS_WITHOUT_EFFECT)
     ]
 
 

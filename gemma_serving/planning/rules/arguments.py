@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, get_args
 
 from gemma_serving.contracts.spelling import meant
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.question.extra_arguments import (
+    ON_BY_DEFAULT,
     OWN_FLAGS,
     extra_arguments,
     flags_of,
@@ -29,6 +30,7 @@ from gemma_serving.planning.settings.vllm_args import (
     REVISION,
     TOKENIZER,
     TOKENIZER_REVISION,
+    Modality,
     VllmOption,
     VllmOptions,
 )
@@ -36,11 +38,17 @@ from gemma_serving.planning.units import number_of
 
 _LORA: Final = "lora."
 """Block whose flags belong together: some in `extraArgs` and others from the block are two sets of adapters."""
+_PARTS: Final[Mapping[str, str]] = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+"""Flags for one part of `speculativeConfig` (vLLM's engine/arg_utils.py)."""
+_TEXT_ALONE: Final = "--language-model-only"
+"""Flag that allows no item of any modality (vLLM's config/multimodal.py)."""
 _SAME_AS: Final[Mapping[str, str]] = {
-    "--spec-method": "speculativeConfig",
-    "--spec-model": "speculativeConfig",
-    "--spec-tokens": "speculativeConfig",
-    "--language-model-only": "limitMmPerPrompt",
+    **dict.fromkeys(_PARTS, "speculativeConfig"),
+    _TEXT_ALONE: "limitMmPerPrompt",
     **dict.fromkeys(
         (
             "--data-parallel-size-local",
@@ -97,19 +105,17 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 @rule("ARG01")
 def _own_key(subject: Subject) -> RuleResult | None:
     read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
-    repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
+    repeated = {one: owner for one in read if (owner := _owner(one, read, options))}
     if not repeated:
         return None
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
-    kept, (moved, lost) = kept_arguments(subject, tuple(repeated)), _moved(repeated)
+    kept, (moved, lost) = kept_arguments(subject, tuple(repeated)), _moved(repeated, subject)
+    ways = tuple(_moving(kept, moved, lost))
     return RuleResult(
         f"vllm.extraArgs has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
-        remedies=(
-            *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),
-            change("vllm.extra_args", kept),
-        ),
-        advice=f"No fix keeps the value of {', '.join(dict.fromkeys(lost))}: set its key yourself." if lost else "",
+        remedies=ways[:1],
+        last_resorts=ways[1:],
     )
 
 
@@ -118,7 +124,7 @@ def _ignored(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     options = resolved.deployment.vllm
     read = extra_arguments(resolved)
-    found = [one for one in ignored_arguments(resolved) if not _owner(one.name, read, options)]
+    found = [one for one in ignored_arguments(resolved) if not _owner(one, read, options)]
     changes: dict[str, object] = {}
     facts: list[str] = []
     if resolved.skips_compilation:
@@ -128,7 +134,7 @@ def _ignored(subject: Subject) -> RuleResult | None:
         )
     if found:
         changes["vllm.extra_args"] = kept_arguments(subject, found)
-        listed = ", ".join(dict.fromkeys(one.name for one in found))
+        listed = ", ".join(dict.fromkeys(one.written if one.is_off else one.name for one in found))
         facts.append(f"vllm.extraArgs has {listed}, which may change memory, start or speed.")
     if not facts:
         return None
@@ -280,8 +286,11 @@ def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple
     return tuple(word for position, word in enumerate(words) if position not in gone)
 
 
-def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> str:
-    """Return the field of the settings key that a flag among others belongs to; empty if it has none, or none that is set and excludes it."""
+def _owner(argument: ServerArgument, read: Sequence[ServerArgument], options: VllmOptions) -> str:
+    """Return the field of the settings key that an argument among others belongs to; empty if it has none, or none that is set and excludes it."""
+    flag = argument.name
+    if flag in ON_BY_DEFAULT and not argument.is_off and options.enable_prefix_caching is not False:
+        return ""
     if flag in _OF_THE_MODEL:
         has_tokenizer = any(one.name == TOKENIZER for one in read)
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "modelRevision"
@@ -301,33 +310,65 @@ def _is_set(option: VllmOption, options: VllmOptions) -> bool:
     return any(getattr(options, one.name) is not None for one in together)
 
 
-def _moved(repeated: Iterable[ServerArgument]) -> tuple[dict[str, object], list[str]]:
-    """Return the values of the arguments as fields, and the flags of values that stay behind, which the option rejects or has in another form."""
-    found: dict[str, Any] = {}
+class _Moved(NamedTuple):
+    """A value of arguments as the value of a field."""
+
+    value: Any
+    flags: tuple[str, ...]
+    """The flags as written."""
+
+
+def _moved(repeated: Iterable[ServerArgument], subject: Subject) -> tuple[dict[str, _Moved], list[str]]:
+    """Return the values of the arguments by field, and the flags of values that stay behind, which the option rejects or has in another form."""
+    found: dict[str, _Moved] = {}
     lost: list[str] = []
-    for argument in repeated:
-        option = OWN_FLAGS.get(argument.name)
-        if option is None or option.is_in_block:  # the value of a block stays
+    for argument in sorted(
+        repeated, key=lambda one: one.name in _PARTS
+    ):  # a part replaces that of the whole, in any order
+        if argument.name in _SET_BY_THE_STACK:
             continue
-        path = f"vllm.{option.name}"
+        option = OPTIONS["speculativeConfig"] if argument.name in _PARTS else OWN_FLAGS.get(argument.name)
+        option = OPTIONS["limitMmPerPrompt"] if argument.name == _TEXT_ALONE else option
+        if option is None or option.is_in_block:  # the value of a block stays
+            lost.append(argument.written)
+            continue
         try:
             value = _moved_value(argument, option)
         except ValueError:
             lost.append(argument.written)
             continue
-        found[path] = {**found[path], **value} if option.kind is Mapping and path in found else value
+        path = f"vllm.{option.name}"
+        given = getattr(subject.resolved.deployment.vllm, option.name) if argument.name in _PARTS else None
+        before = found.get(path, _Moved(given or {}, ()))
+        whole = {**before.value, **value} if option.kind is Mapping else value
+        found[path] = _Moved(whole, (*before.flags, argument.written))
     return found, lost
+
+
+def _moving(kept: tuple[str, ...], moved: Mapping[str, _Moved], lost: Sequence[str]) -> Iterator[Remedy]:
+    """Yield the change that moves all values, those without one of them, and the one without any. Each names the flags whose value it drops."""
+    for left in (set[str](), *({path} for path in moved if len(moved) > 1), {*moved}):
+        gone = dict.fromkeys((*lost, *(flag for path in left for flag in moved[path].flags)))
+        changes = {path: one.value for path, one in moved.items() if path not in left}
+        title = f"no fix keeps the value of {', '.join(gone)}" if gone else ""
+        yield Remedy(changes={**changes, "vllm.extra_args": kept}, title=title)
 
 
 def _moved_value(argument: ServerArgument, option: VllmOption) -> Any:  # noqa: ANN401 - a value of any option
     """Return the value of an argument for its option. Raises ValueError if the option rejects it, or if it looks like a secret."""
+    if argument.name == _TEXT_ALONE:
+        return dict.fromkeys(get_args(Modality), 0)
     text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
-    if option.kind is Mapping and argument.key:
+    if argument.problem and not _OLD_LIMIT.fullmatch(text):
+        raise ValueError(argument.problem)
+    if argument.name in _PARTS:
+        text = json.dumps({_PARTS[argument.name]: int(text) if text.isdecimal() else text})
+    elif option.kind is Mapping and argument.key:
         text = json.dumps({argument.key: read_json(text)})
     elif option.kind is Mapping and _OLD_LIMIT.fullmatch(text):
         text = json.dumps({name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))})
     elif argument.problem or argument.key:
-        raise ValueError(argument.problem)
+        raise ValueError(argument.key)
     if token_form().search(text):
         raise ValueError("a secret")
     return read_text(option.field, text)

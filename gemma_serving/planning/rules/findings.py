@@ -1,8 +1,9 @@
 """All rules: the findings of a subject with tested remedies, and the ids that settings may accept."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -48,6 +49,7 @@ _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
+_EXTRA: Final = "vllm.extra_args"
 _NOTHING: Mapping[str, object] = {}
 _NOTES = frozenset({"CST05", "CST04", "MOD08"})
 _MEMORY = ("FIT", "HST")
@@ -73,7 +75,8 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
         findings.append(
             Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=advice, source=source)
         )
-    return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
+    findings.sort(key=lambda finding: _ORDER[finding.severity])
+    return tuple(trial.agreed(findings))
 
 
 def cheapest_place(subject: Subject) -> Remedy | None:
@@ -144,8 +147,13 @@ class _Trial:
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
                 rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
-                whole = rest is not None and self._tried(
-                    identifier, replace(remedy, changes={**remedy.changes, **rest})
+                is_undone = rest is not None and any(
+                    rest.get(path, value) is None is not value for path, value in remedy.changes.items()
+                )
+                whole = (
+                    rest is not None
+                    and not is_undone
+                    and self._tried(identifier, replace(remedy, changes={**remedy.changes, **rest}))
                 )
                 if not whole:
                     self.dead_ends.add(identifier)
@@ -155,6 +163,33 @@ class _Trial:
                 self.dead_ends.discard(identifier)
                 return tuple(found)
         return self.moves(identifier) if identifier in self.dead_ends else ()
+
+    def agreed(self, findings: Sequence[Finding]) -> Iterator[Finding]:
+        """Yield the findings with one value of `extraArgs` in all their remedies: without what the first remedy of any removes."""
+        together, accepted = self._together(findings), accepted_by(self._subject)
+        for finding in findings:
+            ways = list(finding.remedies)
+            for place, one in enumerate(ways):
+                if _EXTRA in one.changes and finding.id not in accepted:
+                    own = finding.remedies[0].changes.keys() - {_EXTRA} if place else ()
+                    others = {path: value for path, value in together.items() if path not in own}
+                    ways[place] = self._tried(finding.id, replace(one, changes={**one.changes, **others})) or one
+            yield replace(finding, remedies=tuple(ways))
+
+    def _together(self, findings: Sequence[Finding]) -> dict[str, object]:
+        """Return the changes of the first remedies that change `extraArgs`, of findings that the settings do not accept."""
+        changes = [
+            one.remedies[0].changes
+            for one in findings
+            if one.remedies and _EXTRA in one.remedies[0].changes and one.id not in accepted_by(self._subject)
+        ]
+        if not changes:
+            return {}
+        words = self._subject.resolved.deployment.vllm.extra_args
+        kept = [Counter(cast("tuple[str, ...]", one[_EXTRA])) for one in changes]
+        left = {word: min(one[word] for one in kept) for word in words}
+        together: dict[str, object] = {path: value for one in reversed(changes) for path, value in one.items()}
+        return {**together, _EXTRA: tuple(_first(words, left))}
 
     def cheapest_place(self) -> Remedy | None:
         """Return what the function of this name does."""
@@ -247,6 +282,15 @@ class _Trial:
             except PlanningError:
                 self._after[key] = None
         return self._after[key]
+
+
+def _first(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the first uses of each word, as many as its count."""
+    used = Counter[str]()
+    for word in words:
+        used[word] += 1
+        if used[word] <= counts[word]:
+            yield word
 
 
 def accepted_by(subject: Subject) -> frozenset[str]:

@@ -228,9 +228,15 @@ def block_changes(path: str, value: object, in_blocks: Sequence[str]) -> Mapping
     return {f"vllm.{BLOCK_KEYS[name]}": value}
 
 
+_IN_BLOCK: Final = frozenset({"method", "model", "num_speculative_tokens", "revision"})
+"""Parts of `speculativeConfig` that the block has. Its methods are n-gram, and the one that a draft model implies."""
+
+
 def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, object]:
     if config is None:
         return {"vllm.speculative": None}
+    if config.get("method", "ngram") != "ngram" or config.keys() - _IN_BLOCK:
+        return {"vllm.speculative": None, "vllm.speculativeConfig": config}
     model = config.get("model")
     return {
         "vllm.speculative.method": "n-gram" if model is None else "draft-model",
