@@ -322,9 +322,8 @@ def _moved(repeated: Iterable[ServerArgument], subject: Subject) -> tuple[dict[s
     """Return the values of the arguments by field, and the flags of values that stay behind, which the option rejects or has in another form."""
     found: dict[str, _Moved] = {}
     lost: list[str] = []
-    for argument in sorted(
-        repeated, key=lambda one: one.name in _PARTS
-    ):  # a part replaces that of the whole, in any order
+    parts_last = sorted(repeated, key=lambda one: one.name in _PARTS)  # a part replaces that of the whole
+    for argument in parts_last:
         if argument.name in _SET_BY_THE_STACK:
             continue
         option = OPTIONS["speculativeConfig"] if argument.name in _PARTS else OWN_FLAGS.get(argument.name)
