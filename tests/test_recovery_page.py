@@ -84,8 +84,12 @@ def composed():
         yield StackSpending(owner=owner("x"), limits=limits, age_s=90, usd=2, usd_per_hour=1, idle_s=700).sentence()
     answers = [
         capacity.Refused(
-            "us-east5-a", "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out.", "flex-start"
+            "us-east5-a",
+            "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out.",
+            "flex-start",
+            capacity.QuotaEvidence(None, "Its quota is unknown."),
         ),
+        capacity.Refused("us-east5-a", "Google returned 403: not here.", "flex-start"),
         capacity.Refused(
             "us-east5-b", "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in zone us-east5-b.", "flex-start"
         ),

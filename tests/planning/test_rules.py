@@ -432,3 +432,10 @@ def test_every_finding_has_a_reason_of_its_own(identifier: str):
     assert re.fullmatch(r"(\w.{40,})\.", found["why"])
     assert found["what"] not in found["why"]
     assert sum(found["why"] == explained(other)["why"] for other in (*RULES, *GKE_RULES)) == 1
+
+
+@pytest.mark.parametrize("config", [{"method": "mtp"}, {"method": "draft_model"}, {"method": "eagle3"}, {}])
+def test_a_method_that_needs_a_draft_model_is_blocked_without_one(config: dict[str, str]):
+    blocked = the(plan(deployment(speculative_config={**config, "num_speculative_tokens": 2})), "MOD03")
+    assert blocked.severity == "block"
+    assert change_of(blocked, "vllm.speculative_config")["model"].startswith("google/gemma-4-E2B-it")

@@ -1,8 +1,9 @@
 """Draft models: which one the options name, and whether it matches the served model.
 
-A draft model is a separate checkpoint (`speculative_config` with a `model`). N-gram and suffix lookups, and heads
-in the served checkpoint, have none.
+A draft model is a separate checkpoint (`speculative_config` with a `model`). N-gram and suffix lookups have none.
 """
+
+from collections.abc import Mapping
 
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS, find_checkpoint, similar_ids
 from gemma_serving.planning.errors import PlanningError
@@ -21,6 +22,11 @@ def named_drafter(options: VllmOptions) -> str | None:
     if config is None or not isinstance(named, str) or str(config.get("method", "")) in LOOKUPS:
         return None
     return named
+
+
+def lacks_drafter(config: Mapping[str, object]) -> bool:
+    """Return whether a `speculative_config` needs a draft model and names none: no Gemma 4 has heads for proposals of its own."""
+    return not config.get("model") and str(config.get("method", "")) not in LOOKUPS
 
 
 def drafter_of(options: VllmOptions, given: ModelSpec | None = None) -> ModelSpec | None:

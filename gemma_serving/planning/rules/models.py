@@ -7,7 +7,7 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids, owner_of
 from gemma_serving.planning.model.catalog import absent_model
 from gemma_serving.planning.model.spec import text_params
-from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for, named_drafter
+from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for, lacks_drafter, named_drafter
 from gemma_serving.planning.rules.alternatives import served_as, smaller_models
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
@@ -49,14 +49,18 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
 def _foreign_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     drafter, config = resolved.drafter, resolved.vllm.speculative_config
+    if not config:
+        return None
     why = drafter_mismatch(drafter, resolved.spec) if drafter is not None else None
-    if drafter is None or config is None or why is None:
+    if drafter is not None and why is not None:
+        text = f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start."
+    elif lacks_drafter(config):
+        key = resolved.deployment.vllm_key("speculative_config")
+        text = f"{key} names no draft model, but {resolved.model_id} has no heads that propose tokens by themselves."
+    else:
         return None
     fitting = [change("vllm.speculative_config", {**config, "model": one}) for one in drafters_for(resolved.spec)]
-    return RuleResult(
-        f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start.",
-        remedies=(*fitting, change("vllm.speculative_config", None)),
-    )
+    return RuleResult(text, remedies=(*fitting, change("vllm.speculative_config", None)))
 
 
 @rule("MOD04")
