@@ -326,8 +326,8 @@ def _moved(repeated: Iterable[ServerArgument], subject: Subject) -> tuple[dict[s
     for argument in parts_last:
         if argument.name in _SET_BY_THE_STACK:
             continue
-        option = OPTIONS["speculativeConfig"] if argument.name in _PARTS else OWN_FLAGS.get(argument.name)
-        option = OPTIONS["limitMmPerPrompt"] if argument.name == _TEXT_ALONE else option
+        is_part = argument.name in _PARTS or argument.name == _TEXT_ALONE
+        option = OPTIONS[_SAME_AS[argument.name]] if is_part else OWN_FLAGS.get(argument.name)
         if option is None or option.is_in_block:  # the value of a block stays
             lost.append(argument.written)
             continue

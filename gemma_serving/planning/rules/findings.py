@@ -147,15 +147,10 @@ class _Trial:
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
                 rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
-                is_undone = rest is not None and any(
-                    rest.get(path, value) is None is not value for path, value in remedy.changes.items()
-                )
-                whole = (
-                    rest is not None
-                    and not is_undone
-                    and self._tried(identifier, replace(remedy, changes={**remedy.changes, **rest}))
-                )
-                if not whole:
+                whole = None
+                if rest is not None and not _undoes(rest, remedy.changes):
+                    whole = self._tried(identifier, replace(remedy, changes={**remedy.changes, **rest}))
+                if whole is None:
                     self.dead_ends.add(identifier)
                 elif all(other.changes != whole.changes for other in found):
                     found.append(whole)
@@ -282,6 +277,11 @@ class _Trial:
             except PlanningError:
                 self._after[key] = None
         return self._after[key]
+
+
+def _undoes(rest: Mapping[str, object], changes: Mapping[str, object]) -> bool:
+    """Return whether further changes remove a value that the first ones set."""
+    return any(path in rest and rest[path] is None for path, value in changes.items() if value is not None)
 
 
 def _first(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
