@@ -9,7 +9,7 @@ from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.deployment import Deployment, Platform
 from gemma_serving.planning.settings.fields import file_key, own_fields
-from gemma_serving.planning.settings.paths import in_blocks, question_fields, value_at, with_changes
+from gemma_serving.planning.settings.paths import for_its_model, in_blocks, question_fields, value_at, with_changes
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
@@ -20,10 +20,13 @@ _SHOWN: Final = ("provisioning", "max_run_duration_s")
 """Fields of a new block that are stated like those without a default, because they set what a machine costs."""
 _NO_SETTING: Final = frozenset({"platform", "accelerator"})
 """Fields of a question for machines without a stack."""
+_ADAPTERS: Final = "vllm.lora.adapters"
 _SOURCES: Final = {"hub": "hub", "image": "prefetched-image"}
 """Modes with their own source of weights. The others read the bucket."""
 _NEEDS_QUOTES: Final = re.compile(r"""[\[\]{},"'`]|: | #""")
 """Text that YAML does not read as one plain word in a list."""
+_NUMBER: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?")
+"""Text that YAML reads as a number."""
 
 
 def settings_key(path: str) -> str:
@@ -48,9 +51,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     after = with_changes(deployment, changes)
     before_target, target = _target(deployment), _target(after)
     (foreign,) = {*_BLOCKS.values()} - {_BLOCKS[target]}
-    paths = [path for path in in_blocks(deployment, changes) if path not in _NO_SETTING]
-    if "model" in changes and deployment.model_revision:
-        paths.append("model_revision")
+    paths = [path for path in in_blocks(deployment, for_its_model(deployment, changes)) if path not in _NO_SETTING]
     found: dict[str, object] = {}
     image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
     if target != before_target:
@@ -72,6 +73,8 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
             found |= in_block
         elif path != "image" and settings_key(path).partition(".")[0] != foreign:
             found[settings_key(path)] = value_in_file(path, value)
+    if found.get(_ADAPTERS, "") is None:  # no block without them
+        found = {**{key: value for key, value in found.items() if not key.startswith("vllm.lora.")}, "vllm.lora": None}
     return found
 
 
@@ -119,7 +122,7 @@ def inline_yaml(value: object) -> str:
         entries = cast("Mapping[str, object]", value).items()
         return f"{{{', '.join(f'{key}: {inline_yaml(item)}' for key, item in entries)}}}"
     text = str(value)
-    if not isinstance(value, str) or not _NEEDS_QUOTES.search(text):
+    if not isinstance(value, str) or not (_NEEDS_QUOTES.search(text) or _NUMBER.fullmatch(text)):
         return text
     doubled = text.replace("'", "''")
     return f"'{doubled}'"

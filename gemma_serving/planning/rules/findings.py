@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Final, cast
+from itertools import chain, islice
 
 from msgspec.structs import replace
 
@@ -49,7 +48,6 @@ _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
-_EXTRA: Final = "vllm.extra_args"
 _NOTHING: Mapping[str, object] = {}
 _NOTES = frozenset({"CST05", "CST04", "MOD08"})
 _MEMORY = ("FIT", "HST")
@@ -76,7 +74,8 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
             Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=advice, source=source)
         )
     findings.sort(key=lambda finding: _ORDER[finding.severity])
-    return tuple(trial.agreed(findings))
+    agreement = _Agreement(subject, trial, findings)
+    return tuple(agreement.agreed(finding) for finding in findings)
 
 
 def cheapest_place(subject: Subject) -> Remedy | None:
@@ -149,7 +148,7 @@ class _Trial:
                 rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
                 whole = None
                 if rest is not None and not _undoes(rest, remedy.changes):
-                    whole = self._tried(identifier, replace(remedy, changes={**remedy.changes, **rest}))
+                    whole = self.tried(identifier, replace(remedy, changes={**remedy.changes, **rest}))
                 if whole is None:
                     self.dead_ends.add(identifier)
                 elif all(other.changes != whole.changes for other in found):
@@ -158,33 +157,6 @@ class _Trial:
                 self.dead_ends.discard(identifier)
                 return tuple(found)
         return self.moves(identifier) if identifier in self.dead_ends else ()
-
-    def agreed(self, findings: Sequence[Finding]) -> Iterator[Finding]:
-        """Yield the findings with one value of `extraArgs` in all their remedies: without what the first remedy of any removes."""
-        together, accepted = self._together(findings), accepted_by(self._subject)
-        for finding in findings:
-            ways = list(finding.remedies)
-            for place, one in enumerate(ways):
-                if _EXTRA in one.changes and finding.id not in accepted:
-                    own = finding.remedies[0].changes.keys() - {_EXTRA} if place else ()
-                    others = {path: value for path, value in together.items() if path not in own}
-                    ways[place] = self._tried(finding.id, replace(one, changes={**one.changes, **others})) or one
-            yield replace(finding, remedies=tuple(ways))
-
-    def _together(self, findings: Sequence[Finding]) -> dict[str, object]:
-        """Return the changes of the first remedies that change `extraArgs`, of findings that the settings do not accept."""
-        changes = [
-            one.remedies[0].changes
-            for one in findings
-            if one.remedies and _EXTRA in one.remedies[0].changes and one.id not in accepted_by(self._subject)
-        ]
-        if not changes:
-            return {}
-        words = self._subject.resolved.deployment.vllm.extra_args
-        kept = [Counter(cast("tuple[str, ...]", one[_EXTRA])) for one in changes]
-        left = {word: min(one[word] for one in kept) for word in words}
-        together: dict[str, object] = {path: value for one in reversed(changes) for path, value in one.items()}
-        return {**together, _EXTRA: tuple(_first(words, left))}
 
     def cheapest_place(self) -> Remedy | None:
         """Return what the function of this name does."""
@@ -205,7 +177,7 @@ class _Trial:
             group = (candidate.move or "", candidate.is_deployable)
             if candidate.title in titles or shown[group] >= _SHOWN.get(group, 1):
                 continue
-            remedy = self._tried(identifier, candidate)
+            remedy = self.tried(identifier, candidate)
             if remedy is None:
                 continue
             if remedy.move is not None:
@@ -213,7 +185,7 @@ class _Trial:
                 titles.add(remedy.title)
             yield remedy
 
-    def _tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
+    def tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
         """Return the candidate with its price; None if it does not qualify.
 
         A remedy removes its finding and adds no blocking one. A move must also fit. It includes the changes that remove the findings which
@@ -221,17 +193,17 @@ class _Trial:
         """
         deployment = self._subject.resolved.deployment
         candidate = replace(candidate, changes=effective_changes(deployment, candidate.changes))
-        outcome = self._outcome(candidate.changes)
-        if outcome is None or self._remains(identifier, outcome[1]):
+        outcome = self.outcome(candidate.changes)
+        if outcome is None or self.remains(identifier, outcome[1]):
             return None
         if candidate.move is not None:
             rest = self._completion(candidate.changes)
             if rest is None:
                 return None
             candidate = replace(candidate, changes=effective_changes(deployment, {**candidate.changes, **rest}))
-            outcome = self._outcome(candidate.changes) or outcome
+            outcome = self.outcome(candidate.changes) or outcome
         after, found = outcome
-        if self._remains(identifier, found) or _blocking(found) - self._blocking:
+        if not self.is_better(found, (identifier,)):
             return None
         warned = {name for name, severity in found.items() if severity == "warn" and self._found.get(name) != "warn"}
         candidate = replace(candidate, warns=tuple(sorted(warned - accepted_by(self._subject))))
@@ -243,7 +215,11 @@ class _Trial:
             return candidate
         return replace(candidate, usd_per_hour=after.cost.usd_per_hour, extra_usd_per_hour=extra)
 
-    def _remains(self, identifier: str, found: Mapping[str, Severity]) -> bool:
+    def is_better(self, found: Mapping[str, Severity], fixed: Iterable[str]) -> bool:
+        """Return whether findings have none of the fixed ones and none that newly blocks."""
+        return not _blocking(found) - self._blocking and not any(self.remains(one, found) for one in fixed)
+
+    def remains(self, identifier: str, found: Mapping[str, Severity]) -> bool:
         """Return whether a finding is still there, and not merely a note where it was more."""
         after = found.get(identifier)
         return after is not None and (after != "info" or self._found[identifier] == "info")
@@ -255,19 +231,20 @@ class _Trial:
             if severity != "block" or rule.id in accepted:
                 continue
             for candidate in result.remedies:
-                if candidate.move is None and self._tried(rule.id, candidate) is not None:
-                    return candidate.changes
+                remedy = self.tried(rule.id, candidate) if candidate.move is None else None
+                if remedy is not None:
+                    return remedy.changes
         return None
 
     def _completion(self, changes: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return the further changes after which nothing blocks, with the same accelerator and model; None if none exist."""
         key = repr(changes)
         if key not in self._rest:
-            outcome = self._outcome(changes)
+            outcome = self.outcome(changes)
             self._rest[key] = None if outcome is None else _completion(outcome[0], self._kept)
         return self._rest[key]
 
-    def _outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:
+    def outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:
         """Return the changed deployment's figures and its findings; None if it cannot be planned."""
         key = repr(changes)
         if key not in self._after:
@@ -284,13 +261,115 @@ def _undoes(rest: Mapping[str, object], changes: Mapping[str, object]) -> bool:
     return any(path in rest and rest[path] is None for path, value in changes.items() if value is not None)
 
 
-def _first(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield the first uses of each word, as many as its count."""
-    used = Counter[str]()
-    for word in words:
-        used[word] += 1
-        if used[word] <= counts[word]:
-            yield word
+class _Agreement:
+    """The first remedies of the findings as one set: a key has one value in all of them, and each still holds after the others."""
+
+    def __init__(self, subject: Subject, trial: _Trial, findings: Sequence[Finding]) -> None:
+        self._trial = trial
+        self._together: dict[str, object] = {}
+        self._chosen: dict[str, Remedy | None] = {}
+        """The first remedy of each finding; None if the set before it removes the finding or leaves no remedy for it."""
+        self._fixed = set[str]()
+        ways = {one.id: [way for way in one.remedies if way.is_deployable] for one in findings}
+        self._accepted = accepted_by(subject)
+        for finding in sorted(findings, key=lambda one: (_ORDER[one.severity], all(way.move for way in ways[one.id]))):
+            if ways[finding.id] and finding.id not in self._accepted:
+                self._choose(finding, ways[finding.id])
+
+    def agreed(self, finding: Finding) -> Finding:
+        """Return the finding with remedies of the set's values; with the advice to do another's first if none is left."""
+        if finding.id not in self._chosen:
+            has_way = finding.remedies or finding.advice or finding.severity != "block"
+            other = None if has_way else self._of_others(finding)
+            return replace(finding, remedies=(other,)) if other else finding
+        chosen = self._chosen[finding.id]
+        others = [way for one in finding.remedies if (way := one if one.move else self._joined(finding, one))]
+        if chosen is None:
+            first = next((one for one in others if one.is_deployable and self._stands(finding.id, one)), None)
+        else:
+            first = chosen if chosen.move else self._joined(finding, chosen)
+        first = first or self._of_others(finding)
+        if first is None:
+            before = f"First do what {next(iter(self._chosen))} proposes."
+            return replace(finding, remedies=(), advice=f"{before} {finding.advice}".rstrip())
+        is_own = chosen in finding.remedies
+        ways = [first, *(one for one in others if (is_own or one.move) and one.changes != first.changes)]
+        return replace(finding, remedies=tuple(ways))
+
+    def _choose(self, finding: Finding, ways: Sequence[Remedy]) -> None:
+        """Add the first way out of a finding that stands beside the set, or may replace its values; else the first that the finding has after the set."""
+        name = finding.id
+        is_left = finding.severity != "info" and self._subject_after(name) is not None
+        own = (way for way in ways if self._stands(name, way) or (is_left and self._replaces(name, way)))
+        later = (way for way in (self._later(name) if is_left else ()) if self._replaces(name, way))
+        chosen = next(chain(own, later), None)
+        self._chosen[name] = chosen
+        self._together |= chosen.changes if chosen else {}
+        if self._subject_after(name) is None:
+            self._fixed.add(name)
+
+    def _stands(self, identifier: str, way: Remedy) -> bool:
+        """Return whether a remedy changes no value of the set and holds after it. After a move, one for a finding that the move removes does not."""
+        if any(self._together.get(path, value) != value for path, value in way.changes.items()):
+            return False
+        is_moot = not way.move and self._moves() and self._subject_after(identifier) is None
+        return not is_moot and self._holds(identifier, way)
+
+    def _holds(self, identifier: str, way: Remedy) -> bool:
+        """Return whether after the set and a remedy its finding and those of the set are gone, and nothing new blocks."""
+        outcome = self._trial.outcome({**self._together, **way.changes})
+        return outcome is not None and self._trial.is_better(outcome[1], (*self._fixed, identifier))
+
+    def _replaces(self, identifier: str, way: Remedy) -> bool:
+        """Return whether a remedy that keeps accelerator and model, and the value of each key that a move sets, holds after the set."""
+        moved = {path for one in self._chosen.values() if one and one.move for path in one.changes}
+        return way.move is None and way.changes.keys().isdisjoint(moved) and self._holds(identifier, way)
+
+    def _later(self, identifier: str) -> Iterator[Remedy]:
+        """Yield the remedies that a finding has after the set."""
+        after = self._subject_after(identifier)
+        result = RULES[identifier].result(after) if after else None
+        if after and result:
+            yield from _Trial(after).ways_out(identifier, result, is_blocking=False)
+
+    def _subject_after(self, identifier: str) -> Subject | None:
+        """Return the subject after the set; None if a finding is gone from it."""
+        after = self._trial.outcome(self._together)
+        return after[0] if after and self._trial.remains(identifier, after[1]) else None
+
+    def _moves(self) -> bool:
+        """Return whether the set moves the deployment to another accelerator or model."""
+        return any(one.move for one in self._chosen.values() if one)
+
+    def _of_others(self, finding: Finding) -> Remedy | None:
+        """Return the remedy of another finding that removes this one too, or the whole set; None if it moves the deployment or leaves the finding."""
+        if self._moves() or self._subject_after(finding.id) is not None:
+            return None
+        sets = [*(one.changes for one in self._chosen.values() if one), self._together]
+        tried = (self._tried(finding, Remedy(changes=changes)) for changes in sets)
+        return next((one for one in tried if one), None)
+
+    def _joined(self, finding: Finding, way: Remedy) -> Remedy | None:
+        """Return a remedy with the changes of those that give one of its keys another value; None if it does not remove the finding with them."""
+        differing = {path for path, value in way.changes.items() if self._together.get(path, value) != value}
+        others = [
+            one for name, one in self._chosen.items() if one and name != finding.id and one.changes.keys() & differing
+        ]
+        if not others and way in finding.remedies:
+            return way
+        if any(one.move for one in others):
+            return None
+        paths = {path for one in others for path in one.changes}
+        changes = {**way.changes, **{path: self._together[path] for path in paths}}
+        return self._tried(finding, replace(way, changes=changes))
+
+    def _tried(self, finding: Finding, way: Remedy) -> Remedy | None:
+        """Return a remedy with its price; None if it does not remove its finding alone, or if something still blocks where the finding did."""
+        remedy = self._trial.tried(finding.id, way)
+        outcome = self._trial.outcome(remedy.changes) if remedy else None
+        if outcome is None or (finding.severity == "block" and _blocking(outcome[1]) - self._accepted):
+            return None
+        return remedy
 
 
 def accepted_by(subject: Subject) -> frozenset[str]:

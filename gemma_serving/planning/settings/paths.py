@@ -67,9 +67,8 @@ def value_at(deployment: Deployment, path: str) -> object:
 
 
 def with_changes(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
-    """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
-    if "model" in changes and deployment.model_revision:
-        changes = {"model_revision": "", **changes}
+    """Return the deployment with new values for some fields, by path."""
+    changes = for_its_model(deployment, changes)
     if deployment.tpu.accelerator_type or deployment.cloud_run.gpu:
         cleared = {"accelerator": ""} if "accelerator" in changes else {}
         changes = {**cleared, **in_blocks(deployment, changes)}
@@ -103,8 +102,17 @@ def _of_mount(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[
 
 
 def effective_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the changes that differ from the current values."""
-    return {path: value for path, value in changes.items() if value != value_at(deployment, path)}
+    """Return the changes that differ from the current values, with the removal of the commit of another model."""
+    changes = for_its_model(deployment, changes)
+    different = {path for path, value in changes.items() if value != value_at(deployment, path)}
+    stated = {"model_revision"} if "model" in different else set[str]()
+    return {path: value for path, value in changes.items() if path in different | stated}
+
+
+def for_its_model(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the changes; those to another model without the commit, which belongs to one repository."""
+    is_other = changes.get("model", deployment.model) != deployment.model
+    return {"model_revision": "", **changes} if is_other and deployment.model_revision else changes
 
 
 def _changed(owner: T, changes: Mapping[str, object]) -> T:

@@ -18,7 +18,7 @@ from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.releases import is_known_from
 from gemma_serving.planning.rules.alternatives import alternatives_for
-from gemma_serving.planning.rules.registry import RuleResult, change, rule
+from gemma_serving.planning.rules.registry import RULES, RuleResult, change, rule
 from gemma_serving.planning.settings.cloud_run import LONGEST_REQUEST_S
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.google_limits import (
@@ -249,15 +249,19 @@ def _request_timeout(subject: Subject) -> RuleResult | None:
     limit_s, answer = subject.resolved.deployment.cloud_run.request_timeout_s, subject.workload
     if not limit_s or answer is None or answer.request_s.high <= limit_s or is_out_of_memory(subject.memory):
         return None
-    request_s, tokens = answer.request_s, answer.workload.output_tokens
+    request_s, workload = answer.request_s, answer.workload
     is_certain = request_s.low > limit_s
+    part = limit_s / request_s.high
+    arrivals = RULES["WRK01"].result(subject)
     return RuleResult(
         f"A workload request takes {duration(request_s.low)} to {duration(request_s.high)}, but Cloud Run terminates it after {duration(limit_s)} "
         f"(cloudRun.requestTimeout). {'Every' if is_certain else 'A slow'} answer will be cut off.",
         severity="block" if is_certain else "warn",
         remedies=(
             change("cloud_run.request_timeout_s", LONGEST_REQUEST_S),
-            change("workload.output_tokens", max(1, int(tokens * limit_s / request_s.high))),
+            *(arrivals.remedies if arrivals else ()),
+            change("workload.output_tokens", max(1, int(workload.output_tokens * part))),
+            change("workload.input_tokens", max(1, int(workload.input_tokens * part))),
         ),
     )
 
