@@ -88,9 +88,13 @@ class StackWording:
 
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove; None if the settings cannot express the change."""
-        if with_changes(self._deployment, changes).platform not in _TARGETS:
+        after = with_changes(self._deployment, changes)
+        if after.platform not in _TARGETS:
             return None
-        return " and ".join(_phrases(file_changes(self._deployment, changes))) or None
+        text = " and ".join(_phrases(file_changes(self._deployment, changes)))
+        is_other = after.model != self._deployment.model or changes.get("model_revision")
+        stages = text and is_other and _source(after) == "bucket"
+        return f"{text}, then run gemma stage_model {self.stack}" if stages else text or None
 
 
 def _phrases(found: Mapping[str, object]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
-from gemma_serving.planning.settings.image import in_artifact_registry
+from gemma_serving.planning.settings.image import ImageSettings, in_artifact_registry
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
@@ -251,7 +251,6 @@ def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     known = image.known is not None and image.known.digest == image.digest
     name = f"{image.repository}@{image.digest[:19]}..."
     table = "" if known else "; not in the table of tested images"
-    fix = "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
     where, absent = "on Docker Hub", {_UNAUTHORIZED, _NOT_FOUND}
     if in_artifact_registry(image.repository):
         where, absent = "in Artifact Registry, or your account has no roles/artifactregistry.reader there", _NOT_SHOWN
@@ -269,9 +268,21 @@ def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         yield unknown(detail, required=False)
     elif answer.status_code in absent:
         is_running = any(image.digest in str(server) for server in checkup.state.servers)
-        yield missing(f"{name} does not exist {where}{table}", fix, blocks=not is_running)
+        yield missing(f"{name} does not exist {where}{table}", _image_fix(image, checkup), blocks=not is_running)
     else:
         yield unknown(f"the registry returned HTTP {answer.status_code} for {name}{table}", required=False)
+
+
+def _image_fix(image: ImageSettings, checkup: Checkup) -> str:
+    """Return how the registry comes to show an image: one of the table by its digest there, one's own by a push or a role."""
+    if image.known is not None:
+        return "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
+    if not in_artifact_registry(image.repository):
+        return "push it, or, if it is private, set gemma-serving:dockerHub"
+    host, project, repository, *_ = image.repository.split("/")
+    location = host.removesuffix("-docker.pkg.dev")
+    grant = f"gcloud artifacts repositories add-iam-policy-binding {repository} --location={location} --project={project}"
+    return f"push it, or, if it is there: {grant} --member={checkup.member} --role=roles/artifactregistry.reader"
 
 
 def ask_registry(repository: str, digest: str, session: requests.Session) -> requests.Response:

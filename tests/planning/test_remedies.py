@@ -266,6 +266,10 @@ def broken_remedy(file: Values, before: Plan, finding: Finding, remedy: Remedy) 
     same: Values = {"accelerator": "", "vllm_in_blocks": ()}  # a block that a remedy removes
     same |= {"image": None} if remedy.changes.get("image", 0) is None else {}  # the default one
     planned = with_changes(deployment, remedy.changes)
+    is_other = after.model != deployment.model or changes.get("modelRevision")
+    text = StackWording(deployment).change(remedy.changes) or ""
+    if is_other and load(apply(file, changes)).weights == "bucket" and "gemma stage_model" not in text:
+        yield f"{finding.id}: {text} does not name the command for other weights"
     if "platform" not in remedy.changes and replace(after, **same) != replace(planned, **same):
         yield f"{finding.id}: {changes} is planned as other changes"
 

@@ -1,6 +1,7 @@
 """Words that go to vLLM are known words: each value of a key, each flag, and each option that the plan ignores."""
 
 import json
+import shlex
 import typing
 from collections.abc import Mapping
 from itertools import pairwise
@@ -277,11 +278,11 @@ def test_each_list_takes_words_brackets_and_json(subtests: pytest.Subtests):
 def test_a_stacks_list_takes_the_same_forms_and_an_item_may_have_spaces_and_commas():
     words = ("--hf-overrides", '{"a": 1, "b": 2}')
     forms = (json.dumps(words), f"[--hf-overrides, '{words[1]}']", option_value(set_keys()["vllm.extraArgs"], words))
-    for form in forms:
+    for form in (*forms, shlex.join(words)):
         pair = f"vllm.extraArgs={form}"
         assert parse_set([pair])["vllm.extra_args"] == words
         assert settings_of(Question(stack="l4-qat", set=(pair,))).vllm.extra_args == words
-    for form in ("[a", "[{a: 1}]"):
+    for form in ("[a", "[{a: 1}]", " ".join(words), "--hf-overrides 'a"):
         for stack in (None, "l4-qat"):
             with pytest.raises(PlanningError, match="expected a list such as"):
                 (

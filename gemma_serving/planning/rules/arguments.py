@@ -324,8 +324,6 @@ def _moved(repeated: Iterable[ServerArgument], subject: Subject) -> tuple[dict[s
     lost: list[str] = []
     parts_last = sorted(repeated, key=lambda one: one.name in _PARTS)  # a part replaces that of the whole
     for argument in parts_last:
-        if argument.name in _SET_BY_THE_STACK:
-            continue
         is_part = argument.name in _PARTS or argument.name == _TEXT_ALONE
         option = OPTIONS[_SAME_AS[argument.name]] if is_part else OWN_FLAGS.get(argument.name)
         if option is None or option.is_in_block:  # the value of a block stays

@@ -6,6 +6,7 @@ pydantic reads and checks each value. Its error types become sentences here, by 
 import contextlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
 from functools import cache
@@ -111,10 +112,15 @@ def problem_with(hint: object, value: object) -> str | None:
     return None
 
 
+_QUOTED_WORD: Final = re.compile(r"""(?:^|[\s=])['"]""")
+"""Start of a quoted word, or of the quoted value of a flag."""
+
+
 def list_items(text: str) -> list[str]:
-    """Return the items of a command line's list: `a b`, or in brackets as in a file. Raises ValueError."""
+    """Return the items of a command line's list: `a b` with a shell's quotes around an item, or in brackets as in a file. Raises ValueError."""
+    expected = "expected a list such as [a, b], with quotes around an item that has a comma, a space or a brace"
     if not text.startswith("["):
-        return text.split()
+        return _words(text, expected)
     import yaml  # noqa: PLC0415 - takes 0.04 s, and few options have a list
 
     try:
@@ -122,8 +128,19 @@ def list_items(text: str) -> list[str]:
     except yaml.YAMLError:
         items = None
     if not isinstance(items, list) or not all(isinstance(item, str) for item in cast("list[object]", items)):
-        raise ValueError("expected a list such as [a, b], with quotes around an item that has a comma or a brace")
+        raise ValueError(expected)
     return cast("list[str]", items)
+
+
+def _words(text: str, expected: str) -> list[str]:
+    """Return the words of a text, as a shell reads them if one begins with a quote. Raises ValueError for an open quote and for JSON in parts."""
+    try:
+        words = shlex.split(text) if _QUOTED_WORD.search(text) else text.split()
+    except ValueError:
+        raise ValueError(expected) from None
+    if any(word.count(opening) != word.count(closing) for word in words for opening, closing in ("{}", "[]")):
+        raise ValueError(expected)
+    return words
 
 
 def read_text(field: SettingField, text: str) -> object:

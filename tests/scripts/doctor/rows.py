@@ -512,7 +512,7 @@ SAVE = f"gemma save_token {TPU} hfToken"
 NO_COMMIT = (
     f"set gemma-serving:modelRevision: {COMMIT} in Pulumi.{TPU}.yaml (https://huggingface.co/{MODEL}/commits/main)"
 )
-ADD_IMAGE = "set gemma-serving:image to an entry of *"
+PUSH_IMAGE = "push it, or, if it is there: gcloud artifacts repositories add-iam-policy-binding * --role=roles/artifactregistry.reader"
 MISSPELT = settings((f"model: {MODEL}\n", f"model: {MODEL}t\n"), stack=TPU)
 NO_IMAGES = scenario(images=Images(existing=()))
 HUB_LOGIN = below("config:", HUB_ACCOUNT, stack=RUN)
@@ -555,7 +555,7 @@ MODEL_ROWS = {
     "a private image": Row(RUN, [HUB_LOGIN, NO_IMAGES], "image", "unknown",
         "Docker Hub does not show * without the account of gemma-serving:dockerHub*"),
     "no image in Artifact Registry": Row(RUN, [IMAGE, at_registry], "image", "missing",
-        "* does not exist in Artifact Registry, or your account *", ADD_IMAGE),
+        "* does not exist in Artifact Registry, or your account *", PUSH_IMAGE),
     "an image in Artifact Registry": Row(RUN, [IMAGE, at_registry, listed_image], "image", "ok"),
     "no token of Docker Hub": Row(RUN, [HUB_LOGIN], "docker hub", "missing", fix="gcloud secrets create docker-hub *"),
     "a token of Docker Hub": Row(RUN, [HUB_LOGIN, secret(ACCOUNT, "x")], "docker hub", "ok"),
