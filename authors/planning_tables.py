@@ -17,6 +17,7 @@ from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpo
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.data.prices import PRICES
 from gemma_serving.planning.data.quantization import FULL_BYTES
+from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
 from gemma_serving.planning.machine.hardware import (
     ACCELERATORS,
@@ -61,6 +62,10 @@ def tables() -> Mapping[str, str]:
         "crashes": table(
             "what | needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())
         ),
+        "searches": table(
+            "repository | words | read on",
+            [(row["repository"], row["words"], row["read_on"]) for row in data_file("crashes.json")["searches"]],
+        ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
         "solve": _solve_table(),
@@ -82,10 +87,17 @@ def rules_table() -> str:
 
 
 def _crash_row(crash: Crash) -> Sequence[str]:
-    stopped = ", ".join(crash.models) or (f"images by digest ({len(crash.images)})" if crash.images else "")
-    warned = ", ".join(crash.sisters) or ("other images" if crash.images else "" if crash.dies else "all")
+    some = f"images by digest ({len(crash.images)})" if crash.images else "all" if crash.dies else "none"
+    stopped = ", ".join(crash.models) or some
+    warned = ", ".join(crash.sisters) or ("other images" if crash.images else "none" if crash.dies else "all")
     record = f"[{crash.id}]({crash.source.removeprefix('docs/')})"
-    return crash.kind, crash.needs, crash.releases, stopped or "none", warned or "none", record, crash.way_out
+    needs = ", ".join((*crash.needs, *crash.cards)) or "any model"
+    bounds = (
+        ", ".join(f"{word} {release}" for word, release in zip(("from", "before"), pair, strict=True) if release)
+        for pair in crash.releases
+    )
+    releases = "; ".join(filter(None, bounds)) or "all"
+    return crash.kind, needs, releases, stopped, warned, record, crash.way_out
 
 
 def checkpoints_file() -> str:

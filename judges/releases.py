@@ -100,7 +100,7 @@ def bounds() -> Iterator[tuple[str, str]]:
         name = " ".join(filter(None, (row.scheme or "all", *row.devices[:1], *row.models, *row.packings)))
         yield from ((f"{name} {word} {release}", release) for word, release in (("from", row.first), ("to", row.last)))
     for crash in CRASHES.values():
-        sides = ("from", crash.first), ("before", crash.fixed)
+        sides = [side for pair in crash.releases for side in zip(("from", "before"), pair, strict=True)]
         yield from ((f"{crash.id} {word} {release}", release) for word, release in sides)
 
 

@@ -1,35 +1,169 @@
-"""Crashes on public record against every boot of the corpus, and the releases, models and images of each row."""
+"""Known faults against every boot of the corpus, and a law: a plan names a record if and only if the deployment has what fails."""
 
+import random
 import re
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import pytest
+from msgspec import Struct
 
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.planning.planner import plan
-from gemma_serving.planning.rules.crashes import CRASHES
-from gemma_serving.planning.rules.findings import detected_findings
-from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.rules.findings import RULES, detected_findings
+from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
+from tests.laws import examples
 from tests.planning.corpus.measured import Boot, load, subject_of
 from tests.records import replace
 
 BOOTS = load().boots
 RAN = [boot for boot in BOOTS if not boot.died]
-BASE, SISTER = "google/gemma-4-12B-it-assistant", "google/gemma-4-12B-it-qat-q4_0-unquantized-assistant"
-EXPERTS = "google/gemma-4-26B-A4B-it"
-QAT_EXPERTS = "google/gemma-4-26B-A4B-it-qat-q4_0-unquantized-assistant"
+BASE = "google/gemma-4-12B-it-assistant"
+DENSE, UNIFIED, EXPERTS = (f"google/gemma-4-{size}-it" for size in ("31B", "12B", "26B-A4B"))
+BLOCKS, ROWS = (f"RedHatAI/gemma-4-31B-it-FP8-{kind}" for kind in ("block", "Dynamic"))
+DRAFTERS = sorted({f"{DENSE}-assistant", *(name for row in CRASHES.values() for name in row.models + row.sisters)})
+DIGESTS = ("", *(digest for row in CRASHES.values() for digest in row.images))
+RELEASES = (
+    "",
+    "0.18.1",
+    "0.20.2",
+    "0.22.1.dev1",
+    "0.22.1",
+    "0.23.0",
+    "0.24.0",
+    *(f"0.{minor}.0" for minor in range(25, 34)),
+    "0.27.1",
+)
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "a draft model": {},
+    "CUDA graphs": {},
+    "a compile cache": {},
+    "fp8 while loading": {},
+    "expert parallelism": {},
+    "adapters of the vision tower": {},
+    "LoRA adapters": {"lora_adapters": {"sql": "someone/sql"}},
+    "replicas": {"data_parallel_size": 2},
+    "a KV cache with a scale per head": {"kv_cache_dtype": "int8_per_token_head"},
+}
+"""Parts that settings turn on, with the options of vLLM that do."""
+FLAGS = {
+    "expert parallelism": "--enable-expert-parallel",
+    "adapters of the vision tower": "--enable-tower-connector-lora",
+}
 
 
-def found(release: str, model: str, drafter: str | None = None, **options: object) -> str | None:
-    """Return the severity of REL01 on an RTX PRO 6000; None without it."""
-    drafts = {"speculative_config": {"model": drafter, "num_speculative_tokens": 3}} if drafter else {}
-    vllm = VllmOptions(**drafts, **options)  # pyright: ignore[reportArgumentType] - options by name
-    return detected_findings(
-        examine(Deployment(model=model, accelerator="RTX PRO 6000", image=image_of_version(release), vllm=vllm))
-    ).get("REL01")
+class Drawn(Struct, frozen=True, kw_only=True):
+    """A deployment by its card, its release and the parts that are turned on."""
+
+    accelerator: str
+    release: str
+    model: str
+    drafter: str
+    digest: str
+    on: frozenset[str]
+
+    @property
+    def set_on(self) -> frozenset[str]:
+        """The parts that can be turned on: a checkpoint in fp8 is not converted, and a TPU has no KV cache with a scale per head."""
+        kept = self.on - {"fp8 while loading"} if self.model in {BLOCKS, ROWS} else self.on
+        return kept - {"a KV cache with a scale per head"} if ACCELERATORS[self.accelerator].is_tpu else kept
+
+    def parts(self) -> Iterator[str]:
+        """Yield every part that the deployment has, without the planner."""
+        yield from ("Gemma 4", *self.set_on)
+        if self.model == BLOCKS:
+            yield "fp8 in blocks"
+        if self.model == EXPERTS:
+            yield "experts"
+        if ACCELERATORS[self.accelerator].is_tpu:
+            yield from ("a TPU", "the PyTorch path" if self.model == UNIFIED else "the JAX path")
+        else:
+            moved = order("0.29.0" if self.model == EXPERTS else "0.25.0")
+            is_old, is_new = order(self.release) < moved, order(self.release) >= moved or not self.release
+            yield from ["a GPU", *["the first model runner"] * is_old, *["the second model runner"] * is_new]
+
+    def severity(self, crash: Crash) -> str | None:
+        """Return what a plan makes of a record, without the planner."""
+        accelerator = ACCELERATORS[self.accelerator]
+        is_image = self.digest != "" and self.digest in crash.images
+        bounds = [(order(first), order(before) or (99,)) for first, before in crash.releases]
+        inside = any(first <= order(self.release) < before for first, before in bounds) and self.release != ""
+        if not (is_image or inside or crash.releases == (("", ""),)):
+            return None
+        if not {*crash.needs} <= {*self.parts()} or (crash.cards and accelerator.family not in crash.cards):
+            return None
+        if crash.models + crash.sisters and self.drafter not in crash.models + crash.sisters:
+            return None
+        dies = crash.dies and self.drafter not in crash.sisters and (is_image or not crash.images)
+        return "block" if dies else "warn"
+
+    def message(self) -> str:
+        """Return what the planner says."""
+        options = {key: value for part in self.set_on for key, value in OPTIONS[part].items()}
+        if "a draft model" in self.set_on:
+            options["speculative_config"] = {"model": self.drafter, "num_speculative_tokens": 3}
+        flags = [flag for part, flag in FLAGS.items() if part in self.set_on]
+        deployment = Deployment(
+            model=self.model,
+            accelerator=self.accelerator,
+            quantization="fp8" if "fp8 while loading" in self.set_on else None,
+            image=replace(image_of_version(self.release), digest=self.digest),
+            vllm=VllmOptions(enforce_eager="CUDA graphs" not in self.set_on, extra_args=flags, **options),
+            tpu=replace(NO_TPU, compile_cache="bucket" if "a compile cache" in self.set_on else "off"),
+        )
+        found = RULES["REL01"].result(examine(deployment))
+        return f"{found.severity}: {found.message}" if found else ""
+
+
+def order(release: str) -> tuple[float, ...]:
+    """Return a release as numbers; a development version precedes its release."""
+    numbers, is_development, _ = release.partition(".dev")
+    return (
+        tuple(
+            int(part) - (0.5 if is_development and place == 2 else 0) for place, part in enumerate(numbers.split("."))
+        )
+        if release
+        else ()
+    )
+
+
+def drawn(chance: random.Random) -> Drawn:
+    return Drawn(
+        accelerator=chance.choice([*ACCELERATORS]),
+        release=chance.choice(RELEASES),
+        model=chance.choice((DENSE, UNIFIED, EXPERTS, BLOCKS, ROWS)),
+        drafter=chance.choice(DRAFTERS),
+        digest=chance.choice(DIGESTS),
+        on=frozenset(part for part in OPTIONS if chance.random() < 0.5),
+    )
+
+
+def around(crash: Crash, chance: random.Random) -> Iterator[Drawn]:
+    """Yield a deployment that the record is about, then the same with one other value for each of its fields."""
+    one = next(one for _ in range(100_000) if (one := drawn(chance)).severity(crash))
+    yield one
+    for name in Drawn.__struct_fields__:
+        other = getattr(drawn(chance), name)
+        yield replace(one, **{name: other if name != "on" else one.on ^ {chance.choice([*OPTIONS])}})
+    for part in sorted(one.on.intersection(crash.needs)):
+        yield replace(one, on=one.on - {part})
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=lambda crash: crash.id)
+def test_a_plan_names_a_record_if_and_only_if_the_deployment_has_what_fails(crash: Crash):
+    chance = random.Random(crash.id)  # noqa: S311 - draws cases, not secrets
+    for one in (one for _ in range(examples(test=6, part=30, night=200)) for one in around(crash, chance)):
+        severities = {row.id: one.severity(row) for row in CRASHES.values()}
+        worst = "block" if "block" in severities.values() else "warn"
+        said = one.message()
+        assert said.startswith(worst if any(severities.values()) else ""), one
+        for row in CRASHES.values():
+            clause = row.dies if worst == "block" else row.likely
+            assert (f"{clause} ({row.source})" in said) is (severities[row.id] == worst), (row.id, one)
 
 
 @pytest.mark.parametrize("boot", RAN, ids=lambda boot: boot.id)
@@ -44,90 +178,6 @@ def test_the_corpus_has_boots_that_a_wider_row_would_block():
     assert {detected_findings(subject_of(boot)).get("REL01") for boot in RAN} >= {"warn", None}
 
 
-@pytest.mark.parametrize(
-    ("release", "model", "drafter", "severity"),
-    [
-        ("0.24.0", "12B", BASE, "warn"),  # one request may stop every release before 0.26.0
-        ("0.25.0", "12B", BASE, "block"),
-        ("0.28.0", "12B", BASE, "block"),
-        ("0.29.0", "12B", BASE, None),
-        ("0.31.0", "12B", BASE, None),
-        ("0.28.0", "google/gemma-4-12B-it-qat-w4a16-ct", SISTER, "warn"),
-        ("0.31.0", "google/gemma-4-12B-it-qat-w4a16-ct", SISTER, None),
-        ("0.28.0", "google/gemma-4-31B-it", "google/gemma-4-31B-it-assistant", None),
-        ("0.28.0", "12B", None, None),
-        ("0.24.0", EXPERTS, f"{EXPERTS}-assistant", "warn"),
-        ("0.25.1", "31B", None, "warn"),
-        ("0.26.0", "31B", None, None),
-        ("0.25.0", EXPERTS, f"{EXPERTS}-assistant", "block"),
-        ("0.26.0", EXPERTS, QAT_EXPERTS, "block"),
-        ("0.28.0", EXPERTS, f"{EXPERTS}-assistant", None),
-        ("0.26.0", EXPERTS, None, None),
-        ("0.27.0", "E2B", None, "warn"),
-        ("0.27.1", "E2B", None, "warn"),
-        ("0.28.0", "E2B", None, None),
-        ("", "12B", BASE, None),
-    ],
-)
-def test_a_row_is_for_its_releases_and_models_only(release: str, model: str, drafter: str | None, severity: str | None):
-    assert found(release, model if "/" in model else f"google/gemma-4-{model}-it", drafter) == severity
-
-
-def findings_of_release(release: str, **fields: Any) -> Finding | None:
-    deployment = Deployment(model="google/gemma-4-31B-it", image=image_of_version(release), **fields)
-    return next((one for one in plan(deployment).findings if one.id == "REL01"), None)
-
-
-@pytest.mark.parametrize(
-    ("release", "fields", "says"),
-    [
-        (
-            "0.19.1",
-            {"quantization": "fp8"},
-            ("Its answers may be wrong", "gibberish", "One request may stop the engine"),
-        ),
-        (
-            "0.22.0",
-            {"quantization": "fp8"},
-            ("Its answers may be wrong", "gibberish", "One request may stop the engine"),
-        ),
-        ("0.22.1", {"quantization": "fp8"}, ("One request may stop the engine",)),
-        (
-            "0.31.0",
-            {"vllm": VllmOptions(kv_cache_dtype="int8_per_token_head")},
-            ("Its answers may be wrong", "32,000 tokens"),
-        ),
-        ("0.31.0", {"quantization": "fp8"}, ()),
-    ],
-)
-def test_wrong_answers_and_requests_that_stop_the_engine_are_warnings(
-    release: str, fields: dict[str, Any], says: tuple[str, ...]
-):
-    found = findings_of_release(release, accelerator="H100", **fields)
-    assert (found is None) is (not says)
-    assert found is None or found.severity == "warn"
-    assert all(words in (found.message if found else "") for words in says)
-    assert found is None or [one.changes for one in found.remedies].count({"image": None}) <= 1
-
-
-def test_a_tpu_has_the_record_of_both_platforms():
-    assert findings_of_release("0.25.0", accelerator="v6e-8") is not None
-    assert findings_of_release("0.26.0", accelerator="v6e-8") is None
-
-
-def test_without_cuda_graphs_nothing_is_copied_while_they_are_captured():
-    assert found("0.28.0", "google/gemma-4-12B-it", BASE, enforce_eager=True) is None
-
-
-def test_the_image_that_the_record_names_dies_and_another_of_its_release_may():
-    (digest, *_) = CRASHES["vllm-project/vllm#51744"].images
-    known = Deployment(
-        model=EXPERTS, accelerator="RTX PRO 6000", image=replace(image_of_version("0.27.0"), digest=digest)
-    )
-    assert plan(known).verdict == "blocked"
-    assert found("0.27.0", EXPERTS) == "warn"
-
-
 def test_every_row_can_be_found_read_and_recognized():
     for crash in CRASHES.values():
         assert crash.dies or crash.likely, crash.id
@@ -137,7 +187,8 @@ def test_every_row_can_be_found_read_and_recognized():
         of_thread = rf"https://github\.com/{repository}/(issues|pull)/{number}"
         assert re.fullmatch(of_thread if number else r"docs/authors/compiled\.md", crash.source)
         assert re.compile(crash.pattern).groups == 0
-        assert crash.pattern or crash.kind != "start"
+        assert bool(crash.pattern) is bool(crash.line)
+        assert crash.pattern or not crash.dies
         assert not crash.dies or crash.kind == "start"
         assert crash.basis
         assert not crash.way_out.startswith(" ")

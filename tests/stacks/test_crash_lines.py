@@ -80,26 +80,13 @@ def test_the_simulated_hub_that_is_busy_is_recognized_and_one_that_refuses_is_no
     )
 
 
-RECORDED = {
-    "vllm-project/vllm#53884": "RuntimeError: Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned.",
-    "vllm-project/vllm#48848": "RuntimeError('a and b must have same reduction dim, but got [s47, 3840] X [5632, 1024].')",
-    "vllm-project/vllm#51744": (
-        "transformers.integrations.heterogeneity.configuration_utils.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a per-layer attribute"
-    ),
-    "vllm-project/vllm#56936": "Value error, Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
-    "jax-ml/jax#38004": "schecklt: Invalid logical z",
-    "12B with a draft model on a TPU": "ValueError: Size of label 'n' for operand 1 (4864) does not match previous terms (7680).",
-}
-"""The lines as the threads quote them."""
-
-
-def test_a_crash_on_public_record_is_recognized_with_its_page_and_the_way_out():
-    assert RECORDED.keys() == {crash.id for crash in CRASHES.values() if crash.pattern}
-    for identifier, line in RECORDED.items():
-        cause = cause_of([f"(EngineCore pid=407) {line}", LAST, EXIT, CANCELLED], start_of("l4-12b-qat"))
-        assert cause.finding == "REL01"
-        assert CRASHES[identifier].source in cause.hint
-        assert CRASHES[identifier].way_out in cause.hint
+@pytest.mark.parametrize("crash", [one for one in CRASHES.values() if one.line], ids=lambda one: one.id)
+@pytest.mark.parametrize("stack", STACKS.values())
+def test_a_crash_on_public_record_is_recognized_with_its_page_and_the_way_out(crash, stack):
+    cause = cause_of([f"(EngineCore pid=407) {crash.line}", LAST, EXIT, CANCELLED], start_of(stack))
+    assert cause.finding == "REL01"
+    assert crash.source in cause.hint
+    assert crash.way_out in cause.hint
 
 
 def test_the_newest_other_error_replaces_the_engines_last_line_and_is_no_known_cause():

@@ -154,6 +154,14 @@ def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
     return IMAGES[DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]].version
 
 
+def is_between(version: str, first: str, before: str) -> bool:
+    """Return whether a version is at `first` (empty for any) or later and precedes `before` (empty for none). Only without bounds, an unknown one is."""
+    if not first and not before:
+        return True
+    key, low, high = version_key(version), version_key(first), version_key(before)
+    return key is not None and (low is None or low <= key) and (high is None or key < high)
+
+
 def _is_within(version: tuple[int, int, int, int] | None, row: Support) -> bool:
     """Return whether a row applies to a version; a row with a bound never applies to an unknown version."""
     first, last = version_key(row.first), version_key(row.last)

@@ -1,4 +1,4 @@
-"""Crashes of vLLM and JAX and wrong answers on public record, for exact models, options and releases: gemma_serving/planning/data/crashes.json.
+"""Known faults of vLLM and JAX on public record, by what fails: gemma_serving/planning/data/crashes.json.
 
 `up` recognizes their log lines from the same rows (`stacks.hooks.failure_hints`).
 """
@@ -6,17 +6,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import find_checkpoint
-from gemma_serving.planning.data.images import ImagePlatform
-from gemma_serving.planning.data.tables import Table, data_file, row_of
-from gemma_serving.planning.model.support import version_in_use, version_key
+from gemma_serving.planning.data.tables import Table, data_file
+from gemma_serving.planning.model.support import is_between, version_in_use, version_key
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
-from gemma_serving.planning.question.releases import Runner, runners
+from gemma_serving.planning.question.lora import lora_of
+from gemma_serving.planning.question.releases import runners
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.alternatives import DEFAULT_IMAGE
 from gemma_serving.planning.rules.arguments import kept_arguments
@@ -25,38 +25,27 @@ from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
 
-Needs = Literal[
-    "Gemma 4",
-    "CUDA graphs with a draft model",
-    "the first model runner with a draft model",
-    "expert parallelism with a draft model",
-    "replicas with a compile cache",
-    "the PyTorch path with a draft model",
-    "fp8 while loading",
-    "a KV cache with a scale per head",
-    "any model",
-]
-Kind = Literal["start", "answers", "load"]
-"""Part that fails: the start, the answers, or the engine while it serves."""
-_EXPERT_PARALLEL: Final = "--enable-expert-parallel"
+Kind = Literal["start", "answers", "load", "adapter"]
+"""What fails: the start, the answers, the engine while it serves, or the effect of an adapter."""
 
 
-class Crash(Struct, frozen=True, kw_only=True):
-    """One record: releases from `first` (empty for all) to before `fixed` (empty for all later ones), if the deployment has what it `needs`."""
+class Crash(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One record: releases on some cards, if the deployment has all that it `needs`."""
 
     id: str
     """Issue or pull request that records it."""
     kind: Kind = "start"
     """Only a start can block; the others are warnings."""
-    platform: ImagePlatform | None
-    """None for both."""
-    needs: Needs
+    needs: tuple[str, ...]
+    """Features, precisions, and parts of adapters and of vLLM (`_HAS`). Empty for all deployments."""
+    cards: tuple[str, ...] = ()
+    """Names of cards, or generations of cards and TPUs; empty for all."""
     models: tuple[str, ...] = ()
     """Draft models that die by the record or by the diff of its fix; empty if `needs` names none."""
     sisters: tuple[str, ...] = ()
     """Draft models for which it is likely: a warning."""
-    first: str
-    fixed: str
+    releases: tuple[tuple[str, str], ...] = (("", ""),)
+    """Affected releases, each from the first (empty for all) to before the fixed one (empty for all later ones)."""
     images: tuple[str, ...] = ()
     """Digests of images that die. Other images of these releases get a warning; empty if all die."""
     dies: str = ""
@@ -65,6 +54,8 @@ class Crash(Struct, frozen=True, kw_only=True):
     """Clause for a deployment for which it is likely."""
     pattern: str = ""
     """Regular expression of its line in the server's log; empty if no line shows the failure."""
+    line: str = ""
+    """The line as the record quotes it."""
     way_out: str
     source: str
     """Page of the record."""
@@ -72,89 +63,86 @@ class Crash(Struct, frozen=True, kw_only=True):
     """Threads and code that were read for this row."""
     seen_on: str
 
-    @property
-    def releases(self) -> str:
-        """The affected releases, in words."""
-        bounds = f"from {self.first}" if self.first else "", f"before {self.fixed}" if self.fixed else ""
-        return ", ".join(filter(None, bounds)) or "all"
-
 
 CRASHES: Final[Mapping[str, Crash]] = Table(
-    lambda: {row["id"]: row_of(Crash, row) for row in data_file("crashes.json")}
+    lambda: {row.id: row for row in convert(data_file("crashes.json")["rows"], list[Crash])}
 )
-
-
-_FIRST: Final[Runner] = 1
-_SECOND: Final[Runner] = 2
+_FLAGS: Final[Mapping[str, str]] = {
+    "expert parallelism": "--enable-expert-parallel",
+    "adapters of the vision tower": "--enable-tower-connector-lora",
+}
+_OFF: Final[Mapping[str, Mapping[str, object]]] = {
+    "a compile cache": {"tpu.compile_cache": "off"},
+    "fp8 while loading": {"quantization": None},
+    "a KV cache with a scale per head": {"vllm.kv_cache_dtype": None},
+    "a draft model": {"vllm.speculative_config": None},
+}
+"""Changes that turn a part off."""
 
 
 def _drafts(resolved: Resolved) -> bool:
     return resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
 
 
-def _is_expert_parallel(resolved: Resolved) -> bool:
-    return value_of_flag(extra_arguments(resolved), _EXPERT_PARALLEL) is not None
+def _has_flag(part: str) -> Callable[[Resolved], bool]:
+    return lambda one: value_of_flag(extra_arguments(one), _FLAGS[part]) is not None
 
 
-_HAS: Final[Mapping[Needs, Callable[[Resolved], bool]]] = {
-    "Gemma 4": lambda resolved: resolved.spec.is_gemma4,
-    "CUDA graphs with a draft model": lambda one: _drafts(one) and _SECOND in runners(one) and not one.eager,
-    "the first model runner with a draft model": lambda one: _drafts(one) and _FIRST in runners(one),
-    "expert parallelism with a draft model": lambda one: _drafts(one) and _is_expert_parallel(one),
-    "the PyTorch path with a draft model": lambda one: _drafts(one) and one.runtime == "tpu-torch",
-    "replicas with a compile cache": lambda one: one.dp > 1 and one.deployment.tpu.compile_cache != "off",
+_HAS: Final[Mapping[str, Callable[[Resolved], bool]]] = {
+    "a GPU": lambda one: not one.is_tpu,
+    "a TPU": lambda one: one.is_tpu,
+    "Gemma 4": lambda one: one.spec.is_gemma4,
+    "experts": lambda one: one.spec.is_moe,
+    "the JAX path": lambda one: one.runtime == "tpu-jax",
+    "the PyTorch path": lambda one: one.runtime == "tpu-torch",
+    "a draft model": _drafts,
+    "the first model runner": lambda one: 1 in runners(one),
+    "the second model runner": lambda one: 2 in runners(one),  # noqa: PLR2004 - vLLM's number
+    "CUDA graphs": lambda one: not one.eager,
+    "LoRA adapters": lambda one: lora_of(one) is not None,
+    "replicas": lambda one: one.dp > 1,
+    "a compile cache": lambda one: one.deployment.tpu.compile_cache != "off",
     "fp8 while loading": lambda one: one.scheme.name.startswith("fp8") and one.spec.native_quantization != "fp8",
-    "a KV cache with a scale per head": lambda one: one.spec.is_gemma4 and one.kv_dtype.endswith(SCALED_KV_SUFFIX),
-    "any model": lambda _: True,
+    "fp8 in blocks": lambda one: one.spec.native_quantization == "fp8" and one.spec.block_width > 0,
+    "a KV cache with a scale per head": lambda one: one.kv_dtype.endswith(SCALED_KV_SUFFIX),
+    **{part: _has_flag(part) for part in _FLAGS},
 }
 _CLAIMS: Final[Mapping[Kind, str]] = {
     "start": "The server may not start",
     "answers": "Its answers may be wrong",
     "load": "One request may stop the engine",
+    "adapter": "An adapter may have no effect",
 }
 
 
 def _severity(crash: Crash, resolved: Resolved) -> Severity | None:
     """Return whether a deployment dies by the record (block), likely does (warn), or is not affected (None)."""
-    if crash.platform not in {None, "tpu" if resolved.is_tpu else "cuda"} or not _HAS[crash.needs](resolved):
+    accelerator, image = resolved.accelerator, resolved.deployment.image
+    if crash.cards and not {accelerator.family, accelerator.generation} & {*crash.cards}:
         return None
-    image, drafter = resolved.deployment.image, find_checkpoint(named_drafter(resolved.vllm) or "")
+    version = version_in_use(accelerator, resolved.deployment.image_version)
     is_known_image = image is not None and image.digest in crash.images
-    if not is_known_image and not _is_of(crash, resolved):
+    is_affected = is_known_image or any(is_between(version, *bounds) for bounds in crash.releases)
+    if not is_affected or not all(_HAS[part](resolved) for part in crash.needs):
         return None
+    drafter = find_checkpoint(named_drafter(resolved.vllm) or "")
     if drafter is not None and drafter.id in crash.sisters:
         return "warn"
-    if crash.models and (drafter is None or drafter.id not in crash.models):
+    if (crash.models or crash.sisters) and (drafter is None or drafter.id not in crash.models):
         return None
     return "block" if crash.dies and (is_known_image or not crash.images) else "warn"
 
 
-def _is_of(crash: Crash, resolved: Resolved) -> bool:
-    """Return whether the image has an affected release. An unknown one counts only if all are affected."""
-    if not crash.first and not crash.fixed:
-        return True
-    version = version_key(version_in_use(resolved.accelerator, resolved.deployment.image_version))
-    first, fixed = version_key(crash.first), version_key(crash.fixed)
-    return version is not None and (first is None or first <= version) and (fixed is None or version < fixed)
-
-
 def _remedies(found: Sequence[Crash], subject: Subject) -> Iterator[Remedy]:
-    resolved = subject.resolved
-    needs = {crash.needs for crash in found}
-    if resolved.deployment.image is not None:
+    needs = {part for crash in found for part in crash.needs}
+    if subject.resolved.deployment.image is not None:
         yield Remedy(changes=DEFAULT_IMAGE)
-    if "expert parallelism with a draft model" in needs:
-        dropped = [one for one in extra_arguments(resolved) if one.name == _EXPERT_PARALLEL]
+    flags = [flag for part, flag in _FLAGS.items() if part in needs]
+    if dropped := [one for one in extra_arguments(subject.resolved) if one.name in flags]:
         yield change("vllm.extra_args", kept_arguments(subject, dropped))
-    if "replicas with a compile cache" in needs:
-        yield change("tpu.compile_cache", "off")
+    yield from (Remedy(changes=off) for part, off in _OFF.items() if part in needs)
+    if "replicas" in needs:
         yield replicas_remedy(None)
-    if "fp8 while loading" in needs:
-        yield change("quantization", None)
-    if "a KV cache with a scale per head" in needs:
-        yield change("vllm.kv_cache_dtype", None)
-    if any(crash.models or crash.needs == "the PyTorch path with a draft model" for crash in found):
-        yield change("vllm.speculative_config", None)
 
 
 @rule("REL01")
@@ -164,7 +152,7 @@ def _recorded_crash(subject: Subject) -> RuleResult | None:
     found = [crash for crash, one in judged if one == severity]
     if not found:
         return None
-    fixed = max((crash.fixed for crash in found), key=lambda release: version_key(release) or ())
+    fixed = max((crash.releases[-1][1] for crash in found), key=lambda release: version_key(release) or ())
     return RuleResult(
         " ".join(_sentence(crash, severity) for crash in found),
         remedies=_remedies(found, subject),

@@ -7,12 +7,11 @@ from msgspec import Struct
 
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.tables import Table, data_file, row_of
-from gemma_serving.planning.model.support import version_in_use, version_key
+from gemma_serving.planning.model.support import is_between, version_in_use, version_key
 from gemma_serving.planning.rules.registry import RuleResult, rule
 from gemma_serving.planning.settings.finding import Remedy
 
 ADVICE: Final = "Allow only callers that you trust, or set image to an image of that version by its digest."
-_UNKNOWN: Final = (0, 0, 0, 0)
 
 
 class Advisory(Struct, frozen=True, kw_only=True):
@@ -35,16 +34,8 @@ ADVISORIES: Final[Mapping[str, Advisory]] = Table(
 
 def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
     """Return the vulnerabilities of the release; empty for an unknown one. A development version of the fixed release counts: its commit is unknown."""
-    version = version_key(_version(subject))
-    return [
-        one
-        for one in ADVISORIES.values()
-        if needs.get(one.needs) and version is not None and _key(one.first) <= version < _key(one.fixed)
-    ]
-
-
-def _key(release: str) -> tuple[int, ...]:
-    return version_key(release) or _UNKNOWN
+    version = _version(subject)
+    return [one for one in ADVISORIES.values() if needs.get(one.needs) and is_between(version, one.first, one.fixed)]
 
 
 def _version(subject: Subject) -> str:
@@ -52,7 +43,7 @@ def _version(subject: Subject) -> str:
 
 
 def _text(subject: Subject, found: Sequence[Advisory]) -> str:
-    fixed = max((one.fixed for one in found), key=_key)
+    fixed = max((one.fixed for one in found), key=lambda release: version_key(release) or ())
     apply = "vulnerabilities that apply" if len(found) > 1 else "vulnerability that applies"
     has = f"vLLM {_version(subject)} has {len(found)} published {apply} to this deployment"
     return f"{has}; vLLM {fixed} has none of them. With the worst, a caller can {found[0].what} ({found[0].id})."
