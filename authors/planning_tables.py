@@ -60,7 +60,7 @@ def tables() -> Mapping[str, str]:
             [(row["id"], row["severity"], row["what"], row["source"]) for row in GKE_RULES.values()],
         ),
         "crashes": table(
-            "what | needs | releases | blocked | warned | record | fix", map(_crash_row, CRASHES.values())
+            "what | needs | from | before | blocked | warned | record | fix", map(_crash_row, CRASHES.values())
         ),
         "searches": table(
             "repository | words | read on",
@@ -92,12 +92,8 @@ def _crash_row(crash: Crash) -> Sequence[str]:
     warned = ", ".join(crash.sisters) or ("other images" if crash.images else "none" if crash.dies else "all")
     record = f"[{crash.id}]({crash.source.removeprefix('docs/')})"
     needs = ", ".join((*crash.needs, *crash.cards)) or "any model"
-    bounds = (
-        ", ".join(f"{word} {release}" for word, release in zip(("from", "before"), pair, strict=True) if release)
-        for pair in crash.releases
-    )
-    releases = "; ".join(filter(None, bounds)) or "all"
-    return crash.kind, needs, releases, stopped, warned, record, crash.way_out
+    first, fixed = (", ".join(release or "-" for release in side) for side in zip(*crash.releases, strict=True))
+    return crash.kind, needs, first, fixed, stopped, warned, record, crash.way_out
 
 
 def checkpoints_file() -> str:

@@ -26,33 +26,22 @@ DENSE, UNIFIED, EXPERTS = (f"google/gemma-4-{size}-it" for size in ("31B", "12B"
 BLOCKS, ROWS = (f"RedHatAI/gemma-4-31B-it-FP8-{kind}" for kind in ("block", "Dynamic"))
 DRAFTERS = sorted({f"{DENSE}-assistant", *(name for row in CRASHES.values() for name in row.models + row.sisters)})
 DIGESTS = ("", *(digest for row in CRASHES.values() for digest in row.images))
-RELEASES = (
-    "",
-    "0.18.1",
-    "0.20.2",
-    "0.22.1.dev1",
-    "0.22.1",
-    "0.23.0",
-    "0.24.0",
-    *(f"0.{minor}.0" for minor in range(25, 34)),
-    "0.27.1",
-)
+RELEASES = [
+    *("0.18.1", "0.19.0", "0.20.2", "0.22.1.dev1", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0"),
+    *("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"),
+]
+"""Oldest first, with every bound of the rows."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "a draft model": {},
-    "CUDA graphs": {},
-    "a compile cache": {},
-    "fp8 while loading": {},
-    "expert parallelism": {},
-    "adapters of the vision tower": {},
     "LoRA adapters": {"lora_adapters": {"sql": "someone/sql"}},
     "replicas": {"data_parallel_size": 2},
     "a KV cache with a scale per head": {"kv_cache_dtype": "int8_per_token_head"},
 }
-"""Parts that settings turn on, with the options of vLLM that do."""
 FLAGS = {
     "expert parallelism": "--enable-expert-parallel",
     "adapters of the vision tower": "--enable-tower-connector-lora",
 }
+SWITCHES = ("a draft model", "CUDA graphs", "a compile cache", "fp8 while loading", *OPTIONS, *FLAGS)
+"""Parts that settings turn on."""
 
 
 class Drawn(Struct, frozen=True, kw_only=True):
@@ -81,19 +70,24 @@ class Drawn(Struct, frozen=True, kw_only=True):
         if ACCELERATORS[self.accelerator].is_tpu:
             yield from ("a TPU", "the PyTorch path" if self.model == UNIFIED else "the JAX path")
         else:
-            moved = order("0.29.0" if self.model == EXPERTS else "0.25.0")
-            is_old, is_new = order(self.release) < moved, order(self.release) >= moved or not self.release
-            yield from ["a GPU", *["the first model runner"] * is_old, *["the second model runner"] * is_new]
+            moved = "0.29.0" if self.model == EXPERTS else "0.25.0"
+            yield from ["a GPU", *["the first model runner"] * (not self.release or self.is_in("", moved))]
+            yield from ["the second model runner"] * (not self.release or self.is_in(moved, ""))
+
+    def is_in(self, first: str, before: str) -> bool:
+        """Return whether the release is known and within bounds."""
+        return (
+            self.release in RELEASES[RELEASES.index(first or RELEASES[0]) : RELEASES.index(before) if before else None]
+        )
 
     def severity(self, crash: Crash) -> str | None:
         """Return what a plan makes of a record, without the planner."""
-        accelerator = ACCELERATORS[self.accelerator]
-        is_image = self.digest != "" and self.digest in crash.images
-        bounds = [(order(first), order(before) or (99,)) for first, before in crash.releases]
-        inside = any(first <= order(self.release) < before for first, before in bounds) and self.release != ""
-        if not (is_image or inside or crash.releases == (("", ""),)):
+        is_image = self.digest in crash.images
+        if not (is_image or crash.releases == (("", ""),) or any(self.is_in(*bounds) for bounds in crash.releases)):
             return None
-        if not {*crash.needs} <= {*self.parts()} or (crash.cards and accelerator.family not in crash.cards):
+        if not {*crash.needs} <= {*self.parts()} or (
+            crash.cards and ACCELERATORS[self.accelerator].family not in crash.cards
+        ):
             return None
         if crash.models + crash.sisters and self.drafter not in crash.models + crash.sisters:
             return None
@@ -102,7 +96,7 @@ class Drawn(Struct, frozen=True, kw_only=True):
 
     def message(self) -> str:
         """Return what the planner says."""
-        options = {key: value for part in self.set_on for key, value in OPTIONS[part].items()}
+        options = {key: value for part in self.set_on for key, value in OPTIONS.get(part, {}).items()}
         if "a draft model" in self.set_on:
             options["speculative_config"] = {"model": self.drafter, "num_speculative_tokens": 3}
         flags = [flag for part, flag in FLAGS.items() if part in self.set_on]
@@ -118,26 +112,14 @@ class Drawn(Struct, frozen=True, kw_only=True):
         return f"{found.severity}: {found.message}" if found else ""
 
 
-def order(release: str) -> tuple[float, ...]:
-    """Return a release as numbers; a development version precedes its release."""
-    numbers, is_development, _ = release.partition(".dev")
-    return (
-        tuple(
-            int(part) - (0.5 if is_development and place == 2 else 0) for place, part in enumerate(numbers.split("."))
-        )
-        if release
-        else ()
-    )
-
-
 def drawn(chance: random.Random) -> Drawn:
     return Drawn(
         accelerator=chance.choice([*ACCELERATORS]),
-        release=chance.choice(RELEASES),
+        release=chance.choice(["", *RELEASES]),
         model=chance.choice((DENSE, UNIFIED, EXPERTS, BLOCKS, ROWS)),
         drafter=chance.choice(DRAFTERS),
         digest=chance.choice(DIGESTS),
-        on=frozenset(part for part in OPTIONS if chance.random() < 0.5),
+        on=frozenset(part for part in SWITCHES if chance.random() < 0.5),
     )
 
 
@@ -147,7 +129,7 @@ def around(crash: Crash, chance: random.Random) -> Iterator[Drawn]:
     yield one
     for name in Drawn.__struct_fields__:
         other = getattr(drawn(chance), name)
-        yield replace(one, **{name: other if name != "on" else one.on ^ {chance.choice([*OPTIONS])}})
+        yield replace(one, **{name: other if name != "on" else one.on ^ {chance.choice(SWITCHES)}})
     for part in sorted(one.on.intersection(crash.needs)):
         yield replace(one, on=one.on - {part})
 

@@ -62,7 +62,6 @@ FROM_HUB = {
     "cloudRun.memory": "24Gi",
 }
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
-ASSISTANT = {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 MOE, REPLICAS = "google/gemma-4-26B-A4B-it", {"vllm.dataParallelSize": 4, "vllm.tensorParallelSize": None}
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
@@ -89,7 +88,6 @@ def drafting(drafter: str) -> Mapping[str, object]:
 
 DRAFTS_12B = {"vllm.speculative": drafting("google/gemma-4-12B-it-assistant")}
 DRAFTS_26B = {"vllm.speculative": drafting("google/gemma-4-26B-A4B-it-assistant")}
-OF_0_27_0 = "sha256:07ea4e292adf3a26b05ac97114b28849cf4551a26beb1fbe7decd3842d752ed7"
 WITH_EXPERTS = {"image": released("0.31.0"), "vllm.extraArgs": ["--enable-expert-parallel"], **DRAFTS_26B}
 
 
@@ -205,11 +203,6 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST07": Incident("tpu-v6e4", {"tpu.maxUsdPerHour": 3}, "block", r"maxUsdPerHour is 3, but the cheapest form costs \$5\.40.* Set tpu\.maxUsdPerHour: 5\.4"),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
-    ("REL01", Incident("l4-12b-qat-mtp", {"image": released("0.28.0")}, "warn", r"may not .*unquantized-assistant .*/53884\).* [Rr]emove vllm\.speculative")),
-    ("REL01", Incident("l4-qat", {"image": released("0.26.0"), **DRAFTS_26B}, "block", r"3,840.*/48848\)\. Set image: vllm-openai; or remove vllm\.spec")),
-    ("REL01", Incident("l4-qat", {"image": released("0.27.0", OF_0_27_0)}, "block", r"Transformers 5\.15.*issues/51744\)\. Set image: vllm-openai\.")),
-    ("REL01", Incident("l4-qat", {"image": {**released("0.27.0", OF_0_27_0), "version": None}}, "block", r"Transformers 5\.15.*/51744\)\. Set image: vllm-")),
-    ("REL01", Incident("l4-qat", {"image": released("0.27.1")}, "warn", r"may not start: .*is unknown .*issues/51744\)\. Set image: vllm-openai\.")),
     ("REL01", Incident("l4-qat", WITH_EXPERTS, "block", r"no experts .*pull/56936\)\. .*[Ss]et vllm\.extraArgs: \[\]; or remove vllm\.speculative\.")),
     ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"compileCache: off \(TPU06 then warns\); or remove vllm\.data")),
     ("MOD08", Incident("rtx6000-31b", {}, "info", r"template of google/gemma-4-31B-it-qat-w4a16-ct has an unknown age: .* gemma stage_model")),
@@ -230,7 +223,6 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 22 concurrent requests \(KV .*concurrency: 22")),
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 1\.09 GiB .* vllm\.gpuMemoryUtilization: 0\.94")),
-    ("REL01", Incident("tpu-v6e4-12b", {"vllm.maxNumSeqs": 16, "vllm.speculativeConfig": ASSISTANT}, "warn", r"may not .*embeddings .*Remove vllm\.spec")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM}, "block", r"30\.45 GiB .*256 takes 29\.87 .*TPU 0\.23\.0 and later.*Remove vllm")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.speculativeConfig": NGRAM, "vllm.maxNumSeqs": 32}, "warn", r"2\.64 to 3\.28 GiB .*set vllm\.maxNumSeqs: 16")),
     ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many as with bf16.*Keep it if")),

@@ -80,10 +80,6 @@ _OFF: Final[Mapping[str, Mapping[str, object]]] = {
 """Changes that turn a part off."""
 
 
-def _drafts(resolved: Resolved) -> bool:
-    return resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
-
-
 def _has_flag(part: str) -> Callable[[Resolved], bool]:
     return lambda one: value_of_flag(extra_arguments(one), _FLAGS[part]) is not None
 
@@ -95,7 +91,7 @@ _HAS: Final[Mapping[str, Callable[[Resolved], bool]]] = {
     "experts": lambda one: one.spec.is_moe,
     "the JAX path": lambda one: one.runtime == "tpu-jax",
     "the PyTorch path": lambda one: one.runtime == "tpu-torch",
-    "a draft model": _drafts,
+    "a draft model": lambda one: one.speculative_tokens > 0 and named_drafter(one.vllm) is not None,
     "the first model runner": lambda one: 1 in runners(one),
     "the second model runner": lambda one: 2 in runners(one),  # noqa: PLR2004 - vLLM's number
     "CUDA graphs": lambda one: not one.eager,
