@@ -23,6 +23,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
+from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command
@@ -38,6 +39,9 @@ from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkp
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
+_MEDIA_PARTS: Final = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.")
+"""Towers and connectors of Gemma 4 (`get_mm_mapping` in gemma4_mm.py of vLLM 0.31.0)."""
+_TOWER_LORA: Final = "vllm-project/vllm#42662"
 _say: Final = partial(command.print_progress, "stage_model")
 
 
@@ -133,7 +137,11 @@ def _plan(
         source = _model_on_hub(options, settings)
     kind = "model" if extra is None else extra.kind
     if kind != "template":
-        sources.require_checkpoint(source, ADAPTER_CONFIG if kind == "adapter" else CONFIG)
+        tensors = sources.require_checkpoint(source, ADAPTER_CONFIG if kind == "adapter" else CONFIG)
+        if kind == "adapter" and any(part in name for name in tensors for part in _MEDIA_PARTS):
+            row = CRASHES[_TOWER_LORA]
+            needs = f"--enable-tower-connector-lora, which needs {row.releases[0][1]} or later ({row.source})"
+            _say(f"{origin} changes image or audio parts of the model. vLLM ignores that without {needs}.")
     return CopyPlan(
         source=source,
         target=target,

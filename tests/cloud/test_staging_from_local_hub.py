@@ -15,6 +15,7 @@ from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.stacks.loading import from_file
 from localcloud.world.scenario import Fault, Hub
 from tests.library_time import end_hub_pauses
+from tests.safetensors_files import safetensors
 
 EXISTS = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
 ABSENT, GATED = "google/gemma-4-26B-A4B-it-qat-w4a16-ct", "google/gemma-3-4b-it"
@@ -121,6 +122,23 @@ def test_a_drafter_and_an_adapter_are_staged_beside_the_model_by_one_command(
     assert run_command(stage_model.COMMAND, ["--stack", "mine", "--json"]) == ExitCode.DONE
     again = json.loads(capsys.readouterr().out)
     assert [again["copied"], *(part["copied"] for part in again["parts"])] == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_adapter_of_the_vision_tower_is_reported(stack, stack_file, staging_world, capsys):
+    for folder, module in (("sees", "vision_tower.encoder"), ("reads", "language_model")):
+        name = f"base_model.model.model.{module}.layers.0.self_attn.q_proj.lora_A.weight"
+        staging_world.put(f"{folder}/adapter_config.json", b"{}")
+        staging_world.put(f"{folder}/adapter_model.safetensors", safetensors(b"12345678", name))
+    here = f"gs://{staging_world.bucket}"
+    uses = f"    lora: {{ adapters: {{ a: {here}/sees, b: {here}/reads }} }}\n"
+    options = "  gemma-serving:vllm:\n"
+    stack_file.write_text(stack_file.read_text().replace(options, f"{options}{uses}"))
+    assert stack(EXISTS)[0] == ExitCode.DONE
+    said = capsys.readouterr().err
+    assert f"{here}/sees changes image or audio parts" in said
+    assert "--enable-tower-connector-lora, which needs 0.28.0 or later (https://" in said
+    assert f"{here}/reads changes" not in said
 
 
 DOES_NOT_EXIST = "it does not exist or is private; check the name"

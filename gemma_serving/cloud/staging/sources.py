@@ -44,8 +44,8 @@ class SourceFile:
     """Size of the real file if the local cloud's hub sends a shrunk one; 0 for every other source."""
 
 
-def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config: str) -> None:
-    """Compare a source's files with its index, and their sizes with the headers of the weights.
+def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config: str) -> Sequence[str]:
+    """Return the names of a source's tensors. Compare its files with its index, and their sizes with the headers of the weights.
 
     `config` is the file that every checkpoint of its kind has: config.json, or adapter_config.json of an adapter.
     Raises CommandRefusedError if the source is not a checkpoint or an incomplete one, and ScriptError if a header cannot be read.
@@ -67,12 +67,13 @@ def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config
         absent = sorted(named.difference(files))
         if absent:
             raise CommandRefusedError(f"{place} has no {absent[0]}, which {INDEX} lists. Complete it there first.")
-    each([partial(_require_whole, source, file) for file in weights], workers=_HEADERS_AT_ONCE)
+    found = each([partial(_require_whole, source, file) for file in weights], workers=_HEADERS_AT_ONCE)
+    return [name for names in found for name in names]
 
 
-def _require_whole(source: "FolderSource | HubSource | BucketSource", file: SourceFile) -> None:
+def _require_whole(source: "FolderSource | HubSource | BucketSource", file: SourceFile) -> Sequence[str]:
     try:
-        read_tensors(file.size_bytes, lambda start, end: source.read(file, start, end))
+        return read_tensors(file.size_bytes, lambda start, end: source.read(file, start, end))[1]
     except NotSafetensorsError as error:
         raise CommandRefusedError(
             f"{file.name} of {source.place} {error}: its download is incomplete, or it is damaged. "
