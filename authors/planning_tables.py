@@ -63,8 +63,7 @@ def tables() -> Mapping[str, str]:
             "what | needs | from | before | blocked | warned | record | fix", map(_crash_row, CRASHES.values())
         ),
         "searches": table(
-            "repository | words | read on",
-            [(row["repository"], row["words"], row["read_on"]) for row in data_file("crashes.json")["searches"]],
+            "repository | words | read on", [(*row.values(),) for row in data_file("crashes.json")["searches"]]
         ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),

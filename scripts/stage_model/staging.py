@@ -41,7 +41,6 @@ _MIB: Final = 1024**2
 _GS: Final = "gs://"
 _MEDIA_PARTS: Final = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.")
 """Towers and connectors of Gemma 4 (`get_mm_mapping` in gemma4_mm.py of vLLM 0.31.0)."""
-_TOWER_LORA: Final = "vllm-project/vllm#42662"
 _say: Final = partial(command.print_progress, "stage_model")
 
 
@@ -139,7 +138,7 @@ def _plan(
     if kind != "template":
         tensors = sources.require_checkpoint(source, ADAPTER_CONFIG if kind == "adapter" else CONFIG)
         if kind == "adapter" and any(part in name for name in tensors for part in _MEDIA_PARTS):
-            row = CRASHES[_TOWER_LORA]
+            row = CRASHES["vllm-project/vllm#42662"]
             needs = f"--enable-tower-connector-lora, which needs {row.releases[0][1]} or later ({row.source})"
             _say(f"{origin} changes image or audio parts of the model. vLLM ignores that without {needs}.")
     return CopyPlan(

@@ -36,10 +36,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "replicas": {"data_parallel_size": 2},
     "a KV cache with a scale per head": {"kv_cache_dtype": "int8_per_token_head"},
 }
-FLAGS = {
-    "expert parallelism": "--enable-expert-parallel",
-    "adapters of the vision tower": "--enable-tower-connector-lora",
-}
+FLAGS = ("--enable-expert-parallel", "--enable-tower-connector-lora")
 SWITCHES = ("a draft model", "CUDA graphs", "a compile cache", "fp8 while loading", *OPTIONS, *FLAGS)
 """Parts that settings turn on."""
 
@@ -99,7 +96,7 @@ class Drawn(Struct, frozen=True, kw_only=True):
         options = {key: value for part in self.set_on for key, value in OPTIONS.get(part, {}).items()}
         if "a draft model" in self.set_on:
             options["speculative_config"] = {"model": self.drafter, "num_speculative_tokens": 3}
-        flags = [flag for part, flag in FLAGS.items() if part in self.set_on]
+        flags = [flag for flag in FLAGS if flag in self.set_on]
         deployment = Deployment(
             model=self.model,
             accelerator=self.accelerator,
@@ -109,7 +106,7 @@ class Drawn(Struct, frozen=True, kw_only=True):
             tpu=replace(NO_TPU, compile_cache="bucket" if "a compile cache" in self.set_on else "off"),
         )
         found = RULES["REL01"].result(examine(deployment))
-        return f"{found.severity}: {found.message}" if found else ""
+        return f"{found.severity}: {found.message} {found.advice}" if found else ""
 
 
 def drawn(chance: random.Random) -> Drawn:
@@ -146,6 +143,9 @@ def test_a_plan_names_a_record_if_and_only_if_the_deployment_has_what_fails(cras
         for row in CRASHES.values():
             clause = row.dies if worst == "block" else row.likely
             assert (f"{clause} ({row.source})" in said) is (severities[row.id] == worst), (row.id, one)
+        if advised := re.search(r"Or set image to a release from (\S+) by its digest", said):
+            later = chance.choice(RELEASES[RELEASES.index(advised[1]) :])
+            assert not replace(one, release=later, digest="").message(), (later, one)
 
 
 @pytest.mark.parametrize("boot", RAN, ids=lambda boot: boot.id)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject
@@ -23,6 +24,7 @@ from gemma_serving.planning.rules.arguments import kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
 
 Kind = Literal["start", "answers", "load", "adapter"]
@@ -37,9 +39,9 @@ class Crash(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Kind = "start"
     """Only a start can block; the others are warnings."""
     needs: tuple[str, ...]
-    """Features, precisions, and parts of adapters and of vLLM (`_HAS`). Empty for all deployments."""
+    """Features, precisions, parts of vLLM (`_HAS`) and flags of `extraArgs`. Empty for all deployments."""
     cards: tuple[str, ...] = ()
-    """Names of cards, or generations of cards and TPUs; empty for all."""
+    """Names of cards (machines.json); empty for all."""
     models: tuple[str, ...] = ()
     """Draft models that die by the record or by the diff of its fix; empty if `needs` names none."""
     sisters: tuple[str, ...] = ()
@@ -67,10 +69,6 @@ class Crash(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 CRASHES: Final[Mapping[str, Crash]] = Table(
     lambda: {row.id: row for row in convert(data_file("crashes.json")["rows"], list[Crash])}
 )
-_FLAGS: Final[Mapping[str, str]] = {
-    "expert parallelism": "--enable-expert-parallel",
-    "adapters of the vision tower": "--enable-tower-connector-lora",
-}
 _OFF: Final[Mapping[str, Mapping[str, object]]] = {
     "a compile cache": {"tpu.compile_cache": "off"},
     "fp8 while loading": {"quantization": None},
@@ -78,10 +76,6 @@ _OFF: Final[Mapping[str, Mapping[str, object]]] = {
     "a draft model": {"vllm.speculative_config": None},
 }
 """Changes that turn a part off."""
-
-
-def _has_flag(part: str) -> Callable[[Resolved], bool]:
-    return lambda one: value_of_flag(extra_arguments(one), _FLAGS[part]) is not None
 
 
 _HAS: Final[Mapping[str, Callable[[Resolved], bool]]] = {
@@ -101,7 +95,6 @@ _HAS: Final[Mapping[str, Callable[[Resolved], bool]]] = {
     "fp8 while loading": lambda one: one.scheme.name.startswith("fp8") and one.spec.native_quantization != "fp8",
     "fp8 in blocks": lambda one: one.spec.native_quantization == "fp8" and one.spec.block_width > 0,
     "a KV cache with a scale per head": lambda one: one.kv_dtype.endswith(SCALED_KV_SUFFIX),
-    **{part: _has_flag(part) for part in _FLAGS},
 }
 _CLAIMS: Final[Mapping[Kind, str]] = {
     "start": "The server may not start",
@@ -111,15 +104,19 @@ _CLAIMS: Final[Mapping[Kind, str]] = {
 }
 
 
+def _has(part: str, resolved: Resolved) -> bool:
+    is_flag = part.startswith("--")
+    return value_of_flag(extra_arguments(resolved), part) is not None if is_flag else _HAS[part](resolved)
+
+
 def _severity(crash: Crash, resolved: Resolved) -> Severity | None:
     """Return whether a deployment dies by the record (block), likely does (warn), or is not affected (None)."""
     accelerator, image = resolved.accelerator, resolved.deployment.image
-    if crash.cards and not {accelerator.family, accelerator.generation} & {*crash.cards}:
-        return None
     version = version_in_use(accelerator, resolved.deployment.image_version)
     is_known_image = image is not None and image.digest in crash.images
     is_affected = is_known_image or any(is_between(version, *bounds) for bounds in crash.releases)
-    if not is_affected or not all(_HAS[part](resolved) for part in crash.needs):
+    is_here = not crash.cards or accelerator.family in crash.cards
+    if not (is_affected and is_here and all(_has(part, resolved) for part in crash.needs)):
         return None
     drafter = find_checkpoint(named_drafter(resolved.vllm) or "")
     if drafter is not None and drafter.id in crash.sisters:
@@ -133,12 +130,22 @@ def _remedies(found: Sequence[Crash], subject: Subject) -> Iterator[Remedy]:
     needs = {part for crash in found for part in crash.needs}
     if subject.resolved.deployment.image is not None:
         yield Remedy(changes=DEFAULT_IMAGE)
-    flags = [flag for part, flag in _FLAGS.items() if part in needs]
-    if dropped := [one for one in extra_arguments(subject.resolved) if one.name in flags]:
+    if dropped := [one for one in extra_arguments(subject.resolved) if one.name in needs]:
         yield change("vllm.extra_args", kept_arguments(subject, dropped))
     yield from (Remedy(changes=off) for part, off in _OFF.items() if part in needs)
     if "replicas" in needs:
         yield replicas_remedy(None)
+
+
+def _other_release(resolved: Resolved) -> str:
+    """Return, as advice, the first release from which on no record is about a deployment; empty without one."""
+    clean, bounds = "", {bound for crash in CRASHES.values() for pair in crash.releases for bound in pair if bound}
+    for release in sorted(bounds, key=lambda bound: version_key(bound) or (), reverse=True):
+        other = replace(resolved, deployment=replace(resolved.deployment, image=image_of_version(release)))
+        if any(_severity(crash, other) for crash in CRASHES.values()):
+            break
+        clean = release
+    return f"Or set image to a release from {clean} by its digest." if clean else ""
 
 
 @rule("REL01")
@@ -148,11 +155,10 @@ def _recorded_crash(subject: Subject) -> RuleResult | None:
     found = [crash for crash, one in judged if one == severity]
     if not found:
         return None
-    fixed = max((crash.releases[-1][1] for crash in found), key=lambda release: version_key(release) or ())
     return RuleResult(
         " ".join(_sentence(crash, severity) for crash in found),
         remedies=_remedies(found, subject),
-        advice=f"Or set image to a release from {fixed} by its digest." if fixed else "",
+        advice=_other_release(subject.resolved),
         severity=severity,
         source="; ".join(f"{crash.id}, {crash.seen_on}" for crash in found),
     )
