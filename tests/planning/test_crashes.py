@@ -9,7 +9,9 @@ import pytest
 from msgspec import Struct
 
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
+from gemma_serving.planning.model.support import is_between
 from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
@@ -174,3 +176,6 @@ def test_every_row_can_be_found_read_and_recognized():
         assert not crash.dies or crash.kind == "start"
         assert crash.basis
         assert not crash.way_out.startswith(" ")
+        defaults = [IMAGES[name].version for name in DEFAULT_IMAGES.values()]
+        affected = any(is_between(version, *bounds) for version in defaults for bounds in crash.releases)
+        assert not (affected and "Remove gemma-serving:image" in crash.way_out), crash.id
