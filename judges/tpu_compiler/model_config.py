@@ -39,7 +39,7 @@ def gemma4_config(recorded: Mapping[str, object], *, is_w4a16: bool = False) -> 
         "text_config": text,
         "vision_config": {"model_type": "gemma4_unified_vision"} if is_unified else _vision(recorded),
     }
-    if _has_audio(text, is_unified=is_unified):
+    if "audio_config" in recorded:
         config["audio_config"] = {"model_type": f"{kind}_audio"}
     if is_w4a16:
         config["quantization_config"] = w4a16_config()
@@ -125,8 +125,3 @@ def _vision(recorded: Mapping[str, object]) -> dict[str, Any]:
         "use_clipped_linears": is_small,
         "standardize": not is_small,
     }
-
-
-def _has_audio(text: Mapping[str, object], *, is_unified: bool) -> bool:
-    """Return whether the checkpoint has audio weights: E2B, E4B and 12B (model cards). The dimensions are transformers' defaults."""
-    return is_unified or bool(text["hidden_size_per_layer_input"])

@@ -188,7 +188,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "WRK06": Incident("l4-qat", {"vllm.speculativeConfig": DRAFTER}, "warn", r"draft model my/drafter.*Remove vllm\.speculativeConfig"),
     "WRK09": Incident("tpu-v6e1", {"vllm.lora": {"adapters": {"sql": "a1/sql"}}}, "block", r"E2B-it with its JAX .*0 of 1.*[Rr]emove vllm\.lora"),
     "WRK08": Incident("l4-12b-qat", {"vllm.lora": {"adapters": {"sql": "gs://a1/sql"}}}, "block", r"1 adapter.*gs://a1/sql.*vllm\.lora\.adapters: \{"),
-    "WRK07": Incident("l4-12b-qat", {"vllm.multimodal": {"images": 2, "audios": 1}}, "warn", r"12B-it-.* has no audio enc.*\.images: 2, .*\.audios: 0"),
+    "WRK07": Incident("rtx6000-31b", {"vllm.multimodal": {"images": 2, "audios": 1}}, "warn", r"31B-it-.* does not accept a.*\.images: 2, .*\.audios: 0"),
     "MOD01": Incident("rtx6000-31b", {"model": "org/other-8b", "modelConfig": OTHER, "vllm": {}}, "info", r"8\.03 billion .* LlamaForCausalLM"),
     "MOD02": Incident("tpu-v6e1", {"model": "google/gemma-4-E2B"}, "warn", r"return 400.*[sS]et model: google/gemma-4-E2B-it"),
     "MOD03": Incident("rtx6000-31b", {"vllm.speculativeConfig": FOREIGN}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),

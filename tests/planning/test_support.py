@@ -141,6 +141,13 @@ def test_fp8_on_tpu_is_read_and_not_made():
     assert answer("fp8", FP8, "v6e-1", image_version="0.25.0") == "yes, in bf16"
 
 
+def test_12b_hears_from_its_first_release_on():
+    assert [
+        answer("audio", MODELS["google/gemma-4-12B-it"], "H100", image_version=version)
+        for version in ("0.21.0", "0.22.1", "0.23.0", None)
+    ] == ["no", "unknown", "yes", "yes"]
+
+
 def test_packed_experts_have_releases_between_two_that_load_them():
     versions = ("0.19.0", "0.19.1", "0.20.2", "0.21.0")
     packed = [answer("w4a16", EXPERTS, "H100", image_version=version) for version in versions]

@@ -68,7 +68,7 @@ def item_tokens(resolved: Resolved) -> dict[str, int]:
     if not spec.is_gemma4 or not spec.is_multimodal:
         return {}
     lengths = {"video": VIDEO_TOKENS, "image": largest_image_tokens(resolved)}
-    return {**lengths, "audio": AUDIO_TOKENS} if spec.audio_params else lengths
+    return {**lengths, "audio": AUDIO_TOKENS} if spec.accepts_audio else lengths
 
 
 def profiled_items(resolved: Resolved) -> tuple[str, int]:

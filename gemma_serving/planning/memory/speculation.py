@@ -48,7 +48,9 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
     if model is not None and spec is not None:
         deployment = replace_struct(
             resolved,
-            spec=replace_struct(spec, vision=None, other_vision_params=0, audio_params=0),
+            spec=replace_struct(
+                spec, vision=None, other_vision_params=0, audio_params=0, is_multimodal=False, accepts_audio=False
+            ),
             scheme=SCHEMES[spec.native_quantization or "bf16"],
             drafter=None,
             runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",

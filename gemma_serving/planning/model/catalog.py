@@ -2,9 +2,9 @@
 
 models.json has the dimensions as in each checkpoint's config.json (google/gemma-4-*, google/gemma-4-*-it-assistant). Totals agree with the model
 cards: 4.65, 7.52, 11.91, 25.23 (3.82 active) and 30.70 billion parameters in the language model; the draft models' with loaded sizes:
-78.5 million parameters for E4B, 939,042,560 bytes for 31B. Two sizes below `stated` follow from code. `audio_params` (transformers' Gemma4AudioConfig):
+78.5 million parameters for E4B, 939,042,560 bytes for 31B. `audio_params` below `stated` follow from code (transformers' Gemma4AudioConfig):
 a conformer of 12 layers, width 1,024, with two feed-forward blocks, attention with relative positions and a convolution each, then the sub-sampling
-and the projections. `other_vision_params` (vLLM's gemma4_unified.py): patches of 48 x 48 pixels, two position tables, vision and audio projections.
+and the projections.
 """
 
 from collections.abc import Mapping

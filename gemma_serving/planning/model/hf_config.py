@@ -87,7 +87,7 @@ def model_from_config(
     factor = rope.values.get("factor") if rope and "linear" in {rope.text("rope_type"), rope.text("type")} else 1
     full_dim = int(global_dim * factor) if is_number(factor) else global_dim
     tied = top.flag("tie_word_embeddings", default=text.flag("tie_word_embeddings", default=gemma))
-    vision = top.block("vision_config")
+    vision, audio = top.block("vision_config"), top.block("audio_config")
     unified = "unified" in top.text("model_type")
     drafts = top.text("model_type") in _DRAFTERS
     per_layer = _layers(text, types, head_dim, global_dim, gemma=gemma, asks_target=drafts)
@@ -101,8 +101,10 @@ def model_from_config(
         matrices_per_mlp=2 if text.text("model_type") in _PLAIN_MLP else 3,
         layer_embedding_dim=text.whole("hidden_size_per_layer_input", default=0) if gemma else 0,
         vision=_tower(vision) if vision is not None and not unified else None,
-        other_vision_params=_unified_embedder(vision, hidden) if vision is not None and unified else 0,
-        audio_params=0 if unified else _audio(top.block("audio_config")),
+        other_vision_params=_unified_embedders(vision, audio, hidden) if vision is not None and unified else 0,
+        audio_params=0 if unified else _audio(audio),
+        is_multimodal=vision is not None,
+        accepts_audio=audio is not None,
         vision_bidirectional=text.text("use_bidirectional_attention") == "vision",
         max_positions=text.positive("max_position_embeddings", default=131_072),
         # vLLM's table for linear scaling has a row for each scaled position (linear_scaling_rope.py); windows are not scaled.
@@ -249,9 +251,10 @@ def _tower(vision: ConfigReader) -> VisionTower:
     )
 
 
-def _unified_embedder(vision: ConfigReader, hidden: int) -> int:
+def _unified_embedders(vision: ConfigReader, audio: ConfigReader | None, hidden: int) -> int:
     patch = vision.positive("model_patch_size", default=48) ** 2 * 3
-    return patch * hidden + 2 * vision.positive("mm_posemb_size", default=1_120) * hidden + hidden * hidden
+    sound = audio.positive("audio_embed_dim", default=640) if audio is not None else 0
+    return (patch + 2 * vision.positive("mm_posemb_size", default=1_120) + hidden + sound) * hidden
 
 
 def _audio(audio: ConfigReader | None) -> int:

@@ -86,8 +86,13 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Width of the per-layer embedding of each token (Gemma 4 E2B, E4B); 0 if none exists."""
     vision: VisionTower | None = None
     other_vision_params: int = 0
-    """Parameters of a vision embedder without a tower (Gemma 4 12B)."""
+    """Parameters of the embedders of images and audio without a tower (Gemma 4 12B)."""
     audio_params: int = 0
+    """Parameters of an audio encoder; 0 if none exists, also for a model that projects audio without one (Gemma 4 12B)."""
+    is_multimodal: bool = False
+    """True if the model accepts images and video: its config.json has `vision_config`."""
+    accepts_audio: bool = False
+    """True if the model accepts audio: its config.json has `audio_config`."""
     vision_bidirectional: bool = False
     """Image tokens see each other both ways, so an item cannot be split over two steps."""
     max_positions: int = 131_072
@@ -147,11 +152,6 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
         table's format rests on one source: with it, E2B with 4-bit tables has 2.87 GiB of weights, and 2.86 are logged (test_config.py).
         """
         return self.head_in_checkpoint or (self.tied_embeddings and self.packs_embeddings)
-
-    @property
-    def is_multimodal(self) -> bool:
-        """True if the model accepts images (and possibly audio)."""
-        return self.vision is not None or self.other_vision_params > 0
 
 
 class Tensor(Struct, frozen=True):

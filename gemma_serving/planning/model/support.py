@@ -24,7 +24,8 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 """Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
 Feature = Literal["fp8_kv", "scaled_kv", "draft_model", "lora", "structured_output"]
-"""Subjects of the table's rows beside precisions: fp8 formats of the KV cache, those with a scale per head, and the features of a server."""
+"""Subjects of the table's rows beside precisions and modalities (image, video, audio): fp8 formats of the KV cache, those with a scale per head, and
+the features of a server."""
 _ANY_DEVELOPMENT: Final = 10**9
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -34,7 +35,7 @@ class Support(Struct, frozen=True, kw_only=True):
     """A row of the table."""
 
     scheme: str
-    """Precision of the weights, or a `Feature`; empty for all precisions."""
+    """Precision of the weights, modality of a request, or a `Feature`; empty for all precisions and modalities."""
     devices: tuple[str, ...] = ()
     """Generations of accelerators; empty for all."""
     models: tuple[ModelKind, ...] = ()
@@ -71,7 +72,7 @@ def support_of(
     image_version: str | None = None,
     image_supports: tuple[str, ...] = (),
 ) -> Support:
-    """Return the row for a precision of a model's weights on a device.
+    """Return the row for a precision of a model's weights, or for a modality of its requests, on a device.
 
     `image.version`: vLLM version; None for this project's image, empty or invalid if unknown.
     `image.supports`: precisions that the image's owner declares.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
+from gemma_serving.planning.model.support import Support, support_of
 from gemma_serving.planning.question.drafters import LOOKUPS
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
 from gemma_serving.planning.question.lora import lora_of
@@ -34,7 +35,7 @@ def served_features(resolved: Resolved) -> "ServedFeatures":
     from gemma_serving.contracts.features import ServedFeatures  # noqa: PLC0415 - 1 ms, and a plan reads no features
 
     lora, options = lora_of(resolved), resolved.vllm
-    hears = has_audio_encoder(resolved) and decodes_audio(resolved) is not False
+    hears = audio_support(resolved).answer == "yes" and decodes_audio(resolved) is not False
     sees = resolved.spec.is_multimodal
     return ServedFeatures(
         images=allowed_items(resolved, "image") if sees else 0,
@@ -50,9 +51,13 @@ def served_features(resolved: Resolved) -> "ServedFeatures":
     )
 
 
-def has_audio_encoder(resolved: Resolved) -> bool:
-    """Return whether the model has an audio encoder that vLLM loads: E2B and E4B, on a GPU."""
-    return resolved.spec.audio_params > 0 and not resolved.is_tpu
+def audio_support(resolved: Resolved) -> Support:
+    """Return whether the model accepts audio and vLLM serves it on the device, with the reason if not."""
+    if not resolved.spec.accepts_audio:
+        note = f"{resolved.model_id} does not accept audio"
+        return Support(scheme="audio", answer="no", note=note, source="config.json", seen_on="")
+    version = resolved.deployment.image_version
+    return support_of("audio", resolved.spec, resolved.accelerator, image_version=version)
 
 
 def decodes_audio(resolved: Resolved) -> bool | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
+from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.settings.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
 
@@ -67,9 +68,11 @@ def recommended_options(
     if offloads and strategy:
         # Prefetched pages and offloaded weights evict each other from host memory.
         strategy = "lazy"
-    limits: dict[Modality, int] = {"image": 4, "audio": 0 if is_tpu else 1} if spec.audio_params else {"image": 4}
-    if is_tpu and not spec.tpu_torch_path:
-        limits["video"] = 0  # a JAX model has embeddings of images alone, and one other item ends its engine
+    limits: dict[Modality, int] = {"image": 4}
+    if spec.accepts_audio:
+        limits["audio"] = int(support_of("audio", spec, accelerator).answer == "yes")
+    if support_of("video", spec, accelerator).answer == "no":
+        limits["video"] = 0
     return VllmOptions(
         tensor_parallel_size=max(accelerator.devices // replicas, 1),
         quantization="fp8" if quantize_on_load else None,

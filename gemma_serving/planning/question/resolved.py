@@ -118,7 +118,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
         is_stated = bool(limits) and not any((limits or {}).values())
         if not self.spec.is_multimodal or self.is_tpu or not self.spec.is_gemma4:
             return not self.spec.is_multimodal or is_stated
-        supported = ("image", "video", "audio") if self.spec.audio_params else ("image", "video")
+        supported = ("image", "video", "audio") if self.spec.accepts_audio else ("image", "video")
         return all(self.item_limit(modality) == 0 for modality in supported)
 
     @property
@@ -129,7 +129,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     @property
     def serves_audio(self) -> bool:
         """True if audio is served."""
-        return self.spec.audio_params > 0 and self.item_limit("audio") > 0
+        return self.spec.accepts_audio and self.item_limit("audio") > 0
 
     @property
     def has_processor(self) -> bool:

@@ -12,7 +12,7 @@ from gemma_serving.planning.memory.adapters import adapter_options
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from gemma_serving.planning.question.drafters import likely_drafters
-from gemma_serving.planning.question.features import allowed_items, decodes_audio, sized
+from gemma_serving.planning.question.features import allowed_items, audio_support, decodes_audio, sized
 from gemma_serving.planning.question.lora import adapters_of, lora_of
 from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
@@ -155,10 +155,11 @@ def _items(subject: Subject) -> RuleResult | None:
     asked: dict[Modality, int] = {"image": workload.images, "video": workload.videos}
     allowed = {kind: allowed_items(resolved, kind) for kind in asked}
     refused = {kind: count for kind, count in asked.items() if count > allowed[kind]}
-    has_audio = resolved.serves_audio and not resolved.is_tpu
+    audio = audio_support(resolved)
+    has_audio = audio.answer != "no" and allowed_items(resolved, "audio") > 0
     texts = [f"{count} {kind}s, but {allowed[kind]} are allowed" for kind, count in refused.items()]
     if workload.audio_s > 0 and not has_audio:
-        texts.append(f"{workload.audio_s:g} s of audio, but this server does not support audio")
+        texts.append(f"{workload.audio_s:g} s of audio, but {audio.note or 'none is allowed'}")
     if not texts:
         return None
 
@@ -229,10 +230,12 @@ def _unheard_audio(subject: Subject) -> RuleResult | None:
 def _why_unheard(subject: Subject) -> tuple[str, str]:
     """Return why the server does not support audio, and what else helps; empty if it does."""
     resolved = subject.resolved
-    if resolved.spec.audio_params <= 0:
-        return f"will fail, because {resolved.model_id} has no audio encoder", "E2B and E4B have one."
-    if resolved.is_tpu:
-        return "will fail, because vLLM on TPU has no audio encoder", "Serve it on a GPU."
+    audio = audio_support(resolved)
+    if audio.answer != "yes":
+        advice = (
+            "Serve it on a GPU." if resolved.is_tpu else "" if resolved.spec.accepts_audio else "E2B, E4B and 12B do."
+        )
+        return f"{'will' if audio.answer == 'no' else 'may'} fail, because {audio.note}", advice
     decodes = decodes_audio(resolved)
     if decodes:
         return "", ""

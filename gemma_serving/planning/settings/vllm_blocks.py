@@ -53,7 +53,7 @@ class MultimodalSettings(Block):
     audios: _Items | None = None
     """Maximum audio items per request.
 
-    Only E2B and E4B have an audio encoder. They need a GPU and an image with `vllm[audio]`.
+    Only E2B, E4B and 12B accept audio. They need a GPU and an image with `vllm[audio]`.
     """
     image_tokens: Annotated[int, _SIZE] | None = None
     """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""

@@ -270,7 +270,7 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
     options = dict(adapter_options(workload))
     if workload.images > _USUAL_IMAGES:
-        audio = {"audio": int(workload.audio_s > 0)} if spec_of(served.checkpoint.id).audio_params else {}
+        audio = {"audio": int(workload.audio_s > 0)} if spec_of(served.checkpoint.id).accepts_audio else {}
         options["limit_mm_per_prompt"] = {"image": workload.images, **audio}
     elif image and needs_text_alone(workload):
         options["limit_mm_per_prompt"] = TEXT_ONLY

@@ -34,7 +34,7 @@ ENGINE_DEAD: Final = "EngineCore encountered an issue. See stack trace (above) f
 """Message of the requests that a dead engine had (vLLM, v1/engine/exceptions.py)."""
 _URL_PARTS: Final = frozenset(KINDS) - {"input_audio"}
 _HEARS: Final = ("E2B", "E4B", "12B", "tiny")
-"""Beginnings of the names of models with an audio encoder."""
+"""Beginnings of the names of models whose config.json has `audio_config`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class MediaRules:
 
 
 def check_items(items: Sequence[MediaItem], arguments: Arguments, model: Model) -> None:
-    """Reject more items than `--limit-mm-per-prompt` allows, and sounds for a model without an audio encoder. Raises RequestError."""
+    """Reject more items than `--limit-mm-per-prompt` allows, and sounds for a model without `audio_config`. Raises RequestError."""
     for kind in ("image", "audio", "video"):
         count = sum(item.kind == kind for item in items)
         if kind == "audio" and count and not model.name.startswith(_HEARS):
