@@ -54,7 +54,7 @@ def served_features(resolved: Resolved) -> "ServedFeatures":
 def audio_support(resolved: Resolved) -> Support:
     """Return whether the model accepts audio and vLLM serves it on the device, with the reason if not."""
     if not resolved.spec.accepts_audio:
-        note = f"{resolved.model_id} does not accept audio"
+        note = f"{resolved.model_id} does not accept audio, as E2B, E4B and 12B do"
         return Support(scheme="audio", answer="no", note=note, source="config.json", seen_on="")
     version = resolved.deployment.image_version
     return support_of("audio", resolved.spec, resolved.accelerator, image_version=version)

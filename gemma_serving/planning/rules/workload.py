@@ -232,9 +232,7 @@ def _why_unheard(subject: Subject) -> tuple[str, str]:
     resolved = subject.resolved
     audio = audio_support(resolved)
     if audio.answer != "yes":
-        advice = (
-            "Serve it on a GPU." if resolved.is_tpu else "" if resolved.spec.accepts_audio else "E2B, E4B and 12B do."
-        )
+        advice = "Serve it on a GPU." if resolved.is_tpu and resolved.spec.accepts_audio else ""
         return f"{'will' if audio.answer == 'no' else 'may'} fail, because {audio.note}", advice
     decodes = decodes_audio(resolved)
     if decodes:
