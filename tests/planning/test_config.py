@@ -268,6 +268,15 @@ def test_an_index_without_a_size_is_refused():
         model_from_config(LLAMA_8B, name="other", index={"weight_map": {}})
 
 
+@pytest.mark.parametrize(("layers", "lacks"), [(0, False), (15, True), (35, False)])
+def test_the_index_shows_whether_shared_layers_have_keys(layers: int, lacks: bool):
+    names = {
+        f"model.language_model.layers.{layer}.self_attn.k_norm.weight": "model.safetensors" for layer in range(layers)
+    }
+    index = {"metadata": {"total_size": 1}, "weight_map": names}
+    assert model_from_config(CONFIGS["E2B"], name="own", index=index).lacks_shared_kv is lacks
+
+
 def test_a_vision_tower_without_a_table_of_positions_is_planned():
     config = {**CONFIGS["31B"], "vision_config": {**CONFIGS["31B"]["vision_config"]}}
     config["vision_config"].pop("position_embedding_size", None)

@@ -70,6 +70,7 @@ TODAY = "2026-11-20"
 ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
 SMALL = {"cloudRun.memory": "16Gi", "cloudRun.mount": {"mode": "memory"}}
 E4B_QAT = "google/gemma-4-E4B-it-qat-w4a16-ct"
+E2B_UNQUANTIZED = "google/gemma-4-E2B-it-qat-q4_0-unquantized"
 
 
 OTHER = "tests/fixtures/models/other-8b"
@@ -217,7 +218,8 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SEC06", Incident("l4-qat", {"vllm.allowedMediaDomains": ["a.example", "10.0.0.5"]}, "block", r"10\.0\.0\.5 can only be inside")),
     ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--allowed-media-domains", "a.example"]}, "block", r"[sS]et vllm\.allowedMediaDomains: \[a\.example\]")),
     ("TPU07", Incident("tpu-v6e1", {**STREAMED, "image": OLD_TPU_IMAGE}, "block", r"vLLM 0\.29\.0 or later.*Remove vllm\.loadFormat")),
-    ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is untested on v6e-1: E2B and E4B in 4 bits .* image\.supports")),
+    ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is untested on v6e-1: these files lack k_norm .* image\.supports")),
+    ("FIT06", Incident("tpu-v6e1", {"model": E2B_UNQUANTIZED, "image": "vllm-tpu-w4a16"}, "block", r"lack it\. .*model: google/gemma-4-E2B-it\b")),
     ("FIT06", Incident("l4-12b-qat", {"image": {**OWN_IMAGE, "version": "0.20.0"}}, "block", r"- set image: vllm-openai\n")),
     ("WRK03", Incident("tpu-v6e1", {"workload": {"inputTokens": 262_144}, "vllm.maxModelLen": 512}, "block", r"inputTokens: 1, .*outputTokens: 511")),
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 22 concurrent requests \(KV .*concurrency: 22")),

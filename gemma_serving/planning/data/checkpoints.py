@@ -37,6 +37,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     kind: Kind = "instruct"
     has_stored_head: bool = False
     """True if the files store an output head although it is tied to the embeddings. Such files are larger and load longer; a GPU drops the head."""
+    lacks_shared_kv: bool = False
+    """True if the files have no keys and values of layers that read another layer's KV cache (headers in vllm-project/tpu-inference#3299)."""
     has_fp4_activations: bool = False
     """True if the files say how a server rounds the inputs of NVFP4 layers to 4 bits (W4A4, not W4A16)."""
     kv_cache_dtype: str = "auto"
@@ -132,9 +134,9 @@ def _families(checkpoint: Checkpoint) -> tuple[str, str]:
 
 
 def original_of(model_id: str) -> str:
-    """Return the id of a quantized checkpoint's bf16 original; any other id unchanged."""
+    """Return the id of the bf16 original of a checkpoint that was quantized or trained for it; any other id unchanged."""
     found = _KNOWN.get(model_id)
-    return model_id if found is None or found.scheme == "bf16" else found.architecture
+    return model_id if found is None or (found.scheme == "bf16" and found.kind != "qat") else found.architecture
 
 
 def stored_as(architecture: str, scheme: str) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
         MODELS[checkpoint.architecture],
         native_quantization=checkpoint.scheme,
         head_in_checkpoint=checkpoint.has_stored_head,
+        lacks_shared_kv=checkpoint.lacks_shared_kv,
         has_fp4_activations=checkpoint.has_fp4_activations,
         kv_cache_dtype=checkpoint.kv_cache_dtype,
         block_width=checkpoint.block_width,

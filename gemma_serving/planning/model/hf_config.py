@@ -55,6 +55,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
 """Values of keys that published configs omit, by model type (transformers' Gemma2Config and Gemma3TextConfig, 4.57)."""
 _SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
 _HEAD: Final = "lm_head.weight"
+_KEY_NORM: Final = "self_attn.k_norm.weight"
 _MOST_LAYERS: Final = 1_000
 """Layers of a model at most. A repository's config can name any number, and each layer takes time and memory here."""
 _AUDIO_LAYER_WIDTHS: Final = 4 * 4 + 5 + 3
@@ -90,6 +91,7 @@ def model_from_config(
     vision, audio = top.block("vision_config"), top.block("audio_config")
     unified = "unified" in top.text("model_type")
     drafts = top.text("model_type") in _DRAFTERS
+    stored = _stored_tensors(index)
     per_layer = _layers(text, types, head_dim, global_dim, gemma=gemma, asks_target=drafts)
     spec = ModelSpec(
         name=name,
@@ -112,7 +114,9 @@ def model_from_config(
         is_gemma4=gemma,
         tpu_torch_path=unified,
         checkpoint_bytes=_index_bytes(index, name),
-        head_in_checkpoint=tied and _stores_head(index),
+        # llm-compressor writes a head for models that tie it to the embeddings.
+        head_in_checkpoint=tied and any(name.endswith(_HEAD) for name in stored),
+        lacks_shared_kv=0 < sum(name.endswith(_KEY_NORM) for name in stored) < layers,
         unmodelled=tuple(_unmodelled(top, text, index=index, gemma=gemma)),
         target_hidden=top.positive("backbone_hidden_size") if drafts else 0,
         centroids=top.positive("num_centroids") if drafts and top.flag("use_ordered_embeddings") else 0,
@@ -270,10 +274,10 @@ def _audio(audio: ConfigReader | None) -> int:
     )
 
 
-def _stores_head(index: Mapping[str, object] | None) -> bool:
-    """Return whether the files store an output head: llm-compressor writes one for models that tie it to the embeddings."""
+def _stored_tensors(index: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Return the names of the tensors in the files; empty without an index."""
     tensors = index.get("weight_map") if index is not None else None
-    return isinstance(tensors, dict) and any(str(one).endswith(_HEAD) for one in cast("dict[object, object]", tensors))
+    return tuple(map(str, cast("dict[object, object]", tensors))) if isinstance(tensors, dict) else ()
 
 
 def _index_bytes(index: Mapping[str, object] | None, name: str) -> int | None:

@@ -88,7 +88,6 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     other_vision_params: int = 0
     """Parameters of the embedders of images and audio without a tower (Gemma 4 12B)."""
     audio_params: int = 0
-    """Parameters of an audio encoder; 0 if none exists, also for a model that projects audio without one (Gemma 4 12B)."""
     is_multimodal: bool = False
     """True if the model accepts images and video: its config.json has `vision_config`."""
     accepts_audio: bool = False
@@ -116,6 +115,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Weights of a row in one block of FP8, which has one scale; 0 with a scale for each row."""
     head_in_checkpoint: bool = False
     """True if the checkpoint stores an output head although it is tied to the embeddings. vLLM drops it on GPU and keeps it on TPU."""
+    lacks_shared_kv: bool = False
+    """True if the checkpoint has no keys and values of layers that read another layer's KV cache. vLLM on TPU asks for them."""
     checkpoint_bytes: int | None = None
     """Size of the checkpoint according to its index; None computes it."""
     target_hidden: int = 0

@@ -41,6 +41,8 @@ class Support(Struct, frozen=True, kw_only=True):
     models: tuple[ModelKind, ...] = ()
     is_gemma4: bool = False
     """True if the row is about Gemma 4 only."""
+    lacks_shared_kv: bool = False
+    """True if the row is about such files only (`ModelSpec.lacks_shared_kv`)."""
     loading: Loading | None = None
     packings: tuple[str, ...] = ()
     """Quantization methods of checkpoints outside the catalog (`ModelSpec.packing`); empty for all."""
@@ -108,6 +110,7 @@ def _rows_for(spec: ModelSpec, accelerator: Accelerator, image_version: str | No
     for row in support_rows():
         if (
             (spec.is_gemma4 or not row.is_gemma4)
+            and (spec.lacks_shared_kv or not row.lacks_shared_kv)
             and (not row.devices or generation in row.devices)
             and (not row.models or kind in row.models)
             and (not row.packings or spec.packing in row.packings)
