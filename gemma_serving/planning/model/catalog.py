@@ -2,9 +2,7 @@
 
 models.json has the dimensions as in each checkpoint's config.json (google/gemma-4-*, google/gemma-4-*-it-assistant). Totals agree with the model
 cards: 4.65, 7.52, 11.91, 25.23 (3.82 active) and 30.70 billion parameters in the language model; the draft models' with loaded sizes:
-78.5 million parameters for E4B, 939,042,560 bytes for 31B. `audio_params` below `stated` follow from code (transformers' Gemma4AudioConfig):
-a conformer of 12 layers, width 1,024, with two feed-forward blocks, attention with relative positions and a convolution each, then the sub-sampling
-and the projections.
+78.5 million parameters for E4B, 939,042,560 bytes for 31B.
 """
 
 from collections.abc import Mapping
@@ -36,15 +34,13 @@ an expert width of 768 and 1.1 GiB more than the unpadded arithmetic."""
 
 
 def _read(config: Mapping[str, object], **stated: object) -> ModelSpec:
-    """Return the architecture of a config in the catalog, which nothing is unknown of; `stated` has the fields that follow from code."""
+    """Return the architecture of a config in the catalog, which nothing is unknown of; `stated` has fields that the config does not have."""
     spec = model_from_config(config, name="google/gemma-4")
     return replace(spec, native_quantization=None, unmodelled=(), **stated)  # pyright: ignore[reportArgumentType] - names of fields
 
 
 MODELS: Final[Mapping[str, ModelSpec]] = Table(
-    lambda: {
-        name: _read(row["config"], name=name, **row.get("stated", {})) for name, row in data_file("models.json").items()
-    }
+    lambda: {name: _read(row["config"], name=name) for name, row in data_file("models.json").items()}
 )
 """The bf16 checkpoints, by Hugging Face id."""
 _DRAFTERS: Final[Mapping[str, ModelSpec]] = Table(

@@ -59,7 +59,7 @@ _KEY_NORM: Final = "self_attn.k_norm.weight"
 _MOST_LAYERS: Final = 1_000
 """Layers of a model at most. A repository's config can name any number, and each layer takes time and memory here."""
 _AUDIO_LAYER_WIDTHS: Final = 4 * 4 + 5 + 3
-"""Parameters of a conformer layer in squares of its width: two feed-forward blocks, attention, convolution."""
+"""Parameters of a conformer layer in squares of its width: two feed-forward blocks, attention, convolution without its kernel."""
 
 
 def model_from_config(
@@ -266,12 +266,8 @@ def _audio(audio: ConfigReader | None) -> int:
         return 0
     width = audio.positive("hidden_size", default=1_024)
     out = audio.positive("output_proj_dims", default=1_536)
-    return (
-        audio.positive("num_hidden_layers", default=12) * _AUDIO_LAYER_WIDTHS * width**2
-        + width * width
-        + width * out
-        + out * out
-    )
+    layer = _AUDIO_LAYER_WIDTHS * width**2 + audio.positive("conv_kernel_size", default=5) * width
+    return audio.positive("num_hidden_layers", default=12) * layer + width * width + width * out + out * out
 
 
 def _stored_tensors(index: Mapping[str, object] | None) -> tuple[str, ...]:
