@@ -62,10 +62,12 @@ def test_each_part_says_of_a_modality_what_the_table_says(modality: Modality, su
         with subtests.test(f"{model} on {accelerator}"):
             deployment = Deployment(model=model, accelerator=accelerator)
             resolved = resolve(deployment)
-            asked = plan(replace(deployment, workload=ONE[modality]))
+            asked = replace(deployment, workload=ONE[modality])
+            unset = replace(asked, vllm=VllmOptions(limit_mm_per_prompt={"image": 4}))
             said = {
                 "outputs for smoke": getattr(served_features(resolved), f"{modality}s") > 0,
-                "findings": "WRK04" not in {one.id for one in asked.findings},
+                "findings": "WRK04" not in {one.id for one in plan(asked).findings},
+                "findings without limits": "WRK04" not in {one.id for one in plan(unset).findings},
                 "simulated server": server_takes(deployment, modality),
             }
             if accelerator == GPU:

@@ -24,8 +24,7 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 """Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
 Feature = Literal["fp8_kv", "scaled_kv", "draft_model", "lora", "structured_output"]
-"""Subjects of the table's rows beside precisions and modalities (image, video, audio): fp8 formats of the KV cache, those with a scale per head, and
-the features of a server."""
+"""Subjects of rows beside precisions and modalities (image, video, audio): formats of the KV cache, and the features of a server."""
 _ANY_DEVELOPMENT: Final = 10**9
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, cast, get_args
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.model.support import Support, support_of
@@ -35,12 +35,12 @@ def served_features(resolved: Resolved) -> "ServedFeatures":
     from gemma_serving.contracts.features import ServedFeatures  # noqa: PLC0415 - 1 ms, and a plan reads no features
 
     lora, options = lora_of(resolved), resolved.vllm
-    hears = audio_support(resolved).answer == "yes" and decodes_audio(resolved) is not False
-    sees = resolved.spec.is_multimodal
+    modalities: tuple[Modality, ...] = get_args(Modality)
+    items = {one: allowed_items(resolved, one) for one in modalities if media_support(resolved, one).answer != "no"}
     return ServedFeatures(
-        images=allowed_items(resolved, "image") if sees else 0,
-        videos=allowed_items(resolved, "video") if sees else 0,
-        audios=allowed_items(resolved, "audio") if hears else 0,
+        images=items.get("image", 0),
+        videos=items.get("video", 0),
+        audios=items.get("audio", 0) if decodes_audio(resolved) is not False else 0,
         image_tokens=image_tokens(resolved),
         thinking=options.reasoning_parser is not None,
         thinks_by_default=_thinks_by_default(resolved),
@@ -51,13 +51,14 @@ def served_features(resolved: Resolved) -> "ServedFeatures":
     )
 
 
-def audio_support(resolved: Resolved) -> Support:
-    """Return whether the model accepts audio and vLLM serves it on the device, with the reason if not."""
-    if not resolved.spec.accepts_audio:
-        note = f"{resolved.model_id} does not accept audio, as E2B, E4B and 12B do"
-        return Support(scheme="audio", answer="no", note=note, source="config.json", seen_on="")
-    version = resolved.deployment.image_version
-    return support_of("audio", resolved.spec, resolved.accelerator, image_version=version)
+def media_support(resolved: Resolved, modality: Modality) -> Support:
+    """Return whether the model accepts a modality and vLLM serves it on the device, with the reason if not."""
+    is_audio, spec = modality == "audio", resolved.spec
+    if not (spec.accepts_audio if is_audio else spec.is_multimodal):
+        others = ", as E2B, E4B and 12B do" if is_audio else ""
+        note = f"{resolved.model_id} does not accept {modality}{others}"
+        return Support(scheme=modality, answer="no", note=note, source="config.json", seen_on="")
+    return support_of(modality, spec, resolved.accelerator, image_version=resolved.deployment.image_version)
 
 
 def decodes_audio(resolved: Resolved) -> bool | None:

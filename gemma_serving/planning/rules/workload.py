@@ -12,7 +12,7 @@ from gemma_serving.planning.memory.adapters import adapter_options
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from gemma_serving.planning.question.drafters import likely_drafters
-from gemma_serving.planning.question.features import allowed_items, audio_support, decodes_audio, sized
+from gemma_serving.planning.question.features import allowed_items, decodes_audio, media_support, sized
 from gemma_serving.planning.question.lora import adapters_of, lora_of
 from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
@@ -153,23 +153,27 @@ def _items(subject: Subject) -> RuleResult | None:
     if workload is None:
         return None
     asked: dict[Modality, int] = {"image": workload.images, "video": workload.videos}
-    allowed = {kind: allowed_items(resolved, kind) for kind in asked}
+    unserved = {kind: one.note for kind in asked if (one := media_support(resolved, kind)).answer == "no"}
+    allowed = {kind: 0 if kind in unserved else allowed_items(resolved, kind) for kind in asked}
     refused = {kind: count for kind, count in asked.items() if count > allowed[kind]}
-    audio = audio_support(resolved)
-    has_audio = audio.answer != "no" and allowed_items(resolved, "audio") > 0
-    texts = [f"{count} {kind}s, but {allowed[kind]} are allowed" for kind, count in refused.items()]
+    audio = media_support(resolved, "audio")
+    has_audio = audio.answer == "yes" and allowed_items(resolved, "audio") > 0
+    texts = [
+        f"{count} {kind}s, but {unserved.get(kind, f'{allowed[kind]} are allowed')}" for kind, count in refused.items()
+    ]
     if workload.audio_s > 0 and not has_audio:
         texts.append(f"{workload.audio_s:g} s of audio, but {audio.note or 'none is allowed'}")
     if not texts:
         return None
 
     def remedies() -> Iterator[Remedy]:
-        if resolved.spec.is_multimodal:
+        if not unserved.keys() & refused.keys():
             yield change("vllm.limit_mm_per_prompt", {**(resolved.vllm.limit_mm_per_prompt or {}), **refused})
         fewer: dict[str, object] = {f"workload.{kind}s": allowed[kind] for kind in refused}
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
-    return RuleResult(f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies())
+    will = "may" if audio.answer == "unknown" and not refused else "will"
+    return RuleResult(f"A workload request has {'; '.join(texts)}. The server {will} reject it.", remedies=remedies())
 
 
 @rule("WRK05")
@@ -230,7 +234,7 @@ def _unheard_audio(subject: Subject) -> RuleResult | None:
 def _why_unheard(subject: Subject) -> tuple[str, str]:
     """Return why the server does not support audio, and what else helps; empty if it does."""
     resolved = subject.resolved
-    audio = audio_support(resolved)
+    audio = media_support(resolved, "audio")
     if audio.answer != "yes":
         advice = "Serve it on a GPU." if resolved.is_tpu and resolved.spec.accepts_audio else ""
         return f"{'will' if audio.answer == 'no' else 'may'} fail, because {audio.note}", advice
