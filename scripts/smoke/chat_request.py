@@ -1,6 +1,7 @@
 """Chat requests of the checks, and the contents of their responses."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +19,12 @@ FEATURE_LIMIT_S: Final = 180.0
 """Time for a reasoning response of 1,024 tokens at 6 tokens/s."""
 THINKING_TOKENS: Final = 1024
 """Output tokens of a request with thinking."""
-MARK: Final = re.compile(r'<\|"?\w*|<?\w*"?\|>')
-"""Gemma 4's delimiters, such as `<|channel>`, `<channel|>` and `<|"|>`, whole or cut."""
+MARK: Final = re.compile(r'<\|"?\w*|<?\w*"?\|>|<pad>|<unused\d+>|\Athought(?=\n)')
+"""Gemma 4's delimiters, such as `<|channel>`, `<channel|>` and `<|"|>`, whole or cut, unused tokens, and a reasoning without delimiters."""
+LOOP: Final = re.compile(r"(.{1,60}?)\1{7,}", re.DOTALL)
+"""The same characters, eight times or more."""
+LOOP_CHARACTERS: Final = 96
+"""A shorter repetition, such as a line of dashes, can be right."""
 STREAM_HINT: Final = "Without `stream: true`, the same request passes, so the settings are right. Try another vLLM release (docs/upgrade-vllm.md)."
 Judge = Callable[[ChatMessage], Outcome]
 """Returns the result for one message."""
@@ -75,22 +80,33 @@ def succeeded(answer: ServerAnswer) -> ServerAnswer:
     return answer
 
 
-async def judged(context: CheckContext, body: Body, judge: Judge, hint: str = "") -> Outcome:
-    """Return the worse of two results: of a chat request's response in one piece, and of its response as a stream.
-
-    Both requests are sent at the same time. Their texts may differ, so what the judge reads is compared, the presence of reasoning, the
-    number of tool calls, and the finish reason. `hint`: what to check if the response in one piece fails. Raises ServerError.
-    """
+async def both(context: CheckContext, body: Body) -> tuple[ChatMessage, ChatMessage]:
+    """Return a chat request's response in one piece and as a stream. Both requests are sent at the same time. Raises ServerError."""
     stream = context.client.stream({**body, "stream": True}, limit_s=FEATURE_LIMIT_S)
     answer, streamed = await asyncio.gather(answered(context, body), stream)
-    whole = joined([delta_of(as_mapping(answer.body))])
-    in_stream = _result(streamed, judge)
+    return joined([delta_of(as_mapping(answer.body))]), streamed
+
+
+async def judged(context: CheckContext, body: Body, judge: Judge, hint: str = "") -> Outcome:
+    """Return the result of a chat request, as `compared`. Raises ServerError."""
+    return compared(*await both(context, body), judge, hint)
+
+
+def compared(whole: ChatMessage, streamed: ChatMessage, judge: Judge, hint: str = "") -> Outcome:
+    """Return the worse of two results: of a response in one piece, and of a response to the same request as a stream.
+
+    Their texts may differ, so what the judge reads is compared, the presence of reasoning, the tool calls, and the finish reason. `hint`:
+    what to check if the response in one piece fails.
+    """
+    plain, in_stream = _result(whole, judge), _result(streamed, judge)
     if in_stream.state == "passed" and _parts(whole) != _parts(streamed):
         in_stream = failed(f"{_parts(streamed)} (plain: {_parts(whole)})")
+    if plain.state == "passed" and in_stream.state != "failed" and _arguments(whole) != _arguments(streamed):
+        in_stream = failed(in_stream.measured, f"the plain response has other arguments: {plain.measured}.")
     if in_stream.state == "passed" and whole.finish_reason != streamed.finish_reason:
         in_stream = warned(f"finish_reason {streamed.finish_reason}", f"it is {whole.finish_reason} without a stream.")
     in_stream = replace(in_stream, measured=f"streamed: {in_stream.measured}")
-    return worst(_with_hint(_result(whole, judge), hint), _with_hint(in_stream, STREAM_HINT))
+    return worst(_with_hint(plain, hint), _with_hint(in_stream, STREAM_HINT))
 
 
 async def judged_in_turn(context: CheckContext, bodies: Mapping[str, Body], judge: Judge, hint: str) -> Outcome:
@@ -115,12 +131,19 @@ def _result(message: ChatMessage, judge: Judge) -> Outcome:
         marks = dict.fromkeys(MARK.findall(text.replace('\\"', '"')))
         if marks:
             return failed(f"markers {', '.join(marks)} in {place}")
+    for found in LOOP.finditer(f"{message.reasoning}\n{message.text}\n{calls}"):
+        if len(found[0]) >= LOOP_CHARACTERS:
+            return failed(f"repeats {found[1]!r}", f"the response repeats itself for {len(found[0])} characters.")
     return judge(message)
 
 
 def _parts(message: ChatMessage) -> str:
     calls = number_of(len(message.tool_calls), "tool call")
     return f"{calls}, {'with' if message.reasoning else 'without'} reasoning"
+
+
+def _arguments(message: ChatMessage) -> list[object]:
+    return [json.loads(call.arguments) for call in message.tool_calls]
 
 
 def _with_hint(outcome: Outcome, hint: str) -> Outcome:

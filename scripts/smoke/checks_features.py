@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -11,6 +12,8 @@ from gemma_serving.scripts.smoke.chat_request import (
     THINKING_TOKENS,
     Message,
     answered,
+    both,
+    compared,
     content_of,
     judged,
     judged_in_turn,
@@ -50,14 +53,7 @@ NOT_FORCED: Final = (
 )
 TEMPERATURE: Final = "23.7"
 """A temperature that no model guesses."""
-_WEATHER: Final = {"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"}
-_FUNCTION: Final = {"name": "get_weather", "arguments": json.dumps({"location": "Tokyo"})}
-RESULT_MESSAGES: Final[Sequence[Message]] = (
-    user(TOOL_QUESTION),
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "call-1", "type": "function", "function": _FUNCTION}]},
-    {"role": "tool", "tool_call_id": "call-1", "name": "get_weather", "content": json.dumps(_WEATHER)},
-)
-"""A conversation that ends with the result of a tool."""
+WEATHER_RESULT: Final = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
 CITY_QUESTION: Final = "Tell me about Paris, France."
 CITY: Final[Mapping[str, tuple[str, type]]] = {
     "city": ("string", str),
@@ -114,13 +110,38 @@ def _forced(message: ChatMessage) -> Outcome:
 
 
 async def tools_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model calls the tool, with its reasoning in a separate field."""
-    if not (context.features().tools and context.features().thinking):
-        return skipped("needs a tool-call parser and a reasoning parser in the settings")
-    hint = f"Without thinking, see the check tool call. {TEMPLATE_HINT}"
-    context.wanted = WEATHER_CALL
-    body = request(context, [user(TOOL_QUESTION)], max_tokens=THINKING_TOKENS, thinks=True, tools=[WEATHER_TOOL])
-    return await judged(context, body, _called, hint)
+    """Check a round of the tool with a thinking model, whose reasoning is in a separate field."""
+    if not context.features().thinking:
+        return skipped("no reasoning parser in the settings")
+    return await _round(context, thinks=True)
+
+
+async def tool_result(context: CheckContext) -> Outcome:
+    """Check a round of the tool: its call, its result, and the answer."""
+    return await _round(context, thinks=False)
+
+
+async def _round(context: CheckContext, *, thinks: bool) -> Outcome:
+    if not context.features().tools:
+        return skipped("no tool-call parser in the settings")
+    context.wanted = f"{WEATHER_CALL}, then {TEMPERATURE} in the response"
+    body = request(context, (), max_tokens=THINKING_TOKENS if thinks else 512, thinks=thinks, tools=[WEATHER_TOOL])
+    question = user(TOOL_QUESTION)
+    whole, streamed = await both(context, {**body, "messages": [question]})
+    called = compared(whole, streamed, _called, f"{TOOL_HINT} {TEMPLATE_HINT}")
+    if called.state == "failed":
+        return called
+    call = streamed.tool_calls[0]
+    function = {"name": call.name, "arguments": call.arguments}
+    turn = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
+    }
+    result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": WEATHER_RESULT}
+    hint = f"The model did not see the result. {TEMPLATE_HINT}"
+    answer = await judged(context, {**body, "messages": [question, turn, result]}, _read, hint)
+    return worst(replace(answer, measured=f"after the call: {answer.measured}"), called)
 
 
 def _called(message: ChatMessage) -> Outcome:
@@ -132,26 +153,13 @@ def _called(message: ChatMessage) -> Outcome:
         locations = [str(json.loads(call.arguments)["location"]).lower() for call in calls]
     except (ValueError, KeyError, TypeError):
         return failed(measured, "the arguments are not an object with a location.")
-    if any(call.name != "get_weather" for call in calls):
-        return failed(measured, "the call names another function.")
-    if not all(call.id for call in calls):
-        return failed(measured, "the call has no id.")
+    if any(call.name != "get_weather" or not call.id for call in calls):
+        return failed(measured, "the call names another function, or has no id.")
+    if len({call.arguments for call in calls}) < len(calls):
+        return failed(measured, "the response has the same call twice.")
     if not all("tokyo" in location for location in locations):
         return warned(measured, "the call is well-formed, but its argument is not the city in the question.")
     return passed(measured)
-
-
-async def tool_result(context: CheckContext) -> Outcome:
-    """Check that the model sees the result of a tool, also when it thinks."""
-    if not context.features().tools:
-        return skipped("no tool-call parser in the settings")
-    context.wanted = f"the tool's {TEMPERATURE} in the response"
-    modes = {"without thinking": False} | ({"with thinking": True} if context.features().thinking else {})
-    bodies = {
-        mode: request(context, RESULT_MESSAGES, max_tokens=512 if thinks else 256, thinks=thinks, tools=[WEATHER_TOOL])
-        for mode, thinks in modes.items()
-    }
-    return await judged_in_turn(context, bodies, _read, f"The model did not see the result. {TEMPLATE_HINT}")
 
 
 def _read(message: ChatMessage) -> Outcome:
@@ -165,15 +173,18 @@ def _read(message: ChatMessage) -> Outcome:
 async def structured_output(context: CheckContext) -> Outcome:
     """Check that a response to a request with a JSON schema is valid, alone and with others at the same time."""
     context.wanted = "JSON that matches the schema"
-    body = _city(context, max_tokens=256)
-    alone = await judged(context, body, _is_city)
+    alone = await judged(context, _city(context, max_tokens=256), _is_city)
     if alone.state != "passed":
         return alone
-    pairs = max(1, context.target.thresholds.burst_requests // 2)
-    parallel = worst(*await asyncio.gather(*(judged(context, body, _is_city) for _ in range(pairs))))
+    pairs = max(2, context.target.thresholds.burst_requests // 2)
+    others = (
+        judged(context, _city(context, max_tokens=256, ending=end), partial(_is_city, ending=end))
+        for end in map("_{}".format, range(pairs))
+    )
+    parallel = worst(*await asyncio.gather(*others))
     if parallel.state == "passed":
         return alone
-    detail = "alone, the same request passes, so structured output breaks under requests in parallel."
+    detail = "alone, such a request passes, so structured output breaks under requests in parallel, or takes another's schema."
     return replace(parallel, measured=f"{2 * pairs} in parallel: {parallel.measured}", detail=detail)
 
 
@@ -185,24 +196,27 @@ async def schema_with_thinking(context: CheckContext) -> Outcome:
     return await judged(context, _city(context, max_tokens=THINKING_TOKENS, thinks=True), _is_reasoned_city)
 
 
-def _city(context: CheckContext, *, max_tokens: int, thinks: bool = False) -> dict[str, object]:
-    """Return a request for a city as JSON."""
-    schema = _format({name: {"type": kind} for name, (kind, _) in CITY.items()})
-    return request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, response_format=schema)
+def _city(context: CheckContext, *, max_tokens: int, thinks: bool = False, ending: str = "") -> dict[str, object]:
+    """Return a request for a city as JSON, which its prompt asks for too (vllm#42110). `ending`: of the keys, so schemas differ."""
+    properties = {f"{name}{ending}": {"type": kind} for name, (kind, _) in CITY.items()}
+    question = f"Return JSON with the keys {', '.join(properties)}. {CITY_QUESTION}"
+    return request(context, [user(question)], max_tokens=max_tokens, thinks=thinks, response_format=_format(properties))
 
 
 def _is_reasoned_city(message: ChatMessage) -> Outcome:
     return _is_city(message) if message.reasoning else failed("no reasoning", "the response has no reasoning.")
 
 
-def _is_city(message: ChatMessage) -> Outcome:
+def _is_city(message: ChatMessage, ending: str = "") -> Outcome:
     city = _object_in(message.text)
     fault = ""
     if city is None and message.finish_reason == "length":
         fault = "the response was cut off at its token limit (finish_reason length) before its JSON was complete."
     elif city is None:
         fault = "the response is not JSON."
-    elif {name: type(value) for name, value in city.items()} != {name: kind for name, (_, kind) in CITY.items()}:
+    elif {name: type(value) for name, value in city.items()} != {
+        f"{name}{ending}": kind for name, (_, kind) in CITY.items()
+    }:
         fault = "the response does not match the schema."
     return failed_or_passed(shorten(message.text), fault)
 

@@ -433,7 +433,10 @@ class Connection(asyncio.BufferedProtocol):
                 "tool_calls": [{"id": "c", "function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}],
             }
         if body.get("response_format"):
-            message = {"content": '{"city": "Paris", "country": "France", "population": 2100000}'}
+            kinds = body["response_format"]["json_schema"]["schema"]["properties"]
+            message = {
+                "content": json.dumps({key: {"integer": 1}.get(kind["type"], "a") for key, kind in kinds.items()})
+            }
         if body.get("chat_template_kwargs"):
             message = {"content": "18", "reasoning": "It climbs one foot a day."}
         completion = min(tokens, 8)

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Final, cast
 
@@ -158,6 +158,7 @@ class _VllmApi:
             adapters=frozenset(adapter.name for adapter in self._adapters),
         )
         self._arrivals = 0
+        self._schema: tuple[str, Any] | None = None
         self._base = arguments.served_model_names[0]
         self._aliases = (*arguments.served_model_names, *(adapter.name for adapter in self._adapters))
         self._names = frozenset(self._aliases)
@@ -322,6 +323,8 @@ class _VllmApi:
             body = broken_body(as_object(cast("object", body)), broken)
         refuse_more_choices(body, self._most_choices)
         parsed = parse(body, is_chat=is_chat, soft_tokens=self._soft_tokens)
+        if "mixes_schemas" in broken:
+            parsed = self._mixed(parsed)
         if "serves_any_model" not in broken:
             self._check_model(parsed.model)
         self._check_media(parsed, broken)
@@ -345,6 +348,12 @@ class _VllmApi:
             arrived_at=arrived_at,
         )
         return await (self._stream(call) if parsed.stream else self._whole(call))
+
+    def _mixed(self, parsed: Request) -> Request:
+        """Return a request next to others with the schema of the request before it."""
+        before, self._schema = self._schema, parsed.constraint
+        is_mixed = before and parsed.constraint and self._parts.engines.requests
+        return replace(parsed, constraint=before) if is_mixed else parsed
 
     def _check_media(self, parsed: Request, broken: AbstractSet[str]) -> None:
         if "no_audio_extra" in broken and any(item.kind == "audio" for item in parsed.media):

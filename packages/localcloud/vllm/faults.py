@@ -14,6 +14,7 @@ A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requ
 A broken feature of BROKEN_FEATURES has no further keys. `data/faults.json` has the source of each kind: a public report, a file of vLLM, or `ours`.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -178,7 +179,9 @@ def broken_request(request: Request, broken: AbstractSet[str]) -> Request:
 
 
 def broken_completion(made: Completion, broken: AbstractSet[str], *, stream: bool) -> Completion:
-    """Return a completion as the parsers of the server leave it."""
+    """Return a completion as the model writes it and the parsers of the server leave it."""
+    if "leaks_reasoning" in broken and made.reasoning_end:
+        made = replace(made, texts=["thought\n", *made.texts], reasoning_end=0, content_end=made.content_end + 1)
     leaks = made.reasoning_end > 0 and "leaks_tool_calls" in broken
     if stream and "streams_no_reasoning" in broken:
         content_end = made.content_end - made.reasoning_end
@@ -188,9 +191,14 @@ def broken_completion(made: Completion, broken: AbstractSet[str], *, stream: boo
     if leaks or (stream and "streams_calls_as_text" in broken):
         texts = _with_end(made, f"<|tool_call>call:{made.tool.name}{made.arguments()}<tool_call|>")
         return replace(made, texts=texts, content_end=len(texts), tool=None, finish_reason="stop")
+    arguments = made.arguments()
     if "marks_arguments" in broken:
-        return replace(made, texts=_with_end(made, made.arguments().replace(': "', ': "<|\\"|')))
-    return made
+        arguments = arguments.replace(': "', ': "<|\\"|')
+    if "omits_required" in broken:
+        arguments = json.dumps(dict([*json.loads(arguments).items()][1:]))
+    if stream and "cuts_arguments" in broken:
+        arguments = f"{arguments[:-3]}{arguments[-2:]}"
+    return replace(made, texts=_with_end(made, arguments))
 
 
 def _with_end(made: Completion, text: str) -> list[str]:

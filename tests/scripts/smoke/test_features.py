@@ -129,21 +129,26 @@ def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subte
             assert (outcome.state, words in outcome.detail) == (verdict, True)
 
 
+TOOL_CHECKS = {"tool call", "forced tool call", "tool result", "tools with thinking"}
 BROKEN = {
     "ignores_media": ({"image", "two images", "sound", "video", "media limits"}, set[str]()),
     "no_audio_extra": ({"sound"}, set[str]()),
     "no_media_limits": ({"media limits"}, set[str]()),
-    "ignores_tool_results": ({"tool result"}, set[str]()),
+    "ignores_tool_results": ({"tool result", "tools with thinking"}, set[str]()),
     "leaks_tool_calls": ({"tools with thinking"}, set[str]()),
-    "streams_calls_as_text": ({"tool call", "forced tool call", "tools with thinking"}, set[str]()),
-    "marks_arguments": ({"tool call", "forced tool call", "tools with thinking"}, set[str]()),
+    "streams_calls_as_text": (TOOL_CHECKS, set[str]()),
+    "marks_arguments": (TOOL_CHECKS, set[str]()),
+    "omits_required": (TOOL_CHECKS, set[str]()),
+    "cuts_arguments": (TOOL_CHECKS, set[str]()),
     "drops_forced_choice": (set[str](), {"forced tool call"}),
     "streams_no_reasoning": (
-        {"reasoning", "tool result", "tools with thinking", "schema with thinking"},
+        {"reasoning", "tools with thinking", "schema with thinking"},
         set[str](),
     ),
-    "streams_null": ({"tool result"}, set[str]()),
+    "leaks_reasoning": ({"reasoning", "tools with thinking", "schema with thinking"}, set[str]()),
+    "streams_null": ({"tool result", "tools with thinking"}, set[str]()),
     "ignores_schema": ({"schema with thinking"}, set[str]()),
+    "mixes_schemas": ({"structured output"}, set[str]()),
     "ignores_system": ({"schema instructions"}, set[str]()),
     "cuts_prompts": ({"context length"}, set[str]()),
     "answers_as_base": ({"adapters"}, set[str]()),
@@ -151,9 +156,9 @@ BROKEN = {
     "serves_any_model": ({"adapters"}, set[str]()),
     "proposes_nothing": ({"speculation"}, set[str]()),
     "knows_nothing": (
-        {"tool result"},
+        {"tool result", "tools with thinking"},
         {
-            *("tool call", "forced tool call", "tools with thinking", "schema instructions"),
+            *("tool call", "forced tool call", "schema instructions"),
             *("image", "two images", "sound", "video", "context length"),
         },
     ),

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -10,11 +11,13 @@ from aiohttp import web
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
 from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server
+from gemma_serving.scripts.smoke.chat_request import compared
 from gemma_serving.scripts.smoke.checks import CHECKS, PLAN_CHECK, _run_one, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
 from gemma_serving.scripts.smoke.render import summary, to_json
-from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
+from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, passed
 from gemma_serving.scripts.stack.access import AccessError, IdTokenSource, ServerAccess
+from loadtest.client.events import ChatMessage, ToolCall
 from loadtest.client.metrics import CACHE_CONFIG
 from loadtest.client.openai import OpenAIClient
 from localcloud.tests.running.running_server import server as vllm_server
@@ -306,7 +309,12 @@ def says(message, finish_reason="stop", streamed=None):
             "not match the schema",
         ),
         (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "not match"),
-        (checks_features.structured_output, {"content": '{"city":"P","country":"F","population":2}'}, "passed", ""),
+        (
+            checks_features.structured_output,
+            {"content": '{"city":"P","country":"F","population":2}'},
+            "failed",
+            "another's schema",
+        ),
     ],
 )
 def test_answers_are_judged_by_what_they_should_be(check, message, verdict, words):
@@ -320,6 +328,9 @@ def calls(**function):
 
 
 TOKYO = calls(name="get_weather", arguments='{"location": "Tokyo"}')
+TOKYO_IN_JAPAN = {
+    "tool_calls": [{**calls(name="get_weather", arguments='{"location": "Tokyo, Japan"}')["tool_calls"][0], "index": 1}]
+}
 
 
 @pytest.mark.parametrize(
@@ -333,8 +344,14 @@ TOKYO = calls(name="get_weather", arguments='{"location": "Tokyo"}')
         (
             ({"tool_calls": [TOKYO["tool_calls"][0], {**TOKYO["tool_calls"][0], "index": 1}]}, "tool_calls"),
             "failed",
+            'call 1: streamed: get_weather({"location": "Tokyo"}); get_weather',
+        ),
+        (
+            ({"tool_calls": [*TOKYO["tool_calls"], *TOKYO_IN_JAPAN["tool_calls"]]}, "tool_calls"),
+            "failed",
             "call 1: streamed: 2 tool calls, without reasoning (plain: 1 tool call, without reasoning)",
         ),
+        ((TOKYO_IN_JAPAN, "tool_calls"), "failed", "call 1: streamed: get_weather"),
         ((TOKYO, "stop"), "warned", "call 1: streamed: finish_reason stop"),
     ],
 )
@@ -344,24 +361,40 @@ def test_a_call_must_be_as_whole_in_a_stream_as_in_one_piece(streamed, verdict, 
     assert measured in outcome.measured
 
 
+LOOPED = ("own ", "\n", "\u00a0", "-", '{"a": 1}, ', "The horizon is a line where the sky meets the sea. ")
+PLAIN = (" ".join(f"{number}. Item {number}" for number in range(60)), "| --- | --- | --- | --- |\n" * 3, "-" * 80, "")
+
+
+@pytest.mark.law
+def test_a_repeated_part_fails_wherever_it_is_and_other_text_does_not(subtests):
+    """A text of vllm#40080 repeats one word to the limit, in the answer, the reasoning or an argument."""
+    for unit, start, place in itertools.product(LOOPED, PLAIN, ("text", "reasoning", "arguments")):
+        for repeats, verdict in ((6, "passed"), (max(8, 120 // len(unit)), "failed")):
+            text = f"{start} so {unit * repeats}"
+            call = ToolCall("c", "f", json.dumps({"a": text if place == "arguments" else "b"}, ensure_ascii=False))
+            texts = {key: text if key == place else "fine" for key in ("text", "reasoning")}
+            message = ChatMessage(**texts, tool_calls=[call], finish_reason="stop")
+            with subtests.test(f"{unit!r} {repeats} {place}"):
+                assert compared(message, message, lambda _message: passed("")).state == verdict
+
+
 def test_a_schema_that_works_alone_and_breaks_under_requests_in_parallel_fails():
     """As tpu-inference#1531."""
     running = 0
-    city = says({"content": '{"city":"P","country":"F","population":2}'})[0][2]
-    text = says({"content": "Paris"})[0][2]
 
     async def handler(request):
         nonlocal running
         running += 1
         try:
             await asyncio.sleep(0.05)
-            return await (text if running > 2 else city)(request)
+            text = "Paris" if running > 2 else '{"city":"P","country":"F","population":2}'
+            return await says({"content": text})[0][2](request)
         finally:
             running -= 1
 
     outcome = asyncio.run(answering([("POST", "/v1/chat/completions", handler)])(checks_features.structured_output))
     assert (outcome.state, outcome.measured) == ("failed", "4 in parallel: Paris")
-    assert outcome.detail.startswith("alone, the same request passes")
+    assert outcome.detail.startswith("alone, such a request passes")
 
 
 def test_an_adapter_that_changes_only_probabilities_is_no_copy_of_the_base_model(subtests):
