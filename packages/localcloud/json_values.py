@@ -49,3 +49,12 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, list):
         return [_copied(item) for item in cast("list[Any]", value)]
     return value
+
+
+def filled(form: Any, values: JsonObject) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a form with a value in place of each text that begins with $, its name. A missing value is null."""
+    if isinstance(form, dict):
+        return {key: filled(item, values) for key, item in cast("JsonObject", form).items()}
+    if isinstance(form, list):
+        return [filled(item, values) for item in cast("list[Any]", form)]
+    return values.get(form[1:]) if isinstance(form, str) and form.startswith("$") else form

@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from localcloud.callers import foreign_host, other_user, web_page_header
-from localcloud.json_values import as_list, as_object
-from localcloud.vllm import VERSION, tokens
+from localcloud.json_values import as_list, as_object, filled, packaged
+from localcloud.vllm import VERSION, agent_apis, tokens
 from localcloud.vllm.adapters import adapters_of
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.engine import EngineGroup, Sequence
@@ -47,8 +47,6 @@ from localcloud.vllm.recorded import Model
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
-_NOT_SIMULATED: Final = ("/v1/responses", "/v1/messages")
-"""Paths that vLLM serves for the same models (entrypoints/openai/responses and entrypoints/anthropic)."""
 _SIMULATOR: Final = "/_sim/"
 """Prefix of the simulator's own paths, which no vLLM option affects."""
 _ORIGINS: Final = "allowed-origins"
@@ -102,7 +100,7 @@ def make_app(parts: Parts) -> web.Application:
             web.post("/invocations", server.invocations),
             web.post("/tokenize", server.tokenize),
             web.post("/detokenize", server.detokenize),
-            *(web.post(path, server.not_simulated) for path in _NOT_SIMULATED),
+            *(web.post(path, server.chat) for path in agent_apis.PATHS),
             web.get("/_sim/faults", server.get_faults),
             web.post("/_sim/faults", server.set_faults),
         ]
@@ -236,23 +234,18 @@ class _VllmApi:
             *((name, parts.arguments.model, None, length) for name in parts.arguments.served_model_names),
             *((adapter.name, adapter.path, self._base, None) for adapter in self._adapters),
         ]
-        data: list[dict[str, Any]] = [
-            {
-                "id": name,
-                "object": "model",
-                "created": parts.created,
-                "owned_by": "vllm-simulated",
-                "root": root,
-                "parent": parent,
-                "max_model_len": most,
-                "permission": [_permission(parts.created)],
-            }
+        form, permission = packaged("localcloud.vllm", "forms.json")["model"], f"modelperm-{parts.created:x}"
+        common = {"created": parts.created, "permission": permission}
+        data = [
+            filled(form, {**common, "id": name, "root": root, "parent": parent, "most": most})
             for name, root, parent, most in rows
         ]
         return web.json_response({"object": "list", "data": data})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._complete(request, await _body(request), is_chat=True)
+        body = await _body(request)
+        chat = agent_apis.as_chat(as_object(body)) if request.path in agent_apis.PATHS else body
+        return await self._complete(request, chat, is_chat=True)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._complete(request, await _body(request), is_chat=False)
@@ -260,11 +253,6 @@ class _VllmApi:
     async def invocations(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
         return await self._complete(request, body, is_chat="messages" in as_object(body))
-
-    async def not_simulated(self, request: web.Request) -> web.Response:
-        raise RequestError(
-            f"The simulated server does not support {request.path}, which a deployed server serves. Use /v1/chat/completions."
-        )
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = as_object(await _body(request))
@@ -347,7 +335,7 @@ class _VllmApi:
             most=most,
             arrived_at=arrived_at,
         )
-        return await (self._stream(call) if parsed.stream else self._whole(call))
+        return await (self._stream(call) if parsed.stream and not call.is_agents else self._whole(call))
 
     def _mixed(self, parsed: Request) -> Request:
         """Return a request next to others with the schema of the request before it."""
@@ -380,6 +368,8 @@ class _VllmApi:
         await self._run(reply.sequence, reply.finished)
         if reply.reset and call.request.transport is not None:
             call.request.transport.abort()
+        if call.is_agents:
+            return agent_apis.reply(call.request.path, reply.body(), stream=call.parsed.stream)
         return web.json_response(reply.body())
 
     async def _stream(self, call: "_ReceivedRequest") -> web.StreamResponse:
@@ -423,6 +413,11 @@ class _ReceivedRequest:
     most: int
     arrived_at: float
 
+    @property
+    def is_agents(self) -> bool:
+        """True for a request of an agent's API, whose stream is written at once."""
+        return self.request.path in agent_apis.PATHS
+
     def sequence(self, reply: StreamReply | WholeReply) -> Sequence:
         finish = self.made.finish_reason
         return Sequence(
@@ -456,21 +451,6 @@ async def _body(request: web.Request) -> Any:  # noqa: ANN401 - any JSON value
         raise malformed(wrong) from error
     except ValueError as error:
         raise RequestError("There was an error parsing the body") from error
-
-
-def _permission(created: int) -> dict[str, Any]:
-    """Return vLLM's permission of a model, which is the same for each."""
-    allowed = ("sampling", "logprobs", "view")
-    actions = ("create_engine", "sampling", "logprobs", "search_indices", "view", "fine_tuning")
-    return {
-        "id": f"modelperm-{created:x}",
-        "object": "model_permission",
-        "created": created,
-        **{f"allow_{action}": action in allowed for action in actions},
-        "organization": "*",
-        "group": None,
-        "is_blocking": False,
-    }
 
 
 def _loopback_only(request: web.Request) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
+from localcloud.json_values import filled, packaged
 from localcloud.vllm import VERSION
 from localcloud.vllm.engine import Sequence
 from localcloud.vllm.faults import RequestFaults
@@ -14,6 +15,7 @@ from localcloud.vllm.generation import Completion
 from localcloud.vllm.protocol import Request
 
 _FINGERPRINT: Final = f"vllm-{VERSION}-simulated"
+_FORMS: Final = packaged("localcloud.vllm", "forms.json")
 _DONE: Final = b"data: [DONE]\n\n"
 _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
@@ -77,39 +79,17 @@ class WholeReply(CompletionReply):
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        answer = self.answer
-        choice: dict[str, Any] = {"index": 0}
-        if self.request.is_chat:
-            tool = answer.tool
-            calls: list[dict[str, Any]] = []
-            if tool is not None:
-                function = {"name": tool.name, "arguments": answer.arguments()}
-                calls.append({"id": self.tool_id, "type": "function", "function": function})
-            content = answer.content()
-            choice["message"] = {
-                "role": "assistant",
-                "content": content if content or not calls else None,
-                "refusal": None,
-                "annotations": None,
-                "audio": None,
-                "function_call": None,
-                **({"tool_calls": calls} if calls else {}),
-                "reasoning": answer.reasoning() or None,
-            }
-        else:
-            choice["text"] = answer.content()
-        choice |= {"logprobs": None, "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
-        choice |= {"token_ids": None, "routed_experts": None}
-        of_prompt = {"prompt_logprobs": None, "prompt_token_ids": None}
-        if not self.request.is_chat:
-            choice |= of_prompt
-        body = self.head("chat.completion" if self.request.is_chat else "text_completion")
-        body |= {"choices": [choice], "service_tier": None, "system_fingerprint": _FINGERPRINT}
-        if not self.faults.no_usage:
-            body["usage"] = self.usage(len(answer.texts))
-        if self.request.is_chat:
-            body |= {**of_prompt, "prompt_text": None}
-        return body | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+        answer, kind = self.answer, "chat.completion" if self.request.is_chat else "text_completion"
+        values = {**self.head(kind), "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
+        values |= {"content": answer.content(), "reasoning": answer.reasoning() or None, "fingerprint": _FINGERPRINT}
+        body = filled(_FORMS[kind], {**values, "usage": self.usage(len(answer.texts))})
+        if answer.tool is not None:
+            function = {"name": answer.tool.name, "arguments": answer.arguments()}
+            calls = [{"id": self.tool_id, "type": "function", "function": function}]
+            body["choices"][0]["message"] |= {"content": answer.content() or None, "tool_calls": calls}
+        if self.faults.no_usage:
+            del body["usage"]
+        return body
 
 
 @dataclass(kw_only=True, eq=False)

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 from localcloud.tests.running.running_server import Answer, ask, server
 
 MODEL = "simulated/tiny"
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -242,12 +242,50 @@ def test_a_path_answers_its_methods_only_and_without_a_slash_at_its_end(url: str
     )
 
 
-def test_the_first_example_of_openais_client_is_refused_with_the_path_that_works(url: str):
+def test_openais_client_reads_a_call_and_its_answer_of_responses_also_as_a_stream(url: str):
     client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    with pytest.raises(BadRequestError, match=r"does not support /v1/responses.* Use /v1/chat/completions"):
-        client.responses.create(model="gemma", input="Say hello.")
-    answer = ask(f"{url}/v1/messages", {"model": "gemma", "messages": [], "max_tokens": 1})
-    assert (answer.status, answer.json["error"]["type"]) == (400, "BadRequestError")
+    tool: Any = {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": TOOL["function"]["parameters"],
+        "strict": False,
+    }
+    turns: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "How is the weather in Tokyo?"}]}]
+    thinks = {"chat_template_kwargs": {"enable_thinking": True}}
+    whole = client.responses.create(model="gemma", input=turns, tools=[tool], extra_body=thinks)
+    with client.responses.stream(model="gemma", input=turns, tools=[tool], extra_body=thinks) as stream:
+        streamed = stream.get_final_response()
+    for response in (whole, streamed):
+        reasoning, call = response.output
+        assert (reasoning.type, call.type) == ("reasoning", "function_call")
+        assert json.loads(call.arguments) == {"city": "Tokyo"}
+    turns += [call.model_dump(), {"type": "function_call_output", "call_id": call.call_id, "output": "23.7"}]
+    with client.responses.stream(model="gemma", input=turns, tools=[tool]) as stream:
+        assert stream.get_final_response().output_text == "The tool returned: 23.7."
+
+
+def test_messages_has_the_same_content_in_one_piece_and_as_a_stream(url: str):
+    """vLLM's stream: the start of the message and of each block, its deltas, its end, and the end of the message (entrypoints/anthropic/serving.py)."""
+    turns: list[Any] = [{"role": "user", "content": "How is the weather in Tokyo?"}]
+    body = {
+        "model": "gemma",
+        "max_tokens": 99,
+        "messages": turns,
+        "tools": [{"name": "w", "input_schema": TOOL["function"]["parameters"]}],
+    }
+    whole = ask(f"{url}/v1/messages", {**body, "system": "Be kind.", "chat_template_kwargs": {"enable_thinking": True}})
+    thinking, call = whole.json["content"]
+    assert (thinking["type"], call["name"], call["input"]) == ("thinking", "w", {"city": "Tokyo"})
+    assert whole.json["stop_reason"] == "tool_use"
+    text = ask(f"{url}/v1/messages", {**body, "stream": True}).text
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    kinds = ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"]
+    assert [*dict.fromkeys(event["type"] for event in events)] == [*kinds, "message_stop"]
+    deltas = [event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta"]
+    assert json.loads("".join(deltas)) == call["input"]
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "23.7"}
+    turns += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    assert ask(f"{url}/v1/messages", body).json["content"] == [{"type": "text", "text": "The tool returned: 23.7."}]
 
 
 def test_metrics_parse_and_count_what_was_served(url: str):
