@@ -1,6 +1,7 @@
 """Check a deployed server or any vLLM server.
 
   gemma smoke tpu-v6e1
+  gemma smoke l4-12b-qat --agent
   gemma smoke --url URL --max-ttft-s 0.5
 
 Compares each measurement with its threshold. The thresholds of a stack
@@ -65,12 +66,15 @@ class SmokeOptions:
 
     server: SmokeServerOptions
     thresholds: ThresholdOptions
+    agent: Annotated[
+        bool, Option("Also check twenty tools at once, /v1/responses and /v1/messages, as coding agents use them.")
+    ] = False
     as_json: JsonSwitch = False
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
     from gemma_serving.scripts.logs.api import first_start
-    from gemma_serving.scripts.smoke.checks import run_smoke
+    from gemma_serving.scripts.smoke.checks import AGENT_CHECKS, CHECKS, run_smoke
     from gemma_serving.scripts.smoke.context import SmokeTarget, stack_target
     from gemma_serving.scripts.smoke.failure import ServerFailure
     from gemma_serving.scripts.smoke.render import publish
@@ -92,7 +96,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         features = _features(options.thresholds.features)
         target = SmokeTarget(model=server.model or "", thresholds=_thresholds(options.thresholds), features=features)
     with way as access:
-        report = run_smoke(access, target, _progress)
+        report = run_smoke(access, target, _progress, checks=(*CHECKS, *(AGENT_CHECKS if options.agent else ())))
     _progress("")
     publish(replace(report, start=start), as_json=options.as_json)
     return report.exit_code

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from gemma_serving.engine.children import run_async
@@ -14,6 +15,7 @@ from gemma_serving.scripts.smoke import (
     checks_media,
     checks_server,
     checks_speed,
+    checks_tools,
 )
 from gemma_serving.scripts.smoke.chat_request import StatusError
 from gemma_serving.scripts.smoke.context import (
@@ -42,12 +44,12 @@ CHECKS: Final[tuple[SmokeCheck, ...]] = (
     SmokeCheck("streaming", checks_basic.streaming),
     SmokeCheck("usage", checks_basic.usage),
     SmokeCheck("reasoning", checks_features.reasoning),
-    SmokeCheck("tool call", checks_features.tool_call),
-    SmokeCheck("forced tool call", checks_features.forced_tool_call),
+    SmokeCheck("tool call", checks_tools.tool_call),
+    SmokeCheck("forced tool call", checks_tools.forced_tool_call),
     SmokeCheck("structured output", checks_features.structured_output),
     SmokeCheck("max-model-len", checks_features.max_model_len),
-    SmokeCheck("tool result", checks_features.tool_result),
-    SmokeCheck("tools with thinking", checks_features.tools_with_thinking),
+    SmokeCheck("tool result", checks_tools.tool_result),
+    SmokeCheck("tools with thinking", checks_tools.tools_with_thinking),
     SmokeCheck("schema with thinking", checks_features.schema_with_thinking),
     SmokeCheck("schema instructions", checks_features.schema_instructions),
     SmokeCheck("image", checks_media.image),
@@ -64,6 +66,12 @@ CHECKS: Final[tuple[SmokeCheck, ...]] = (
     SmokeCheck("single stream", checks_speed.single_stream, checks_speed.single_limit_s),
     SmokeCheck("burst", checks_speed.burst, checks_speed.single_limit_s),
 )
+AGENT_CHECKS: Final[tuple[SmokeCheck, ...]] = (
+    SmokeCheck("twenty tools", checks_tools.many_tools),
+    SmokeCheck("/v1/responses", partial(checks_tools.other_api, path="/v1/responses")),
+    SmokeCheck("/v1/messages", partial(checks_tools.other_api, path="/v1/messages")),
+)
+"""Run with `--agent`, after CHECKS."""
 PLAN_CHECK: Final = SmokeCheck("plan", checks_speed.plan)
 """Runs last, for servers with a plan."""
 

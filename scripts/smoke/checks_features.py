@@ -1,4 +1,4 @@
-"""Checks of reasoning, tool calls, structured output, the system message and the length limit."""
+"""Checks of reasoning, structured output, the system message and the length limit."""
 
 import asyncio
 import json
@@ -12,11 +12,8 @@ from gemma_serving.scripts.smoke.chat_request import (
     THINKING_TOKENS,
     Message,
     answered,
-    both,
-    compared,
     content_of,
     judged,
-    judged_in_turn,
     prompt_tokens_of,
     request,
     send,
@@ -28,32 +25,6 @@ from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 from loadtest.client.events import ChatMessage
 
-TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
-TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
-TEMPLATE_HINT: Final = "Check the template (`vllm.thinking.template` or `vllm.chatTemplate`): the checkpoint's own can lack tools or thinking."
-WEATHER_CALL: Final = 'get_weather({"location": "…Tokyo…"})'
-WEATHER_TOOL: Final[dict[str, object]] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather for a location",
-        "parameters": {
-            "type": "object",
-            "properties": {"location": {"type": "string", "description": "City name"}},
-            "required": ["location"],
-        },
-    },
-}
-CALLS: Final = 4
-"""Calls one after the other in the check of a tool call: a parser's state can break the third (vllm#39214)."""
-UNFORCED_QUESTION: Final = "Write one sentence about Tokyo."
-"""A question that needs no tool."""
-NOT_FORCED: Final = (
-    "the server ignores `tool_choice`, as vLLM 0.26.0 and 0.32.0 do with the parser gemma4 (vllm#50477). Use `auto`."
-)
-TEMPERATURE: Final = "23.7"
-"""A temperature that no model guesses."""
-WEATHER_RESULT: Final = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
 CITY_QUESTION: Final = "Tell me about Paris, France."
 CITY: Final[Mapping[str, tuple[str, type]]] = {
     "city": ("string", str),
@@ -81,93 +52,6 @@ async def reasoning(context: CheckContext) -> Outcome:
 def _has_reasoning(message: ChatMessage) -> Outcome:
     thought = message.reasoning
     return passed(f"{len(thought)} characters of reasoning") if thought else failed("no reasoning")
-
-
-async def tool_call(context: CheckContext) -> Outcome:
-    """Check that the tool is called with valid arguments, several times in a row."""
-    if not context.features().tools:
-        return skipped("no tool-call parser in the settings")
-    context.wanted = WEATHER_CALL
-    body = request(context, [user(TOOL_QUESTION)], max_tokens=512, tools=[WEATHER_TOOL])
-    return await judged_in_turn(context, {f"call {number + 1}": body for number in range(CALLS)}, _called, TOOL_HINT)
-
-
-async def forced_tool_call(context: CheckContext) -> Outcome:
-    """Check that `tool_choice` forces a call that the question does not need, by `required` and by the function's name."""
-    if not context.features().tools:
-        return skipped("no tool-call parser in the settings")
-    context.wanted = WEATHER_CALL
-    choices = {"required": "required", "by name": {"type": "function", "function": {"name": "get_weather"}}}
-    bodies = {
-        name: request(context, [user(UNFORCED_QUESTION)], max_tokens=256, tools=[WEATHER_TOOL], tool_choice=choice)
-        for name, choice in choices.items()
-    }
-    return await judged_in_turn(context, bodies, _forced, TOOL_HINT)
-
-
-def _forced(message: ChatMessage) -> Outcome:
-    return _called(message) if message.tool_calls else warned("no tool call", NOT_FORCED)
-
-
-async def tools_with_thinking(context: CheckContext) -> Outcome:
-    """Check a round of the tool with a thinking model, whose reasoning is in a separate field."""
-    if not context.features().thinking:
-        return skipped("no reasoning parser in the settings")
-    return await _round(context, thinks=True)
-
-
-async def tool_result(context: CheckContext) -> Outcome:
-    """Check a round of the tool: its call, its result, and the answer."""
-    return await _round(context, thinks=False)
-
-
-async def _round(context: CheckContext, *, thinks: bool) -> Outcome:
-    if not context.features().tools:
-        return skipped("no tool-call parser in the settings")
-    context.wanted = f"{WEATHER_CALL}, then {TEMPERATURE} in the response"
-    body = request(context, (), max_tokens=THINKING_TOKENS if thinks else 512, thinks=thinks, tools=[WEATHER_TOOL])
-    question = user(TOOL_QUESTION)
-    whole, streamed = await both(context, {**body, "messages": [question]})
-    called = compared(whole, streamed, _called, f"{TOOL_HINT} {TEMPLATE_HINT}")
-    if called.state == "failed":
-        return called
-    call = streamed.tool_calls[0]
-    function = {"name": call.name, "arguments": call.arguments}
-    turn = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
-    }
-    result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": WEATHER_RESULT}
-    hint = f"The model did not see the result. {TEMPLATE_HINT}"
-    answer = await judged(context, {**body, "messages": [question, turn, result]}, _read, hint)
-    return worst(replace(answer, measured=f"after the call: {answer.measured}"), called)
-
-
-def _called(message: ChatMessage) -> Outcome:
-    calls = message.tool_calls
-    if not calls:
-        return failed("no tool call")
-    measured = "; ".join(f"{call.name}({call.arguments})" for call in calls)[:60]
-    try:
-        locations = [str(json.loads(call.arguments)["location"]).lower() for call in calls]
-    except (ValueError, KeyError, TypeError):
-        return failed(measured, "the arguments are not an object with a location.")
-    if any(call.name != "get_weather" or not call.id for call in calls):
-        return failed(measured, "the call names another function, or has no id.")
-    if len({call.arguments for call in calls}) < len(calls):
-        return failed(measured, "the response has the same call twice.")
-    if not all("tokyo" in location for location in locations):
-        return warned(measured, "the call is well-formed, but its argument is not the city in the question.")
-    return passed(measured)
-
-
-def _read(message: ChatMessage) -> Outcome:
-    measured = shorten(message.text)
-    if TEMPERATURE in message.text.replace(",", "."):
-        return passed(measured)
-    why = "the model called a tool again." if message.tool_calls else "the response lacks the tool's number."
-    return failed(measured or "no text", why)
 
 
 async def structured_output(context: CheckContext) -> Outcome:

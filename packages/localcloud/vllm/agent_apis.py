@@ -4,6 +4,7 @@ Texts, function calls and their results are converted. A stream has all its even
 """
 
 import json
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from aiohttp import web
@@ -39,11 +40,13 @@ def as_chat(body: JsonObject) -> JsonObject:
     return {**body, "messages": messages, "tools": tools or None, "max_tokens": limit}
 
 
-def reply(path: str, chat: JsonObject, *, stream: bool) -> web.Response:
+def reply(path: str, chat: JsonObject, broken: AbstractSet[str], *, stream: bool) -> web.Response:
     """Return the response of the API at a path, for a response of chat completions."""
     whole, events = _answered(as_object(packaged("localcloud.vllm", "forms.json")[path]), chat)
     if not stream:
         return web.json_response(whole)
+    if f"breaks_{path.rpartition('/')[2]}" in broken:
+        events.pop()
     text = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
     return web.Response(text=text, content_type="text/event-stream", charset="utf-8")
 

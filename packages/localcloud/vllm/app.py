@@ -329,13 +329,14 @@ class _VllmApi:
         call = _ReceivedRequest(
             request=request,
             parsed=parsed,
-            made=broken_completion(made, broken, stream=parsed.stream),
+            made=broken_completion(made, broken, stream=parsed.stream, tools=len(parsed.tools)),
             model=self._base if parsed.model is None or "answers_as_base" in broken else parsed.model,
             faults=faults,
             most=most,
             arrived_at=arrived_at,
         )
-        return await (self._stream(call) if parsed.stream and not call.is_agents else self._whole(call))
+        streams = parsed.stream and request.path not in agent_apis.PATHS  # a stream of these is written at once
+        return await (self._stream(call) if streams else self._whole(call))
 
     def _mixed(self, parsed: Request) -> Request:
         """Return a request next to others with the schema of the request before it."""
@@ -368,8 +369,8 @@ class _VllmApi:
         await self._run(reply.sequence, reply.finished)
         if reply.reset and call.request.transport is not None:
             call.request.transport.abort()
-        if call.is_agents:
-            return agent_apis.reply(call.request.path, reply.body(), stream=call.parsed.stream)
+        if call.request.path in agent_apis.PATHS:
+            return agent_apis.reply(call.request.path, reply.body(), call.faults.broken, stream=call.parsed.stream)
         return web.json_response(reply.body())
 
     async def _stream(self, call: "_ReceivedRequest") -> web.StreamResponse:
@@ -412,11 +413,6 @@ class _ReceivedRequest:
     faults: RequestFaults
     most: int
     arrived_at: float
-
-    @property
-    def is_agents(self) -> bool:
-        """True for a request of an agent's API, whose stream is written at once."""
-        return self.request.path in agent_apis.PATHS
 
     def sequence(self, reply: StreamReply | WholeReply) -> Sequence:
         finish = self.made.finish_reason

@@ -34,6 +34,8 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
 }
 _LONG: Final = 2000
 """Characters of a message from which it is cut."""
+_MANY_TOOLS: Final = 10
+_REPEATS: Final = 200
 
 
 class FaultError(Exception):
@@ -178,8 +180,11 @@ def broken_request(request: Request, broken: AbstractSet[str]) -> Request:
     return replace(request, model=None) if broken & {"answers_as_base", "ignores_adapters"} else request
 
 
-def broken_completion(made: Completion, broken: AbstractSet[str], *, stream: bool) -> Completion:
-    """Return a completion as the model writes it and the parsers of the server leave it."""
+def broken_completion(made: Completion, broken: AbstractSet[str], *, stream: bool, tools: int) -> Completion:
+    """Return a completion as the model writes it and the parsers of the server leave it. `tools`: their number in the request."""
+    if "repeats_text" in broken and tools >= _MANY_TOOLS:
+        texts = ["own "] * _REPEATS
+        return replace(made, texts=texts, reasoning_end=0, content_end=_REPEATS, tool=None, finish_reason="length")
     if "leaks_reasoning" in broken and made.reasoning_end:
         made = replace(made, texts=["thought\n", *made.texts], reasoning_end=0, content_end=made.content_end + 1)
     leaks = made.reasoning_end > 0 and "leaks_tool_calls" in broken

@@ -8,7 +8,7 @@ import pytest
 
 from gemma_serving.contracts.features import ServedFeatures
 from gemma_serving.contracts.outputs import SmokeThresholds
-from gemma_serving.scripts.smoke.checks import CHECKS, run_smoke
+from gemma_serving.scripts.smoke.checks import AGENT_CHECKS, CHECKS, run_smoke
 from gemma_serving.scripts.smoke.checks_server import judged_drafts
 from gemma_serving.scripts.smoke.context import SmokeTarget
 from gemma_serving.scripts.smoke.results import Outcome
@@ -33,6 +33,7 @@ NEW = (
     "context length",
     "adapters",
     "speculation",
+    *(check.name for check in AGENT_CHECKS),
 )
 FEATURES = ServedFeatures(
     images=2,
@@ -71,7 +72,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def outcomes(url: str, target: SmokeTarget = TARGET, *broken: str, after: int = 0) -> dict[str, Outcome]:
     faults = [{"kind": kind, "after": after} for kind in broken]
     assert ask(f"{url}/_sim/faults", {"faults": faults}).status == 200
-    checks = tuple(check for check in CHECKS if check.name in {"ready", "served model", *NEW})
+    checks = tuple(check for check in (*CHECKS, *AGENT_CHECKS) if check.name in {"ready", "served model", *NEW})
     report = run_smoke(ServerAccess(base_url=url, auth="none"), target, lambda _said: None, checks=checks)
     return {check.name: check.outcome for check in report.checks if check.name in NEW}
 
@@ -129,26 +130,30 @@ def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subte
             assert (outcome.state, words in outcome.detail) == (verdict, True)
 
 
-TOOL_CHECKS = {"tool call", "forced tool call", "tool result", "tools with thinking"}
+ROUNDS = {"tool result", "tools with thinking", "/v1/responses", "/v1/messages"}
+TOOL_CHECKS = {"tool call", "forced tool call", "twenty tools", *ROUNDS}
 BROKEN = {
     "ignores_media": ({"image", "two images", "sound", "video", "media limits"}, set[str]()),
     "no_audio_extra": ({"sound"}, set[str]()),
     "no_media_limits": ({"media limits"}, set[str]()),
-    "ignores_tool_results": ({"tool result", "tools with thinking"}, set[str]()),
-    "leaks_tool_calls": ({"tools with thinking"}, set[str]()),
+    "ignores_tool_results": (ROUNDS, set[str]()),
+    "leaks_tool_calls": (ROUNDS - {"tool result"}, set[str]()),
     "streams_calls_as_text": (TOOL_CHECKS, set[str]()),
     "marks_arguments": (TOOL_CHECKS, set[str]()),
     "omits_required": (TOOL_CHECKS, set[str]()),
     "cuts_arguments": (TOOL_CHECKS, set[str]()),
+    "repeats_text": ({"twenty tools"}, set[str]()),
     "drops_forced_choice": (set[str](), {"forced tool call"}),
     "streams_no_reasoning": (
-        {"reasoning", "tools with thinking", "schema with thinking"},
+        {"reasoning", "schema with thinking", *ROUNDS} - {"tool result"},
         set[str](),
     ),
-    "leaks_reasoning": ({"reasoning", "tools with thinking", "schema with thinking"}, set[str]()),
+    "leaks_reasoning": ({"reasoning", "schema with thinking", *ROUNDS} - {"tool result"}, set[str]()),
     "streams_null": ({"tool result", "tools with thinking"}, set[str]()),
     "ignores_schema": ({"schema with thinking"}, set[str]()),
     "mixes_schemas": ({"structured output"}, set[str]()),
+    "breaks_responses": ({"/v1/responses"}, set[str]()),
+    "breaks_messages": ({"/v1/messages"}, set[str]()),
     "ignores_system": ({"schema instructions"}, set[str]()),
     "cuts_prompts": ({"context length"}, set[str]()),
     "answers_as_base": ({"adapters"}, set[str]()),
@@ -156,9 +161,9 @@ BROKEN = {
     "serves_any_model": ({"adapters"}, set[str]()),
     "proposes_nothing": ({"speculation"}, set[str]()),
     "knows_nothing": (
-        {"tool result", "tools with thinking"},
+        ROUNDS,
         {
-            *("tool call", "forced tool call", "schema instructions"),
+            *("tool call", "forced tool call", "twenty tools", "schema instructions"),
             *("image", "two images", "sound", "video", "context length"),
         },
     ),

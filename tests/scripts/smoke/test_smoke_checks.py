@@ -3,6 +3,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from aiohttp import web
 
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import SmokeThresholds, StackOutputs
-from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server
+from gemma_serving.scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server, checks_tools
 from gemma_serving.scripts.smoke.chat_request import compared
-from gemma_serving.scripts.smoke.checks import CHECKS, PLAN_CHECK, _run_one, run_smoke
+from gemma_serving.scripts.smoke.checks import AGENT_CHECKS, CHECKS, PLAN_CHECK, _run_one, run_smoke
 from gemma_serving.scripts.smoke.context import CheckContext, SmokeCheck, SmokeTarget
 from gemma_serving.scripts.smoke.render import summary, to_json
 from gemma_serving.scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, passed
@@ -288,15 +289,15 @@ def says(message, finish_reason="stop", streamed=None):
             "vllm.reasoningParser",
         ),
         (checks_features.reasoning, {"content": "18", "reasoning": "up and down"}, "passed", ""),
-        (checks_features.tool_call, {"content": "It is sunny"}, "failed", "vllm.toolCallParser"),
+        (checks_tools.tool_call, {"content": "It is sunny"}, "failed", "vllm.toolCallParser"),
         (
-            checks_features.tool_call,
-            {"tool_calls": [{"function": {"name": "get_weather", "arguments": "{"}}]},
+            checks_tools.tool_call,
+            {"tool_calls": [{"id": "c", "function": {"name": "get_weather", "arguments": "{"}}]},
             "failed",
             "not an object",
         ),
         (
-            checks_features.tool_call,
+            checks_tools.tool_call,
             {"tool_calls": [{"function": {"name": "f", "arguments": '{"location":"Tokyo"}'}}]},
             "failed",
             "another",
@@ -356,7 +357,7 @@ TOKYO_IN_JAPAN = {
     ],
 )
 def test_a_call_must_be_as_whole_in_a_stream_as_in_one_piece(streamed, verdict, measured):
-    outcome = asyncio.run(answering(says(TOKYO, "tool_calls", streamed))(checks_features.tool_call))
+    outcome = asyncio.run(answering(says(TOKYO, "tool_calls", streamed))(checks_tools.tool_call))
     assert outcome.state == verdict, outcome
     assert measured in outcome.measured
 
@@ -424,7 +425,7 @@ EVERY_FEATURE = replace(
 WRONG_OPTIONS = f'{CACHE_CONFIG[0]}{{block_size="1",cache_dtype="auto",num_gpu_blocks="1"}} 1\n'
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("check", [*CHECKS, *AGENT_CHECKS], ids=lambda check: check.name)
 def test_no_check_passes_on_a_server_that_fails_each_request(check):
     async def fault(request):
         if request.path == "/metrics":
@@ -442,10 +443,27 @@ def test_no_check_passes_on_a_server_that_fails_each_request(check):
     )
 
 
+def test_an_api_without_a_path_is_not_in_an_old_release_and_missing_from_others(subtests):
+    """vLLM has /v1/responses from 0.10.0 and /v1/messages from 0.11.1."""
+    releases = ("0.9.2", "0.10.0", "0.11.0", "0.11.1", "0.32.0", "")
+    old = {"/v1/responses": {"0.9.2"}, "/v1/messages": {"0.9.2", "0.10.0", "0.11.0"}}
+    for path, release in itertools.product(old, releases):
+        routes = [
+            ("GET", "/version", fixed(200, {"version": release})),
+            ("POST", path, fixed(404, {"detail": "Not Found"})),
+        ]
+        outcome = asyncio.run(answering(routes)(partial(checks_tools.other_api, path=path)))
+        with subtests.test(f"{path} {release}"):
+            assert outcome.state == ("skipped" if release in old[path] else "failed")
+            assert f"vLLM has {path} from 0.1" in outcome.detail
+
+
 def test_the_page_has_a_row_for_each_check():
     table = PAGE.read_text().partition("| check | passes if |\n")[2].partition("\n\n")[0]
     rows = [name for line in table.splitlines()[1:] for name in line.split("|")[1].strip().split(", ")]
-    assert rows == [check.name for check in (*CHECKS, PLAN_CHECK)], f"the table of {PAGE} has the checks in their order"
+    assert rows == [check.name for check in (*CHECKS, PLAN_CHECK, *AGENT_CHECKS)], (
+        f"the table of {PAGE} has the checks in their order"
+    )
 
 
 def test_a_prompt_over_the_limit_that_is_not_refused_fails():
@@ -483,7 +501,7 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
             checks_basic.chat,
             checks_basic.usage,
             checks_basic.streaming,
-            checks_features.tool_call,
+            checks_tools.tool_call,
         )
         return [
             (await _run_one(SmokeCheck(name="c", limit_s=lambda _t: 60, run=check), context)).outcome.state

@@ -10,7 +10,7 @@ import pytest
 
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke.__main__ import COMMAND, _progress
-from gemma_serving.scripts.smoke.checks import CHECKS
+from gemma_serving.scripts.smoke.checks import AGENT_CHECKS, CHECKS
 from tests.polling import until
 from tests.scripts.terminal import Terminal
 
@@ -30,14 +30,14 @@ def start(*words):
 
 
 def test_stdout_has_only_json(url, capsys):
-    code = run_command(COMMAND, ["--url", url, "--json"])
+    code = run_command(COMMAND, ["--url", url, "--agent", "--json"])
     said = capsys.readouterr()
     assert code == 0, said.err
     report = json.loads(said.out)
     assert report["model"] == "timed", "the first that the server lists"
     assert report["passed"] is True
     assert report["simulated"] == "timed"
-    assert len(report["checks"]) == len(CHECKS)
+    assert [check["name"] for check in report["checks"]] == [check.name for check in (*CHECKS, *AGENT_CHECKS)]
 
 
 def test_an_interruption_ends_at_once_with_what_is_known():
