@@ -89,7 +89,7 @@ def check_features(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
         write_adapter(folder / name, rank=RANK, weight=weight)
     print_progress("running the smoke checks of features")
     with running_server(home, cores, "features", arguments=arguments(MODEL, folder)[3:]) as url:
-        checked = check_smoke(home, url, cores, "features", "--features", json.dumps(FEATURES))
+        checked = check_smoke(home, url, cores, "features", "--agent", "--features", json.dumps(FEATURES))
         faults = check_responses(url)
     lines = (*checked.lines, "features: /v1/responses gave the same text in one piece and as a stream.")
     return RealVllmPart(lines=checked.lines if faults else lines, faults=[*checked.faults, *faults])
