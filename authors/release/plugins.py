@@ -19,6 +19,7 @@ FILES: Final = (
     "__main__.py",
     "requirements.txt",
     "gcp_tpu_provider/machines.json",
+    "gcp_tpu_provider/refusals.json",
     "gcp_tpu_provider/schema.json",
 )
 PLUGIN: Final = """runtime:

@@ -19,7 +19,7 @@ from gcp_tpu_provider.errors import (
 )
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
-from gcp_tpu_provider.refusals import ADVICE, QuotaEvidence, has_expired, kind
+from gcp_tpu_provider.refusals import QuotaEvidence, Refusal, has_expired, kind, meanings
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
@@ -144,7 +144,7 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     width = max(map(len, places), default=0)
     kinds = {item.kind for item in refusals}
     lines = [f"  {place:<{width}}  {item.kind}: {item.said}" for place, item in zip(places, refusals, strict=True)]
-    lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
+    lines += [f"{why}: {Refusal(meaning=why).advice(project=desired.project)}." for why in meanings() if why in kinds]
     models = ", then ".join(form.model for form in desired.forms)
     headline = f"No zone granted {desired.inputs['acceleratorType']} ({models}). All capacity requests were deleted."
     return "\n".join([headline, *lines, *desired.next_steps])

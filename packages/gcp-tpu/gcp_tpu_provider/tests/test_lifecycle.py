@@ -11,7 +11,7 @@ import pytest
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.machine_warnings import deadline_warning
-from gcp_tpu_provider.refusals import ADVICE
+from gcp_tpu_provider.refusals import UNKNOWN_WORDS, Refusal
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
@@ -156,7 +156,7 @@ class TestZones:
             "  us-east5-a  unknown words: Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
             "  us-east5-b  stock: FAILED: there is no more capacity.",
             "stock: try again later or add zones.",
-            f"unknown words: {ADVICE['unknown words']}.",
+            f"unknown words: {Refusal(meaning=UNKNOWN_WORDS).advice()}.",
         ]
         assert ended.value.partial is None
         assert engine.state is None

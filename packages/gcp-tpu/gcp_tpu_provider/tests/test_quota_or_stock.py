@@ -1,5 +1,6 @@
 """The table after a wait says for each zone and form whether quota or stock was missing, and unknown if nothing that was read tells."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.errors import GoogleError, ProjectError
+from gcp_tpu_provider.http_transport import google_error
 from gcp_tpu_provider.refusals import (
-    ADVICE,
-    NOT_OFFERED,
-    NOT_TRIED,
+    PERMISSION,
     QUOTA,
-    RUNTIME,
     STOCK,
     UNKNOWN,
     UNKNOWN_WORDS,
     QuotaEvidence,
+    Refusal,
     kind,
+    read,
+    rows,
 )
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
@@ -28,27 +30,6 @@ from gcp_tpu_provider.transport import Pacing
 A, B = "us-east5-a", "us-east5-b"
 PREEMPTIBLE, STANDARD = "tpu.googleapis.com/tpu-v6e-preemptible", "tpu.googleapis.com/tpu-v6e"
 ID = "Quota TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
-
-
-WORDS = (
-    ("Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region R.", QUOTA),
-    ("Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted.\n Limit 20800 in region R", QUOTA),
-    ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", QUOTA),
-    ('There is no more capacity in the zone "Z"; you can try in another zone', STOCK),
-    ("The zone 'Z' does not have enough resources available to fulfill the request.", STOCK),
-    ("Insufficient reserved capacity. Contact customer support", STOCK),
-    ("FLEX_START provisioning model is not supported for accelerator type v6e-4", NOT_OFFERED),
-    ("Runtime version 'v2-alpha-nonsense' not found in zone us-east5-a; available are v2-alpha-tpuv6e.", RUNTIME),
-    ("Invalid value for field 'node.runtime_version'", RUNTIME),
-    ("Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute'", UNKNOWN_WORDS),
-    ("The request could not be fulfilled before its valid-until time.", UNKNOWN),
-    ("The instance is gone: Google granted no quota or no capacity within the request's time", UNKNOWN),
-    ("An internal error has occurred", UNKNOWN_WORDS),
-    ("the total wait of 1h expired before this zone was requested.", NOT_TRIED),
-    ("WAITING_FOR_RESOURCES for 30m: the total wait timed out.", UNKNOWN_WORDS),
-    ("", UNKNOWN_WORDS),
-)
-"""Words that Google or this provider uses, and what they name."""
 
 
 def limits(by_place: Mapping[str, int], dimension: str = "zone") -> dict[str, Any]:
@@ -81,9 +62,26 @@ def table(
     return {zone: " ".join(rest.split()) for zone, rest in shown}
 
 
-@pytest.mark.parametrize(("message", "cause"), WORDS)
-def test_googles_words_decide_and_other_words_are_unknown(message: str, cause: str):
-    assert kind(message) == cause
+@pytest.mark.parametrize("row", [row for _, row in rows()], ids=lambda row: row["words"][:40])
+def test_each_row_is_read_from_its_own_words_and_reason(row: Mapping[str, Any]):
+    status = max(row["code"], 400)
+    for words, reason in ((row["words"], ""), ("-", row.get("reason", ""))):
+        if words == "-" and not reason:
+            continue
+        assert read(words, reason).meaning == row["meaning"]
+        error = google_error(
+            status, json.dumps({"error": {"message": words, "errors": [{"reason": reason}]}}), None, "p"
+        )
+        names = "permission" in read(words, reason).names or row["meaning"] != PERMISSION
+        assert isinstance(error, ProjectError) == (read(words, reason).stops and names)
+        assert words.rstrip(".") in str(error)
+        assert "{" not in read(words, reason).advice(project="p")
+    assert row["source"]
+
+
+@pytest.mark.parametrize("message", ["WAITING_FOR_RESOURCES for 30m: the total wait timed out.", ""])
+def test_a_wait_without_words_has_no_known_ones(message: str):
+    assert kind(message) == UNKNOWN_WORDS
 
 
 NOUNS = (
@@ -113,7 +111,7 @@ def test_words_that_no_pattern_knows_get_no_advice_of_another_cause(said: Sequen
     _, first, second, *advice = ended.value.message.splitlines()
     assert words in first
     assert words in second
-    assert advice == [f"{UNKNOWN_WORDS}: {ADVICE[UNKNOWN_WORDS]}."]
+    assert advice == [f"{UNKNOWN_WORDS}: {Refusal(meaning=UNKNOWN_WORDS).advice()}."]
 
 
 @pytest.mark.parametrize(("enough", "cause"), [(True, STOCK), (False, QUOTA), (None, UNKNOWN)])
