@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlencode
 
+from gcp_tpu_provider.refusals import DENIED, read
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, enable_command
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
@@ -236,5 +237,5 @@ def _no_data(stack: str, policies: int, window: str) -> str:
 def _unread(what: str, project: str, why: Unknown) -> str:
     if why.cause == "api off":
         return f"Cannot read {what}: {why.why}. Run `{enable_command(project, [MONITORING])}`."
-    role = f" You need {_ROLE}." if why.cause == "denied" else ""
+    role = f" You need {_ROLE}." if read(why.why).meaning in DENIED else ""
     return f"Cannot read {what}: {why.why.rstrip('.')}.{role}"

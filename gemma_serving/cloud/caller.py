@@ -1,16 +1,14 @@
 """The caller of Google APIs for a project, and the fix for a rejected call."""
 
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Final
 
 from google.auth.credentials import Credentials
 
+from gcp_tpu_provider.refusals import OTHER_API_OFF
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, enable_command
 
-_OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
-"""Service Usage's text for the quotas of an API that is off."""
 USER: Final = '"user:$(gcloud config get account)"'
 """A user as an IAM member in a command: only gcloud knows the address."""
 
@@ -40,12 +38,11 @@ class GoogleCaller:
 
     def refusal(self, api: str, role: str, error: GoogleListError, *, about: str = "") -> tuple[str, str]:
         """Return why Google rejected a call, and the command that fixes it. `about`: the API whose quota `api` was requested for."""
-        detail = str(error)
         if error.is_api_off:
             return f"API {api} is off in project {self.project}", self.enable(api)
-        if about and _OFF_FOR_THE_PROJECT in detail:
+        if about and error.meaning == OTHER_API_OFF:
             return f"API {about} is off in project {self.project}", self.enable(about)
-        return detail, self.grant(role) if error.status == HTTPStatus.FORBIDDEN else ""
+        return (str(error), self.grant(role)) if error.is_denied else (error.said(self.project), "")
 
 
 def caller_of(project: str, given: Credentials | None = None) -> GoogleCaller:

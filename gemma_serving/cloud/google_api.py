@@ -12,6 +12,7 @@ import requests
 from google.auth.credentials import Credentials
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+from gcp_tpu_provider import refusals
 from gemma_serving.cloud import google_session
 from gemma_serving.cloud.google_session import (
     GoogleListError,
@@ -129,7 +130,7 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
             return Absent()
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
-        return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
+        return Unknown(refusals.said(str(error), error.reason), _CAUSES.get(error.status or 0, "other"))
     except MachineWideError as error:
         return Unknown(str(error), error.cause)
     except ScriptError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from gcp_tpu_provider import refusals
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.contracts.answers import Cause
 from gemma_serving.contracts.errors import ScriptError
@@ -29,14 +30,33 @@ class GoogleCallError(Exception):
         self.status = status
         self.reason = reason
 
-
-class GoogleListError(GoogleCallError):
-    """An error response from Google."""
+    @property
+    def meaning(self) -> str:
+        """What Google's words mean, by the provider's table of refusals."""
+        return refusals.read(str(self), self.reason).meaning
 
     @property
     def is_api_off(self) -> bool:
         """True if the API is off or was just enabled."""
-        return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
+        return self.meaning == refusals.API_OFF
+
+    @property
+    def is_denied(self) -> bool:
+        """True if the caller lacks a permission, or may lack one."""
+        return self.meaning in refusals.DENIED
+
+    @property
+    def is_quota_project_denied(self) -> bool:
+        """True if the caller must not use the project as the quota project."""
+        return self.meaning == refusals.QUOTA_PROJECT
+
+
+class GoogleListError(GoogleCallError):
+    """An error response from Google."""
+
+    def said(self, project: str) -> str:
+        """Return Google's words as sentences: with the fix if no role is one, or that they are new."""
+        return refusals.said(str(self), self.reason, project=project, consumer=project)
 
 
 class MachineWideError(ScriptError):
@@ -88,10 +108,6 @@ class NotJsonError(ScriptError):
     """A response that is not JSON, such as an object of a bucket with other content."""
 
 
-_API_OFF: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
-"""Reasons of an API that is off or was just enabled; the second one is used by Cloud Storage and Compute Engine."""
-_NO_QUOTA_PROJECT: Final = "requires a quota project"
-"""Google's message, with the reason of an API that is off, for a call without a quota project."""
 Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequest]"
 
 TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of a variable

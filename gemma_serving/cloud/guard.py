@@ -5,7 +5,6 @@ from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.cloud.google_calls import GoogleCallError, call_now
-from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
 from gemma_serving.contracts.naming import account_email
@@ -44,8 +43,7 @@ def guard_problem(limits: StackLimits, project: str) -> str:
     except GoogleCallError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return f"{absent}: project {project} has no account {GUARD} ({_PAGE})"
-        is_off = isinstance(error, GoogleListError) and error.is_api_off
-        why = f"API iam is off in project {project}" if is_off else str(error).rstrip(".")
+        why = f"API iam is off in project {project}" if error.is_api_off else str(error).rstrip(".")
         return f"cannot check whether a guard exists, without which {_named(limits)} not enforced: {why}"
     return (
         f"{absent}: the account {GUARD} of project {project} is disabled ({_PAGE})" if account.get("disabled") else ""

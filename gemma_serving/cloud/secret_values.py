@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.cloud import google_api
@@ -25,10 +24,10 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
         fix = (
             f" To allow it, run: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
             '--member="user:$(gcloud config get account)" --role=roles/secretmanager.secretAccessor'
-            if error.status == HTTPStatus.FORBIDDEN
+            if error.is_denied
             else ""
         )
-        raise ScriptError(f"{version} cannot be read: {str(error).rstrip('.')}.{fix}") from None
+        raise ScriptError(f"{version} cannot be read: {error.said(project)}{fix}") from None
     except (binascii.Error, UnicodeDecodeError):
         raise ScriptError(f"{version} is not text.") from None
 

@@ -98,7 +98,8 @@ def shortage(
         cause = "unknown"
     said = f'Google says "{for_terminal(words).rstrip(".")}"' if words else f"Google gives no reason for {state}"
     quota = [read.sentence for read in reads] or ["no quota of this request is known"]
-    return Shortage(cause=cause, evidence=(said, *quota, *_shown(others, zone)))
+    new = [refusals.advice(words).rstrip(".")] if words and named == refusals.UNKNOWN_WORDS else []
+    return Shortage(cause=cause, evidence=(said, *new, *quota, *_shown(others, zone)))
 
 
 def is_over_quota(words: str) -> bool:

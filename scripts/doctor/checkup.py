@@ -27,8 +27,6 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
 _TOKENS: Final = "https://oauth2.googleapis.com/"
-_NOT_USABLE: Final = "USER_PROJECT_DENIED"
-"""Google's error reason for a quota project that the caller does not have permission to use."""
 
 
 def blockers(checkup: Checkup) -> Sequence[DoctorCheck]:
@@ -141,7 +139,7 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
     try:
         checkup.google.post("cloudresourcemanager", f"v1/projects/{checkup.project}:testIamPermissions", body)
     except google_api.GoogleListError as error:
-        if error.reason == _NOT_USABLE:
+        if error.is_quota_project_denied:
             return [missing(str(error), checkup.grant("roles/serviceusage.serviceUsageConsumer"))]
     except RejectedLoginError as error:
         return [missing(error.problem, login_command(), check="credentials")]

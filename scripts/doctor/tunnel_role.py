@@ -31,7 +31,7 @@ def _role(checkup: Checkup, role: TunnelRole) -> Iterator[Diagnosis]:
         if error.status == HTTPStatus.NOT_FOUND:
             detail = f"{role.name} does not exist; if it was deleted in the last 37 days, choose another id"
             yield missing(detail, role.create_command())
-        elif kind == "organizations" and error.status == HTTPStatus.FORBIDDEN and not error.is_api_off:
+        elif kind == "organizations" and error.is_denied:
             grant = f"gcloud organizations add-iam-policy-binding {number} --member={checkup.member}"
             yield unknown(str(error), f"{grant} --role=roles/iam.organizationRoleViewer")
         else:

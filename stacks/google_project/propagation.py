@@ -9,10 +9,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 import pulumi
 
+from gcp_tpu_provider import refusals
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.enabled import await_api, require_apis
 from gemma_serving.cloud.google_api import connect, lookup
@@ -37,38 +39,22 @@ minute."""
 _RESOURCE_MANAGER: Final = "cloudresourcemanager"
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
-_EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
-_INTERNAL: Final = re.compile(r"\bError 50\d\b")
-"""Google may return this after it has created the resource."""
-_PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
-_UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
-_AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
-    (re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled"), LIMIT_S),
-    # Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet.
-    (
-        re.compile(r"(?P<what>(Service account )?service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)"),
-        GRANT_S,
-    ),
-    (re.compile(r"(?i)(?P<what>Service account \S+) does not exist"), LIMIT_S),
-    (re.compile(r"(?i)denied on (?P<what>service account \S+) \(or it may not exist\)"), ACCOUNT_S),
-    # Also matches a custom role that was just created.
-    (
-        re.compile(r"(?P<what>Role \((?:projects|organizations)/\S+\)) does not exist in the resource's hierarchy"),
-        ACCOUNT_S,
-    ),
-)
-"""Transient errors: the awaited change, and its longest wait in seconds."""
-_REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
-_SERVER_DENIED: Final = re.compile(
-    r"Permission denied on secret: projects/|does not have storage\.(objects|buckets|folders)\.\w+ access"
-)
-"""In Cloud Run's error, or in the log of a revision that reads its bucket."""
+_REFUSED: Final = re.compile(r"\bError (?P<status>[45]\d\d)\b")
+"""HTTP status in an error of the provider `gcp`. Google may return 500 to 504 after it has created the resource."""
+_AWAITED: Final[Mapping[str, float]] = {
+    refusals.API_OFF: LIMIT_S,
+    refusals.AGENT_MISSING: GRANT_S,
+    refusals.ACCOUNT_MISSING: LIMIT_S,
+    refusals.ACT_AS: ACCOUNT_S,
+    refusals.PERMISSION: ACCOUNT_S,
+    refusals.ROLE_MISSING: ACCOUNT_S,
+}
+"""Longest wait in seconds for what Google's words name, by their meaning."""
 _ALERT_TYPES: Final = "gcp:monitoring/"
 ALERT_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
 hashicorp/terraform-provider-google#14598: `roles/monitoring.admin` alone is denied)."""
-_NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
-_CLASH: Final = re.compile(r"Inconsistent representation of deleted member: '(?P<deleted>deleted:[^']+)'")
+_UPSTREAM: Final = frozenset({refusals.UPSTREAM, refusals.AGENT_MISSING, refusals.SECRET_MISSING})
 _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 """Grants, except those on a service, because nothing in a stack calls it."""
 
@@ -126,15 +112,17 @@ def real_s(seconds: float) -> float:
 
 def awaited_change(message: str) -> tuple[str, float] | None:
     """Return the API, account or role that an error waits for, and for how many seconds."""
-    found = ((text.search(message), limit_s) for text, limit_s in _AWAITED)
-    return next(((match["what"].strip(), limit_s) for match, limit_s in found if match), None)
+    found = refusals.read(message)
+    what, limit_s = found.names.get("what"), _AWAITED.get(found.meaning)
+    return (what, limit_s) if what and limit_s else None
 
 
 def exists_hint(message: str) -> str | None:
     """Return the fix if an error reports that a resource exists or may exist."""
-    if _EXISTS.search(message) is not None:
+    meaning, status = refusals.read(message).meaning, _status(message)
+    if meaning == refusals.EXISTS or (status == HTTPStatus.CONFLICT and meaning != refusals.CONFLICT):
         cause = "A resource of this stack already exists."
-    elif _INTERNAL.search(message) is not None:
+    elif HTTPStatus.INTERNAL_SERVER_ERROR <= status <= HTTPStatus.GATEWAY_TIMEOUT:
         cause = "Google failed, and a resource may exist that is not in the state."
     else:
         return None
@@ -144,12 +132,13 @@ def exists_hint(message: str) -> str | None:
 
 def image_advice(name: str, message: str) -> str | None:
     """Return the setting to check after an error of an image or its repository."""
-    if name.startswith(("image", "docker-hub-token")) and _UPSTREAM.search(message):
+    meaning = refusals.read(message).meaning
+    if name.startswith(("image", "docker-hub-token")) and meaning in _UPSTREAM:
         return (
             "Artifact Registry cannot use the account of gemma-serving:dockerHub. Check that username is the account, and that tokenSecret is an "
             "enabled version with its access token (`gcloud secrets versions describe`)."
         )
-    if _NO_IMAGE.search(message):
+    if meaning == refusals.IMAGE:
         return (
             "Cloud Run reports this if the image does not exist, if its service agent cannot read the repository, or if Docker Hub denies the pull "
             "to Artifact Registry. Check gemma-serving:image with `gemma doctor`. "
@@ -164,20 +153,20 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
     Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and rejects a policy that also names a
     new account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279).
     """
-    found = _CLASH.search(message) if type_ in POLICIES else None
-    if found is None:
+    deleted = refusals.read(message).names.get("deleted")
+    if deleted is None or type_ not in POLICIES:
         return None
     words = POLICIES[type_].format_map(last_segments({"project": project, **inputs}))
     return (
         "Google rejects the grant because the policy still names the deleted account of that e-mail. "
-        f"Run `gcloud {words} --member='{found['deleted']}' --role={inputs.get('role')}`, then "
+        f"Run `gcloud {words} --member='{deleted}' --role={inputs.get('role')}`, then "
         f"`gemma up {pulumi.get_stack()}`."
     )
 
 
 def alerts_advice(type_: str, message: str, *, project: str) -> str | None:
     """Return the missing roles after a denied call for alerts, and the setting without alerts."""
-    if not type_.startswith(_ALERT_TYPES) or _REFUSED.search(message) is None:
+    if not type_.startswith(_ALERT_TYPES) or refusals.read(message).meaning not in refusals.DENIED:
         return None
     stack = pulumi.get_stack()
     return (
@@ -204,9 +193,9 @@ class _Waits:
         what, limit_s = found
         now_s = asyncio.get_running_loop().time()
         waited_s = now_s - self.since_s.setdefault(args.urn, now_s)
-        denied = _PERMISSION.search(message) if limit_s == ACCOUNT_S else None
+        denied = refusals.read(message).names.get("permission")
         fresh = "recently enabled" if what.endswith(" API") else "recently created"
-        cause = f"{fresh}, or you lack {denied['permission']} on it" if denied else f"{fresh} or missing"
+        cause = f"{fresh}, or you lack {denied} on it" if denied else f"{fresh} or missing"
         if waited_s > real_s(limit_s):
             self._hint(args, message)
             pulumi.log.warn(
@@ -220,13 +209,29 @@ class _Waits:
         return True
 
     def _hint(self, args: pulumi.ErrorHookArgs, message: str) -> None:
-        """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
+        """Print the cause and the fix, or that Google's words are new, once per run."""
         alerts = alerts_advice(args.type, message, project=self.project)
         deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
-        for hint in (exists_hint(message), deleted, image_advice(args.name, message), alerts):
-            if hint is not None and hint not in self.said:
+        hints = [*filter(None, (exists_hint(message), deleted, image_advice(args.name, message), alerts))]
+        is_new = refusals.read(message).meaning == refusals.UNKNOWN_WORDS
+        if _status(message) and (is_new or not (hints or awaited_change(message))):
+            hints.append(refusals.advice(message, project=self.project, consumer=self.project))
+        for hint in hints:
+            if hint and hint not in self.said:
                 self.said.add(hint)
                 pulumi.log.warn(hint)
+
+
+def _status(message: str) -> int:
+    """Return the HTTP status in an error of the provider; 0 without one."""
+    found = _REFUSED.search(message)
+    return int(found["status"]) if found else 0
+
+
+def _is_server_denied(line: str) -> bool:
+    """Return whether a line of Cloud Run's error, or of a server's log, denies its account a secret or the bucket."""
+    found = refusals.read(line)
+    return found.meaning == refusals.SECRET_ACCESS or found.names.get("permission", "").startswith("storage.")
 
 
 @dataclass(slots=True)
@@ -238,7 +243,7 @@ class NewGrants:
 
     def may_be_denied(self, error: str) -> bool:
         """Return whether an error may only report that a grant of this run does not work yet."""
-        return self.newest_s is not None and _SERVER_DENIED.search(error) is not None
+        return self.newest_s is not None and any(map(_is_server_denied, error.splitlines()))
 
     async def note(self, _args: pulumi.ResourceHookArgs) -> None:
         """Record that a grant was created."""

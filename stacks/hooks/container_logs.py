@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, cast
 
+from gcp_tpu_provider import refusals
 from gemma_serving.cloud.google_calls import GoogleCallError, call
 from gemma_serving.stacks.google_project.propagation import real_s
 
@@ -19,7 +20,7 @@ _LEAST_PATIENCE_S: Final = 1.0
 _NEWEST: Final = 300
 """Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
 _SYSTEM: Final = "system"
-_FORBIDDEN: Final = 403
+_REFUSED: Final = 400
 _END: Final = re.compile(r"Container called exit|terminated on signal|probe failed \d+ time|mount operation failed")
 """Cloud Run's final messages about an instance that did not start."""
 
@@ -101,15 +102,16 @@ def lines_of(entry: Mapping[str, object]) -> Sequence[ContainerLine]:
 
 def why_unread(project: str, *, status: int, reason: str, said: str) -> str:
     """Return why a log cannot be read, and the command that grants access. `said` is Google's message."""
-    if reason == "SERVICE_DISABLED":
+    meaning = refusals.read(said, reason).meaning
+    if meaning == refusals.API_OFF:
         return f"the Cloud Logging API is off. Run `gcloud services enable logging.googleapis.com --project={project}`."
-    if status == _FORBIDDEN:
+    if meaning in refusals.DENIED:
         member = '--member="user:$(gcloud config get account)"'
         grant = (
             f"gcloud projects add-iam-policy-binding {project} {member} --role=roles/logging.viewer --condition=None"
         )
         return f"{said} You need logging.logEntries.list. Run `{grant}`."
-    return said
+    return refusals.said(said, reason, project=project, consumer=project) if status >= _REFUSED else said
 
 
 def _text(entry: Mapping[str, object]) -> str:

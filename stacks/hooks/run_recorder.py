@@ -226,7 +226,7 @@ class RunRecorder:
         try:
             return self._call("iam", f"v1/{self.account}")
         except GoogleCallError as error:
-            if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
+            if error.status == _NOT_FOUND or error.is_api_off:
                 return None
             raise
 

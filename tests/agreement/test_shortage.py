@@ -26,18 +26,6 @@ WORDS = {
 }
 """Each sentence of the local cloud, its meaning, and the region whose quota it names."""
 
-CLOUD_RUN_QUOTA = (
-    "You do not have quota for using GPUs with zonal redundancy (nvidia-l4 in us-east4: none left).",
-    "Max instances must be set to 3 or fewer.\n\nQuota violated:\nMemAllocPerProjectRegion requested: 64 allowed: 40",
-    "Quota exceeded for total allowable CPU per project per region.",
-)
-"""As `localcloud.services.run_limits` and `run_deployments` write them."""
-
-
-@pytest.mark.parametrize("words", CLOUD_RUN_QUOTA)
-def test_a_quota_of_cloud_run_is_read_as_one(words):
-    assert kind(words) == QUOTA
-
 
 @pytest.mark.parametrize("name", [name for name in vars(capacity_words) if name[0] != "_" and name != "Final"])
 def test_the_words_of_the_local_cloud_are_read_as_they_are_meant(name):

@@ -106,7 +106,9 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(world, monkeypatch):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
     denied = read_alerts(google_api.connect(PROJECT), stack=STACK, project=PROJECT)
     assert (denied.verdict, denied.policies) == ("unknown", None)
-    assert denied.unread[0].endswith("You need roles/monitoring.viewer.")
+    assert denied.unread[0].endswith(
+        f"{PROJECT} --member=user:YOUR_EMAIL --role=roles/serviceusage.serviceUsageConsumer`."
+    )
     off = f"v1/projects/{PROJECT}/services/monitoring.googleapis.com:disable"
     opened.call("POST", "serviceusage", off, {"disableDependentServices": True})
     found = world.read()

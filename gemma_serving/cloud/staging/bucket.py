@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from gcp_tpu_provider import refusals
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_session import NoConnectionError, RejectedLoginError, open_session
 from gemma_serving.contracts.errors import ScriptError
@@ -222,8 +223,8 @@ def storage_errors(bucket: str) -> Generator[None]:
     except GoogleAuthError as error:
         raise RejectedLoginError(error) from None
     except GoogleAPIError as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ScriptError(f"Cloud Storage rejected the call: {said}") from None
+        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ScriptError(f"Cloud Storage rejected the call: {said}. {refusals.advice(str(error))}".rstrip()) from None
 
 
 def changed(what: str) -> ScriptError:

@@ -22,6 +22,17 @@ NOT_TRIED: Final = "not tried"
 UNKNOWN: Final = "unknown"
 UNKNOWN_WORDS: Final = "unknown words"
 API_OFF: Final = "API off"
+OTHER_API_OFF: Final = "other API off"
+QUOTA_PROJECT: Final = "quota project"
+ACCOUNT_MISSING: Final = "account missing"
+ROLE_MISSING: Final = "role missing"
+AGENT_MISSING: Final = "agent missing"
+EXISTS: Final = "exists"
+CONFLICT: Final = "conflict"
+IMAGE: Final = "image"
+UPSTREAM: Final = "upstream"
+SECRET_MISSING: Final = "secret missing"  # noqa: S105 - a meaning
+SECRET_ACCESS: Final = "secret access"  # noqa: S105 - as above
 PERMISSION: Final = "permission"
 ACT_AS: Final = "act as"
 DENIED: Final = frozenset({PERMISSION, ACT_AS, "access denied"})
@@ -93,6 +104,21 @@ def read(words: str, reason: str = "") -> Refusal:
             names = {**row.get("names", {}), **{name: text.strip() for name, text in named.items() if text}}
             return Refusal(meaning=row["meaning"], sentence=row.get("sentence", ""), names=names)
     return Refusal(meaning=UNKNOWN_WORDS)
+
+
+def advice(words: str, reason: str = "", **names: str) -> str:
+    """Return what to say beside Google's words: that they are new, or the cause and fix if every call is refused the same.
+
+    Empty for the other meanings, of which the caller knows more, such as the role that it lacks.
+    """
+    found = read(words, reason)
+    is_said = found.meaning == UNKNOWN_WORDS or (found.stops and found.meaning not in DENIED)
+    return f"{found.advice(**names)}." if is_said else ""
+
+
+def said(words: str, reason: str = "", **names: str) -> str:
+    """Return Google's words with `advice`, as sentences."""
+    return f"{words.rstrip('.')}. {advice(words, reason, **names)}".rstrip()
 
 
 def kind(answer: str, quota: QuotaEvidence | None = None) -> str:

@@ -32,6 +32,13 @@ def _error_info(reason: str, service: str, consumer: str) -> JsonObject:
     }
 
 
+_INJECTED: Mapping[int, tuple[str, str]] = {
+    403: ("The caller does not have permission", "forbidden"),
+    429: ("Resource has been exhausted (e.g. check quota)", "rateLimitExceeded"),
+}
+"""Message and reason of a scenario's fault by its status."""
+
+
 class CloudError(Exception):
     """An error response of the local cloud.
 
@@ -156,20 +163,9 @@ class CloudError(Exception):
     @classmethod
     def injected(cls, code: int) -> "CloudError":
         """Return the error of a scenario's fault."""
+        message, reason = _INJECTED.get(code, ("The service is currently unavailable", "backendError"))
         status = _CANONICAL.get(code, "UNKNOWN")
-        if code == 429:  # noqa: PLR2004 - HTTP's own number
-            return cls(
-                code,
-                status,
-                "Resource has been exhausted (e.g. check quota). (A fault from the local cloud's scenario.)",
-                reason="rateLimitExceeded",
-            )
-        return cls(
-            code,
-            status,
-            "The service is currently unavailable (a fault from the local cloud's scenario).",
-            reason="backendError",
-        )
+        return cls(code, status, f"{message} (a fault from the local cloud's scenario).", reason=reason)
 
     def rpc_status(self) -> JsonObject:
         """Return the google.rpc.Status for operations and states; `code` is the canonical number."""

@@ -109,7 +109,7 @@ def test_a_record_that_cannot_be_read_is_not_a_first_run(begun):
     begun.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
     text = refusal(shipped(TPU))
     assert unknown in text
-    assert "The service is currently unavailable" in text
+    assert "The caller does not have permission" in text
     assert text.endswith(UNLIMITED)
 
 

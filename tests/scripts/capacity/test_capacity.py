@@ -9,7 +9,7 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.cost.capacity_order import ABOVE
 from gemma_serving.scripts.capacity.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
-from localcloud.tests.conftest import Client
+from localcloud.tests.conftest import PROJECT_POLICY, Client, grant
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Stock, Tpu, TpuDurations, TpuZone
 from tests.cloud.populated import PROJECT, open_world, owner
 
@@ -171,12 +171,14 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
 
 
 def test_a_role_that_is_missing_is_named(world, monkeypatch):
-    token = world.world.cloud.cloud.tokens.issue_access_token(world.world.account("nobody", "theirs"))
-    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
+    opened, email = world.world.cloud, world.world.account("nobody", "theirs")
+    client = Client(opened.base_url, opened.token)
+    grant(client, PROJECT_POLICY, "roles/serviceusage.serviceUsageConsumer", member=f"serviceAccount:{email}")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", opened.cloud.tokens.issue_access_token(email))
     code, report = world.report("v6e-4", "L4")
     said = "\n".join(report["problems"])
     assert code == 1
-    for role in ("roles/tpu.viewer", "roles/run.viewer", "roles/serviceusage.serviceUsageViewer"):
+    for role in ("roles/tpu.viewer", "roles/run.viewer"):
         assert f"--role={role}" in said
     assert len(report["problems"]) < 12
 

@@ -5,19 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gcp_tpu_provider.errors import GoogleError, ProjectError
+from gcp_tpu_provider.errors import ProjectError
 from gcp_tpu_provider.http_transport import google_error
 from gcp_tpu_provider.refusals import (
     PERMISSION,
     QUOTA,
     STOCK,
     UNKNOWN,
-    UNKNOWN_WORDS,
     QuotaEvidence,
-    Refusal,
     kind,
     read,
     rows,
@@ -77,41 +73,6 @@ def test_each_row_is_read_from_its_own_words_and_reason(row: Mapping[str, Any]):
         assert words.rstrip(".") in str(error)
         assert "{" not in read(words, reason).advice(project="p")
     assert row["source"]
-
-
-@pytest.mark.parametrize("message", ["WAITING_FOR_RESOURCES for 30m: the total wait timed out.", ""])
-def test_a_wait_without_words_has_no_known_ones(message: str):
-    assert kind(message) == UNKNOWN_WORDS
-
-
-NOUNS = (
-    "instance",
-    "policy",
-    "reservation",
-    "network",
-    "image",
-    "disk",
-    "quota",
-    "capacity",
-    "service account",
-    "zone",
-)
-SAYINGS = ("was not found", "is being deleted", "must be attached first", "is suspended", "conflicts with another")
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(NOUNS), st.sampled_from(SAYINGS)), min_size=1, max_size=3),
-    st.sampled_from((400, 403, 404, 412)),
-)
-def test_words_that_no_pattern_knows_get_no_advice_of_another_cause(said: Sequence[tuple[str, str]], status: int):
-    words = " and ".join(f"the {noun} {saying}" for noun, saying in said)
-    cloud = FakeTpu(refusals=dict.fromkeys((A, B), GoogleError(status, "ABORTED", f"{words}.")))
-    with pytest.raises(Aborted) as ended:
-        FakeEngine(cloud, Pacing()).up(wanted())
-    _, first, second, *advice = ended.value.message.splitlines()
-    assert words in first
-    assert words in second
-    assert advice == [f"{UNKNOWN_WORDS}: {Refusal(meaning=UNKNOWN_WORDS).advice()}."]
 
 
 @pytest.mark.parametrize(("enough", "cause"), [(True, STOCK), (False, QUOTA), (None, UNKNOWN)])

@@ -151,23 +151,6 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(monkeypatch: pytest.
             "The caller lacks tpu.nodes.create in project p-1",
             "gcloud projects add-iam-policy-binding p-1 --member=user:YOUR_EMAIL --role=roles/tpu.admin",
         ),
-        (
-            error_info("USER_PROJECT_DENIED", "Caller does not have required permission to use project p-1."),
-            "You do not have permission to use p-1 as the quota project",
-            "gcloud projects add-iam-policy-binding p-1 --member=user:YOUR_EMAIL --role=roles/serviceusage.serviceUsageConsumer",
-        ),
-        (
-            error(
-                403,
-                "PERMISSION_DENIED",
-                "Permission 'iam.serviceAccounts.actAs' denied on service account s@p-1.iam.gserviceaccount.com",
-            ),
-            "The caller does not have permission to act as service account s@p-1.iam.gserviceaccount.com",
-            (
-                "gcloud iam service-accounts add-iam-policy-binding s@p-1.iam.gserviceaccount.com --project=p-1 "
-                "--member=user:YOUR_EMAIL --role=roles/iam.serviceAccountUser"
-            ),
-        ),
     ],
 )
 def test_a_refusal_about_the_project_is_one_sentence_with_the_command_that_fixes_it(
