@@ -12,7 +12,7 @@ from tests.engine.conftest import FAILURE, open_workspace
 from tests.engine.test_new_grants import WAITS
 
 STACK, TPU = "l4-12b-qat", "tpu-v6e1"
-OFF = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "run")
+OFF = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "run", "compute")
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -30,7 +30,10 @@ def printed(answer):
 
 def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(new_project):
     missing = new_project.script("smoke", "--stack", STACK, expect=2)
-    assert (missing.out, f"smoke: Stack {STACK} does not exist. Run `gemma up" in missing.err) == ("", True)
+    assert (missing.out, f"smoke: Stack {STACK} does not exist in this backend. Run `gemma up" in missing.err) == (
+        "",
+        True,
+    )
     first = new_project.script("gemma", "up", STACK, "--yes", expect=2)
     assert new_project.pulumi("stack", "ls", "--json").json == [], "a refused first `up` leaves no state"
     new_project.pulumi("stack", "init", STACK)
@@ -45,7 +48,7 @@ def test_nothing_is_made_before_the_printed_line_and_then_the_same_up_comes_up(n
     assert (
         command == f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in OFF)} --project=local-project"
     )
-    assert {*OFF} <= {*COMMON_APIS, "run"}
+    assert {*OFF} <= {*COMMON_APIS, "run", "compute"}
     assert [printed(answer) for answer in [first, *refused]] == [[command]] * 4
     # The engine's own: the stack, and the provider through which the program reads the state.
     assert {each["type"] for each in new_project.resources(STACK)} <= {"pulumi:pulumi:Stack", "pulumi:providers:pulumi"}
