@@ -281,7 +281,9 @@ def _image_fix(image: ImageSettings, checkup: Checkup) -> str:
         return "push it, or, if it is private, set gemma-serving:dockerHub"
     host, project, repository, *_ = image.repository.split("/")
     location = host.removesuffix("-docker.pkg.dev")
-    grant = f"gcloud artifacts repositories add-iam-policy-binding {repository} --location={location} --project={project}"
+    grant = (
+        f"gcloud artifacts repositories add-iam-policy-binding {repository} --location={location} --project={project}"
+    )
     return f"push it, or, if it is there: {grant} --member={checkup.member} --role=roles/artifactregistry.reader"
 
 

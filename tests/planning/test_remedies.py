@@ -227,7 +227,7 @@ def apply(values: Values, changes: Mapping[str, Any]) -> Values:
         if value is None:
             place.pop(last, None)
         else:
-            place[last] = value
+            place[last] = copy.deepcopy(value)
     return values
 
 

@@ -66,7 +66,7 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
         message, advice = result.message, result.advice
         if rule.id in trial.dead_ends:
-            message += hopeless
+            message += hopeless if rule.id.startswith(_MEMORY) else ""
             if not ways and not advice:
                 advice = trial.way_on(rule.id)
         source = result.source or rule.source

@@ -12,7 +12,13 @@ from gemma_serving.planning.memory.adapters import adapter_options
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from gemma_serving.planning.question.drafters import likely_drafters
-from gemma_serving.planning.question.features import allowed_items, decodes_audio, media_support, sized
+from gemma_serving.planning.question.features import (
+    allowed_items,
+    decodes_audio,
+    largest_image_tokens,
+    media_support,
+    sized,
+)
 from gemma_serving.planning.question.lora import adapters_of, lora_of
 from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
@@ -163,13 +169,22 @@ def _items(subject: Subject) -> RuleResult | None:
     ]
     if workload.audio_s > 0 and not has_audio:
         texts.append(f"{workload.audio_s:g} s of audio, but {audio.note or 'none is allowed'}")
+    size, largest = workload.image_tokens or 0, largest_image_tokens(resolved)
+    if workload.images and size > largest:
+        texts.append(
+            f"images of {size} tokens, but a request may choose at most {largest} (vllm.multimodal.maxImageTokens)"
+        )
     if not texts:
         return None
 
     def remedies() -> Iterator[Remedy]:
+        is_larger = bool(workload.images) and size > largest
         if not unserved.keys() & refused.keys():
-            yield change("vllm.limit_mm_per_prompt", {**(resolved.vllm.limit_mm_per_prompt or {}), **refused})
+            limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **refused}
+            larger = {"vllm.max_image_tokens": size} if is_larger else {}
+            yield Remedy(changes={**({"vllm.limit_mm_per_prompt": limits} if refused else {}), **larger})
         fewer: dict[str, object] = {f"workload.{kind}s": allowed[kind] for kind in refused}
+        fewer |= {"workload.image_tokens": largest} if is_larger else {}
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
     will = "may" if audio.answer == "unknown" and not refused else "will"

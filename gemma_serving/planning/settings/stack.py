@@ -182,6 +182,9 @@ class Settings(Block):
         """Yield each key that another one makes useless, and what to change."""
         if self.model_revision is not None and self.weights == "prefetched-image":
             yield "modelRevision has no effect with weights prefetched-image, because image.digest pins the weights; remove modelRevision"
+        idle_s = self.tpu.idle_after_s if self.tpu else None
+        if idle_s is not None and self.max_age_s is not None and idle_s >= self.max_age_s:
+            yield "tpu.idleAfter must be shorter than maxAge, or the stack's age ends it first; shorten it or remove it"
         mode = self.cloud_run.mount.mode if self.cloud_run else ""
         if mode in {"streamer", "memory"} and self.weights != "bucket":
             yield f"cloudRun.mount.mode {mode} reads weights from the bucket, but weights is {self.weights}; set weights: bucket or remove the mode"

@@ -201,6 +201,9 @@ class TpuSettings(Block):
         before_s, run_s = self.renew_before_s, self.max_run_duration_s
         if before_s is not None and (run_s is None or not 0 < before_s < run_s):
             yield "renewBefore must be shorter than maxRunDuration, which is required; set for example renewBefore: 1h and maxRunDuration: 24h"
+        idle_s = self.idle_after_s
+        if idle_s is not None and run_s is not None and before_s is None and idle_s >= run_s:
+            yield "idleAfter must be shorter than maxRunDuration, or the run ends first; shorten it or remove it"
         if self.existing_network is not None:
             link = re.search(r"/regions/([^/]+)/", self.existing_network.subnetwork)
             found = dict.fromkeys((*self.regions, *(link.groups() if link else ())))

@@ -60,6 +60,12 @@ class MultimodalSettings(Block):
     max_image_tokens: Annotated[int, _SIZE] | None = None
     """Largest image that a request may choose. Default: `imageTokens`."""
 
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
+        usual, largest = self.image_tokens, self.max_image_tokens
+        if usual is not None and largest is not None and largest < usual:
+            yield f"maxImageTokens {largest} is below imageTokens {usual}, so it has no effect; raise the first or lower the second"
+
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
         limits = {"image": self.images, "video": self.videos, "audio": self.audios}
