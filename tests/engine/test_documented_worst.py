@@ -1,6 +1,6 @@
 """Every stack comes up, stays free of drift and goes where each wait is as long as Google documents, and calls have to be repeated.
 
-`BUILT_IN["documented-worst"]` in packages/localcloud/world/scenario.py has the figures.
+`documented-worst` in packages/localcloud/world/data/scenarios.json has the figures.
 """
 
 from pathlib import Path

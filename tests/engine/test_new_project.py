@@ -1,7 +1,7 @@
 """A stack in an empty project: APIs off and then late, no quota, a login without a role, accounts and grants that take effect late.
 
 The commands that the project prints are executed as a shell does; nothing here knows them. gcloud is the local cloud's, with the login of the
-project's owner. Durations at Google's documented worst: `BUILT_IN["empty-project"]` in packages/localcloud/world/scenario.py.
+project's owner. Durations at Google's documented worst: `empty-project` in packages/localcloud/world/data/scenarios.json.
 The TPU stack comes up by `gemma up` in a terminal of 80 columns.
 """
 

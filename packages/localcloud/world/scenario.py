@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localcloud.hub.repositories import State
+from localcloud.json_values import filled, packaged
 from localcloud.world.catalog import gpu_types, tpu_generations
 from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
 from localcloud.world.runtime import DeviceAccess
@@ -197,23 +198,6 @@ class Run(_ScenarioPart):
         return self.gpu_quota_overrides.get(f"{region}/{kind}" + ("/zonal" if zonal else ""), default)
 
 
-DEFAULT_SERVICES = (
-    "cloudtrace.googleapis.com",
-    "logging.googleapis.com",
-    "monitoring.googleapis.com",
-    "servicemanagement.googleapis.com",
-    "serviceusage.googleapis.com",
-    "storage-api.googleapis.com",
-    "storage-component.googleapis.com",
-    "storage.googleapis.com",
-)
-"""The APIs that a new project has enabled, without the database and BigQuery APIs, which the local cloud lacks.
-
-Source: cloud.google.com/service-usage/docs/enabled-service, section "Services enabled by default", 2026-11. The list includes Service Usage,
-but not Cloud Resource Manager, IAM or Compute Engine.
-"""
-
-
 class Services(_ScenarioPart):
     """APIs of a new project, and the delay until an enabled one responds."""
 
@@ -372,74 +356,35 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - any YAML or JS
         ) from None
 
 
-_NEW_RUN = Run(
-    gpu_quota_overrides={
+def _merged(base: Scenario, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return keys merged over a scenario's: each key of a section, such as `run.cpu_quota`, replaces the base's."""
+    found: dict[str, Any] = base.model_dump(mode="json")
+    for key, given in changes.items():
+        if key == "base":
+            continue
+        kept = found.get(key)
+        found[key] = {**kept, **given} if isinstance(kept, dict) and isinstance(given, dict) else given
+    return found
+
+
+def _built_in() -> dict[str, Scenario]:
+    """Return the scenarios of `data/scenarios.json`, which has their sources."""
+    table, usual = packaged("localcloud.world", "scenarios.json"), Run().gpu_quota
+    quotas = {
         f"{region}/{name}": gpu.new_project_quota
         for name, gpu in gpu_types().items()
-        if gpu.new_project_quota != Run().gpu_quota
+        if gpu.new_project_quota != usual
         for region in gpu.regions
-    },
-    cpu_quota=20,
-    memory_quota_gib=40,
-)
-"""Quotas of a new project in each region: 20 vCPU and 40 GiB (googlecodelabs/feedback issues 1856, 1868 and 2311, 2026), three L4 without
-zonal redundancy (Cloud Run's GPU page), without RTX PRO 6000 ("new projects often have 0", public notes of 2026)."""
-_NO_CHIPS = Tpu(quota_chips=0, preemptible_quota_chips=0)
-"""The lowest value that sources name for v6e and v5e: "v3-8 and v2-8: 48 TensorCores. All others: 0" (cloud.google.com/tpu/docs/quota, preemptible)."""
-_NEW_PROJECT = Scenario(
-    services=Services(enabled=DEFAULT_SERVICES, lag_s=120),
-    iam=Iam(lag_s=120, new_account_lag_s=60, new_role_lag_s=20),
-    tpu=_NO_CHIPS,
-    run=_NEW_RUN,
-)
-_WORST_GRANT_S = 7 * 60
-"""\"Typically 2 minutes, potentially 7 minutes or longer\": cloud.google.com/iam/docs/access-change-propagation, 2026-11."""
-_DOCUMENTED_WORST = Scenario(
-    services=Services(enabled=DEFAULT_SERVICES, lag_s=240),
-    iam=Iam(lag_s=_WORST_GRANT_S, new_account_lag_s=90, new_account_refusals=2, new_role_lag_s=60),
-    # A request waits almost as long as a stack waits for a zone, and a Cloud Run image import exceeds the provider's 20 minutes.
-    tpu=Tpu(
-        durations_s=TpuDurations(
-            creating=30,
-            accepted=120,
-            waiting_for_resources=1500,
-            provisioning=600,
-            suspending=60,
-            deleting=300,
-            node_update=60,
-        ),
-        refuses_deletion_in="operation",
-    ),
-    operations=OperationDurations(compute_s=60, artifactregistry_s=60, serviceusage_s=60, run_s=840),
-    faults=(
-        Fault(method="compute.*.insert", count=2, status=503),
-        Fault(method="compute.*Operations.get", count=2, status=503),
-        Fault(method="iam.projects.serviceAccounts.create", status=503),
-        Fault(method="artifactregistry.*.create", status=503),
-        Fault(method="secretmanager.*.get", count=2, status=429),
-        Fault(method="serviceusage.services.*", count=3, status=429),
-        Fault(method="run.projects.locations.services.create", status=503),
-        Fault(method="run.projects.locations.operations.get", count=3, status=503),
-        Fault(method="tpu.projects.locations.queuedResources.create", action="reset", when="after"),
-        Fault(method="tpu.projects.locations.queuedResources.get", count=3, status=503),
-        Fault(method="tpu.projects.locations.queuedResources.delete", status=503),
-        Fault(method="tpu.projects.locations.nodes.getGuestAttributes", count=3, status=503),
-    ),
-)
-_WITHOUT_QUOTA = _NEW_PROJECT.model_copy(update={"run": _NEW_RUN.model_copy(update={"gpu_quota": 0})})
+    }
+    found: dict[str, Scenario] = {}
+    for name, changes in filled(table["scenarios"], {**table, "new_project_gpus": quotas}).items():
+        found[name] = parse(_merged(found.get(changes["base"], Scenario()), changes), name)
+    return found
+
+
 DEFAULT_WORLD = "new-project"
 """Scenario at the start of the commands, and the base of a file that names no other `base`."""
-BUILT_IN = {
-    DEFAULT_WORLD: _NEW_PROJECT,
-    "prepared": Scenario(),
-    "new-project-without-quota": _WITHOUT_QUOTA,
-    "documented-worst": _DOCUMENTED_WORST,
-    "empty-project": _WITHOUT_QUOTA.model_copy(
-        update={"iam": _WITHOUT_QUOTA.iam.model_copy(update={"login_is_owner": False, "new_account_refusals": 1})}
-    ),
-}
-"""Built-in scenarios: a newly created project; one with all APIs enabled and quota granted; a new one without accelerator quota,
-with a login that has no role; and one in which each wait is as long as Google documents and calls must be repeated."""
+BUILT_IN = _built_in()
 
 
 def load(path: Path) -> Scenario:
@@ -464,14 +409,8 @@ def load(path: Path) -> Scenario:
 
 
 def _on_its_base(changes: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """Return a file's keys merged over its base's: each key of a section, such as `run.cpu_quota`, replaces the base's."""
+    """Return a file's keys merged over those of the scenario that its `base` names."""
     name = changes.get("base", DEFAULT_WORLD)
     if not isinstance(name, str) or name not in BUILT_IN:
         raise ScenarioError(f"{source}: base is {name!r}, expected one of {', '.join(BUILT_IN)}.")
-    found: dict[str, Any] = BUILT_IN[name].model_dump(mode="json")
-    for key, given in changes.items():
-        if key == "base":
-            continue
-        kept = found.get(key)
-        found[key] = {**kept, **given} if isinstance(kept, dict) and isinstance(given, dict) else given
-    return found
+    return _merged(BUILT_IN[name], changes)
