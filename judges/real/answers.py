@@ -49,7 +49,7 @@ SIMULATED: Final = (sys.executable, "-P", "-m", "localcloud.vllm")
 READ_IN: Final = (
     "gemma_serving/contracts/collector.json",
     "gemma_serving/contracts/alerts.toml",
-    "components/dashboard.py",
+    "components/dashboard.toml",
     "gemma_serving/vm_agent/running_server.py",
 )
 """Files that name metrics. Those of the load tester and of `gemma smoke` are constants with the names of several releases."""
