@@ -1,6 +1,7 @@
 """Completion for shells: candidates after the words on the command line."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, cast
 
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -11,40 +12,18 @@ from gemma_serving.scripts.gemma.arguments import call_of
 from gemma_serving.scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
 
 _FAMILY: Final = "google/gemma-4-"
-_SCRIPTS: Final[Mapping[str, str]] = {
-    "bash": """\
-# Add to ~/.bashrc: eval "$(gemma completion bash)"
-_gemma() {
-    local IFS=$'\\n'
-    COMPREPLY=($(gemma __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
-    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
-}
-complete -o default -F _gemma gemma
-""",
-    "zsh": """\
-# Add to ~/.zshrc, after compinit: eval "$(gemma completion zsh)"
-_gemma() {
-    local -a found
-    found=("${(@f)$(gemma __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    compadd -a found || _files
-}
-compdef _gemma gemma
-""",
-    "fish": """\
-# Write to ~/.config/fish/completions/gemma.fish
-complete -c gemma -a '(gemma __complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
-""",
-}
+_SHELLS: Final = ("bash", "zsh", "fish")
+"""Shells that have a script, `completion.SHELL`, in this folder."""
 
 
 def script(words: Sequence[str]) -> str:
     """Return the completion script of a shell. Raises CommandRefusedError for another word."""
     shell = words[0] if words else ""
-    if len(words) != 1 or shell not in _SCRIPTS:
+    if len(words) != 1 or shell not in _SHELLS:
         raise CommandRefusedError(
-            f"completion takes one shell, not {shell!r}. Run `gemma completion {' | '.join(_SCRIPTS)}`."
+            f"completion takes one shell, not {shell!r}. Run `gemma completion {' | '.join(_SHELLS)}`."
         )
-    return _SCRIPTS[shell]
+    return Path(__file__).with_name(f"completion.{shell}").read_text(encoding="utf-8")
 
 
 def candidates(words: Sequence[str]) -> Sequence[str]:
@@ -53,7 +32,7 @@ def candidates(words: Sequence[str]) -> Sequence[str]:
     found = [*ENTRIES, "completion", "help"]
     if before:
         entry = entry_of(before[0])
-        found = _of_command(entry, before[1:]) if entry else list(_SCRIPTS) if before[0] == "completion" else []
+        found = _of_command(entry, before[1:]) if entry else list(_SHELLS) if before[0] == "completion" else []
     return sorted(one for one in found if one.startswith(start) and (one[0] != "-" or start[:1] == "-"))
 
 
