@@ -100,11 +100,6 @@ def object_name(folder: str, file: str) -> str:
     return f"{folder}/{file}" if folder else file
 
 
-def file_names(manifest: Mapping[str, object]) -> Sequence[str]:
-    """Return the names of the files in a manifest."""
-    return [str(one.get("name")) for one in _files(manifest)]
-
-
 def manifest_hash(manifest: Mapping[str, object]) -> str:
     """Return the hash of a manifest's names, sizes and checksums, independent of order, revision and time."""
     import hashlib  # noqa: PLC0415 - 2 ms, and a plan hashes nothing
