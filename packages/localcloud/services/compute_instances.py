@@ -290,7 +290,7 @@ class _Instances(ComputeCollection):
     def _start(self, name: str, document: JsonObject) -> None:
         now, run_s = self._cloud.timeline.now(), document["_request"]["run_s"]
         document["lastStartTimestamp"] = self._cloud.timeline.stamp()
-        document["_life_s"] = self._life_s()
+        document["_life_s"] = self._cloud.machine_life_s()
         if run_s is not None:
             ends = rfc3339(now + timedelta(seconds=run_s))
             document["resourceStatus"] = {"scheduling": {"terminationTimestamp": ends}}
@@ -298,13 +298,9 @@ class _Instances(ComputeCollection):
         self._operations.finish(document["_insertion"])
         self.boot(name)
 
-    def _life_s(self) -> float:
-        timeline = self._cloud.timeline
-        return timeline.simulated_s() if self._cloud.scenario.tpu.accelerate_run_duration else timeline.life_s()
-
     def _run_is_over(self, document: JsonObject) -> bool:
         run_s = document["_request"]["run_s"]
-        return run_s is not None and self._life_s() >= document["_life_s"] + run_s
+        return run_s is not None and self._cloud.machine_life_s() >= document["_life_s"] + run_s
 
     def preempt(self, name: str) -> bool:
         document = self._store.get(INSTANCES, name)
@@ -319,7 +315,7 @@ class _Instances(ComputeCollection):
         marks = {"_deletion": deletion or ("" if keeps else "end of run"), "_stop": stop or document.get("_stop")}
         self._operations.finish(document["_insertion"], code="RESOURCE_NOT_READY", message=f"'{name}' was deleted")
         self._move(name, {**document, **marks}, "STOPPING")
-        self._cloud.spawn(self._power_off(name))
+        self._cloud.spawn(self._cloud.power_off(name))
         self._cloud.changed.set()
 
     def _stopped(self, name: str, document: JsonObject) -> None:
@@ -336,7 +332,7 @@ class _Instances(ComputeCollection):
         self._cloud.spawn(self._boot(name))
 
     async def _boot(self, name: str) -> None:
-        async with _locks[(id(self._cloud), name)]:
+        async with self._cloud.machine_locks[name]:
             document = self._store.get(INSTANCES, name)
             if document is None or document["status"] != "RUNNING":
                 return
@@ -359,10 +355,6 @@ class _Instances(ComputeCollection):
                 current = self._store.get(INSTANCES, name)  # it may have been changed or deleted during the boot
                 if current is not None and current["id"] == document["id"]:
                     self._store.put(INSTANCES, name, {**current, "statusMessage": str(error)})
-
-    async def _power_off(self, name: str) -> None:
-        async with _locks[(id(self._cloud), name)]:
-            await self._cloud.runtimes.machines.stop(name)
 
     # Capacity, quota, addresses
 
@@ -491,7 +483,3 @@ def _operation_name(instance: str, operation: JsonObject) -> str:
 
 def _no_stock(name: str) -> str:
     return instance_without_stock("/".join(name.split("/")[:4]))
-
-
-_locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock per machine, so a power-off waits for the boot."""

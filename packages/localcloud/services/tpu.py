@@ -214,7 +214,7 @@ class Queue(ApiService):
             capacity=self._capacity(name, document) if machine.state is QueuedResourceState.WAITING else False,
             plenty=not self._scarce(name, document),
             now_s=self._cloud.timeline.simulated_s(),
-            life_s=self._life_s(),
+            life_s=self._cloud.machine_life_s(),
         )
         moved, effects = tpu_queue.step(machine, conditions)
         if moved == machine and not effects:
@@ -292,7 +292,7 @@ class Queue(ApiService):
         self._cloud.spawn(self._boot(node))
 
     async def _boot(self, node: str) -> None:
-        async with _locks[(id(self._cloud), node)]:
+        async with self._cloud.machine_locks[node]:
             document = self._store.get(NODES, node)
             if document is None or document["state"] != "READY":
                 return
@@ -333,20 +333,12 @@ class Queue(ApiService):
         """Power off the machine if the node belongs to this queued resource."""
         document = self._store.get(NODES, node)
         if document is not None and document["queuedResource"] == owner:
-            self._cloud.spawn(self._power_off(node))
-
-    async def _power_off(self, node: str) -> None:
-        async with _locks[(id(self._cloud), node)]:
-            await self._cloud.runtimes.machines.stop(node)
+            self._cloud.spawn(self._cloud.power_off(node))
 
     # Conditions of transitions
 
     def _durations(self) -> TpuDurations:
         return _INSTANT if self._cloud.scenario.operations.instant else self._cloud.scenario.tpu.durations_s
-
-    def _life_s(self) -> float:
-        timeline = self._cloud.timeline
-        return timeline.simulated_s() if self._cloud.scenario.tpu.accelerate_run_duration else timeline.life_s()
 
     def _run_duration_s(self, document: JsonObject) -> float | None:
         return document["_machine"]["run_duration_s"]
@@ -435,10 +427,6 @@ class Queue(ApiService):
                 f"{name}/{call.query['requestId']}",
                 {"digest": _digest(call), "operation": operation["name"]},
             )
-
-
-_locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock per machine, so a power-off waits for the boot."""
 
 
 def _is_granted(machine: Queued) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +100,8 @@ class Cloud:
         self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
         self.downloads = Downloads(self.timeline)
+        self.machine_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One lock per machine, so a power-off waits for the boot."""
 
     @property
     def runtimes(self) -> Runtimes:
@@ -130,6 +132,16 @@ class Cloud:
     def duration_s(self, simulated_s: float) -> float:
         """Return a duration of the scenario in simulated seconds: 0 if operations are instant."""
         return 0.0 if self.scenario.operations.instant else simulated_s
+
+    def machine_life_s(self) -> float:
+        """Return the seconds against which the run of a machine is limited: real ones, or simulated ones if the scenario accelerates runs."""
+        is_accelerated = self.scenario.tpu.accelerate_run_duration
+        return self.timeline.simulated_s() if is_accelerated else self.timeline.life_s()
+
+    async def power_off(self, machine: str) -> None:
+        """Power off a machine, after its boot has finished."""
+        async with self.machine_locks[machine]:
+            await self.runtimes.machines.stop(machine)
 
     def project_number(self, project: str) -> str:
         """Return a project's number, or `0` for an unknown project."""
