@@ -10,6 +10,7 @@ from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules import arguments, crashes, memory, models, observability, workload
 from gemma_serving.planning.rules.alternatives import other_accelerators
@@ -60,22 +61,36 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
     """Return all findings, blocking ones first."""
     trial = _Trial(subject)
     findings = list[Finding]()
-    resolved = subject.resolved
-    hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
     for rule, result, severity in _results(subject):
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
-        message, advice = result.message, result.advice
-        if rule.id in trial.dead_ends:
-            message += hopeless if rule.id.startswith(_MEMORY) else ""
-            if not ways and not advice:
-                advice = trial.way_on(rule.id)
         source = result.source or rule.source
         findings.append(
-            Finding(id=rule.id, severity=severity, message=message, remedies=ways, advice=advice, source=source)
+            Finding(
+                id=rule.id,
+                severity=severity,
+                message=result.message,
+                remedies=ways,
+                advice=result.advice,
+                source=source,
+            )
         )
     findings.sort(key=lambda finding: _ORDER[finding.severity])
     agreement = _Agreement(subject, trial, findings)
-    return tuple(agreement.agreed(finding) for finding in findings)
+    agreed = (agreement.agreed(finding) for finding in findings)
+    return tuple(
+        _ended(finding, trial, subject.resolved) if finding.id in trial.dead_ends else finding for finding in agreed
+    )
+
+
+def _ended(finding: Finding, trial: "_Trial", resolved: Resolved) -> Finding:
+    """Return a finding whose own remedies all leave another blocking one, with what that means: no setting makes the model fit, or what to do first."""
+    stays = any(one.move is None for one in finding.remedies)
+    if finding.id.startswith(_MEMORY) and not stays:
+        hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
+        finding = replace(finding, message=finding.message + hopeless)
+    if not finding.remedies and not finding.advice:
+        finding = replace(finding, advice=trial.way_on(finding.id))
+    return finding
 
 
 def cheapest_place(subject: Subject) -> Remedy | None:
@@ -309,11 +324,14 @@ class _Agreement:
             self._fixed.add(name)
 
     def _stands(self, identifier: str, way: Remedy) -> bool:
-        """Return whether a remedy changes no value of the set and holds after it. After a move, one for a finding that the move removes does not."""
+        """Return whether a remedy changes no value of the set and holds after it. A finding that the set removes needs no move, and after a move no change."""
         if any(self._together.get(path, value) != value for path, value in way.changes.items()):
             return False
-        is_moot = not way.move and self._moves() and self._subject_after(identifier) is None
-        return not is_moot and self._holds(identifier, way)
+        if self._together and self._subject_after(identifier) is None:
+            is_new_move = way.move is not None and not way.changes.items() <= self._together.items()
+            if is_new_move or (way.move is None and self._moves()):
+                return False
+        return self._holds(identifier, way)
 
     def _holds(self, identifier: str, way: Remedy) -> bool:
         """Return whether after the set and a remedy its finding and those of the set are gone, and nothing new blocks."""
@@ -345,7 +363,8 @@ class _Agreement:
         """Return the remedy of another finding that removes this one too, or the whole set; None if it moves the deployment or leaves the finding."""
         if self._moves() or self._subject_after(finding.id) is not None:
             return None
-        sets = [*(one.changes for one in self._chosen.values() if one), self._together]
+        paths = [*(one.changes.keys() for one in self._chosen.values() if one), self._together.keys()]
+        sets = ({path: self._together[path] for path in one} for one in paths)
         tried = (self._tried(finding, Remedy(changes=changes)) for changes in sets)
         return next((one for one in tried if one), None)
 
