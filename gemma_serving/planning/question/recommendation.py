@@ -70,7 +70,7 @@ def recommended_options(
         strategy = "lazy"
     limits: dict[Modality, int] = {"image": 4}
     if spec.accepts_audio:
-        limits["audio"] = int(support_of("audio", spec, accelerator).answer == "yes")
+        limits["audio"] = int(not is_tpu or support_of("audio", spec, accelerator).answer == "yes")
     if support_of("video", spec, accelerator).answer == "no":
         limits["video"] = 0
     return VllmOptions(
