@@ -11,7 +11,6 @@ from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.question.releases import DECODES_FASTER_ON_TPU
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
@@ -81,17 +80,6 @@ def test_a_family_without_that_rate_has_no_speed_of_prompts(monkeypatch: pytest.
     monkeypatch.setattr(Accelerator, "measured", without_rows)
     assert plan(SPARSE).unknown == ("prefill",)
     assert plan(DENSE).unknown == ()
-
-
-def test_layers_with_experts_took_longer_in_older_releases():
-    def step_s(deployment: Deployment, version: str) -> float:
-        subject = examine(replace(deployment, image=image_of_version(version)))
-        return step_of(subject.resolved, subject.weights, subject.memory, batch=1, tokens=256).total_s
-
-    more, plain = (step_s(one, "0.28.0") - step_s(one, DECODES_FASTER_ON_TPU) for one in (SPARSE, DENSE))
-    old = resolve(SPARSE).accelerator.measured("TPU_OLD_LAYER_S")
-    assert more / 30 == pytest.approx(old + resolve(SPARSE).accelerator.measured("TPU_OLD_EXPERT_LAYER_S"))
-    assert plain / 60 == pytest.approx(old)
 
 
 def test_one_publisher_has_a_time_per_token_of_a_mixture_of_experts_on_a_tpu_and_the_plan_says_so(run):
