@@ -91,7 +91,8 @@ def _crash_row(crash: Crash) -> Sequence[str]:
     warned = ", ".join(crash.sisters) or ("other images" if crash.images else "none" if crash.dies else "all")
     record = f"[{crash.id}]({crash.source.removeprefix('docs/')})"
     needs = ", ".join((*crash.needs, *crash.cards)) or "any model"
-    first, fixed = (", ".join(release or "-" for release in side) for side in zip(*crash.releases, strict=True))
+    first = ", ".join(start or "-" for start, _ in crash.releases)
+    fixed = ", ".join(end or "-" for _, end in crash.releases)
     return crash.kind, needs, first, fixed, stopped, warned, record, crash.way_out
 
 

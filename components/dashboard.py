@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +23,17 @@ class Tile:
     lines: Mapping[str, str]
 
 
-_TABLE: Final = tomllib.loads(Path(__file__).with_name("dashboard.toml").read_text(encoding="utf-8"))
-TILES: Final[Sequence[Tile]] = tuple(Tile(**row) for row in _TABLE["tiles"])
+@cache
+def tiles() -> Sequence[Tile]:
+    """Return the charts of dashboard.toml, in its order."""
+    table = tomllib.loads(Path(__file__).with_name("dashboard.toml").read_text(encoding="utf-8"))
+    return tuple(Tile(**row) for row in table["tiles"])
 
 
 def dashboard_json(*, title: str, namespace: str, labels: Mapping[str, str]) -> str:
     """Return the dashboard as the API accepts it."""
-    tiles = [_tile(number, tile, f'namespace="{namespace}"') for number, tile in enumerate(TILES)]
-    layout = {"columns": _COLUMNS, "tiles": tiles}
+    placed = [_tile(number, tile, f'namespace="{namespace}"') for number, tile in enumerate(tiles())]
+    layout = {"columns": _COLUMNS, "tiles": placed}
     return json.dumps({"displayName": title, "labels": {**labels}, "mosaicLayout": layout}, sort_keys=True)
 
 

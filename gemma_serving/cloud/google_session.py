@@ -32,7 +32,7 @@ class GoogleCallError(Exception):
 
     @property
     def meaning(self) -> str:
-        """What Google's words mean, by the provider's table of refusals."""
+        """Meaning of Google's words in the provider's table of refusals."""
         return refusals.read(str(self), self.reason).meaning
 
     @property

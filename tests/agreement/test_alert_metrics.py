@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.components.dashboard import TILES, dashboard_json
+from gemma_serving.components.dashboard import dashboard_json, tiles
 from gemma_serving.contracts.alerts import RUNBOOK, TTFT_BUCKETS_S, AlertValues, alerts_of, every_alert
 from gemma_serving.contracts.collector import SCRAPE_INTERVAL_S, collector_config, server_share
 from localcloud.services.monitoring_rules import PLATFORM_METRICS, metrics_in
@@ -42,7 +42,7 @@ def expressions():
     yield from (
         VALUES.replace_in(each.expression) for alert in every_alert() for each in alert.conditions if each.expression
     )
-    yield from (line.replace("$server", 'namespace="gemma-x"') for tile in TILES for line in tile.lines.values())
+    yield from (line.replace("$server", 'namespace="gemma-x"') for tile in tiles() for line in tile.lines.values())
 
 
 def test_every_metric_of_an_alert_or_a_tile_is_served_and_the_collector_keeps_it(served):

@@ -28,7 +28,7 @@ from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
 
 Kind = Literal["start", "answers", "load", "adapter"]
-"""What fails: the start, the answers, the engine while it serves, or the effect of an adapter."""
+"""Part that fails: the start, the answers, the engine while it serves, or the effect of an adapter."""
 
 
 class Crash(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,7 +139,8 @@ def _remedies(found: Sequence[Crash], subject: Subject) -> Iterator[Remedy]:
 
 def _other_release(resolved: Resolved) -> str:
     """Return, as advice, the first release from which on no record is about a deployment; empty without one."""
-    clean, bounds = "", {bound for crash in CRASHES.values() for pair in crash.releases for bound in pair if bound}
+    bounds = {bound for crash in CRASHES.values() for pair in crash.releases for bound in pair if bound}
+    clean = ""
     for release in sorted(bounds, key=lambda bound: version_key(bound) or (), reverse=True):
         other = replace(resolved, deployment=replace(resolved.deployment, image=image_of_version(release)))
         if any(_severity(crash, other) for crash in CRASHES.values()):

@@ -170,7 +170,8 @@ def _items(subject: Subject) -> RuleResult | None:
     if workload.audio_s > 0 and not has_audio:
         texts.append(f"{workload.audio_s:g} s of audio, but {audio.note or 'none is allowed'}")
     size, largest = workload.image_tokens or 0, largest_image_tokens(resolved)
-    if workload.images and size > largest:
+    is_larger = workload.images > 0 and size > largest
+    if is_larger:
         texts.append(
             f"images of {size} tokens, but a request may choose at most {largest} (vllm.multimodal.maxImageTokens)"
         )
@@ -178,7 +179,6 @@ def _items(subject: Subject) -> RuleResult | None:
         return None
 
     def remedies() -> Iterator[Remedy]:
-        is_larger = bool(workload.images) and size > largest
         if not unserved.keys() & refused.keys():
             limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **refused}
             larger = {"vllm.max_image_tokens": size} if is_larger else {}

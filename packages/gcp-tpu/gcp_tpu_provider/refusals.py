@@ -57,18 +57,18 @@ class QuotaEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What Google's words mean."""
+    """Meaning of Google's words."""
 
     meaning: str
     """A key of `meanings` in refusals.json; UNKNOWN_WORDS if no row knows the words."""
     sentence: str = ""
     """Sentence of the row, if it has one of its own."""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the words name, such as `permission`, `account` or, if it may pass, `what`."""
+    """Values that the words name, such as `permission`, `account` or, if it may pass, `what`."""
 
     @property
     def stops(self) -> bool:
-        """Whether each zone refuses the same, so that no other one is tried."""
+        """True if each zone refuses the same, so that no other one is tried."""
         return _table()["meanings"][self.meaning]["then"] == "stop"
 
     def advice(self, **names: str) -> str:

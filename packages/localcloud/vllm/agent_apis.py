@@ -9,7 +9,8 @@ from typing import Final
 
 from aiohttp import web
 
-from localcloud.json_values import JsonObject, as_list, as_object, filled, packaged
+from localcloud.json_values import JsonObject, as_list, as_object, filled
+from localcloud.vllm.stream import FORMS
 
 PATHS: Final = ("/v1/responses", "/v1/messages")
 _PIECE: Final = 4
@@ -42,7 +43,7 @@ def as_chat(body: JsonObject) -> JsonObject:
 
 def reply(path: str, chat: JsonObject, broken: AbstractSet[str], *, stream: bool) -> web.Response:
     """Return the response of the API at a path, for a response of chat completions."""
-    whole, events = _answered(as_object(packaged("localcloud.vllm", "forms.json")[path]), chat)
+    whole, events = _answered(as_object(FORMS[path]), chat)
     if not stream:
         return web.json_response(whole)
     if f"breaks_{path.rpartition('/')[2]}" in broken:

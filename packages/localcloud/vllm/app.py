@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from localcloud.callers import foreign_host, other_user, web_page_header
-from localcloud.json_values import as_list, as_object, filled, packaged
+from localcloud.json_values import as_list, as_object, filled
 from localcloud.vllm import VERSION, agent_apis, tokens
 from localcloud.vllm.adapters import adapters_of
 from localcloud.vllm.arguments import Arguments
@@ -44,7 +44,7 @@ from localcloud.vllm.protocol import (
     refuse_more_choices,
 )
 from localcloud.vllm.recorded import Model
-from localcloud.vllm.stream import StreamReply, WholeReply
+from localcloud.vllm.stream import FORMS, StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
 _SIMULATOR: Final = "/_sim/"
@@ -234,7 +234,7 @@ class _VllmApi:
             *((name, parts.arguments.model, None, length) for name in parts.arguments.served_model_names),
             *((adapter.name, adapter.path, self._base, None) for adapter in self._adapters),
         ]
-        form, permission = packaged("localcloud.vllm", "forms.json")["model"], f"modelperm-{parts.created:x}"
+        form, permission = FORMS["model"], f"modelperm-{parts.created:x}"
         common = {"created": parts.created, "permission": permission}
         data = [
             filled(form, {**common, "id": name, "root": root, "parent": parent, "most": most})

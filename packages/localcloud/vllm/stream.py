@@ -15,7 +15,8 @@ from localcloud.vllm.generation import Completion
 from localcloud.vllm.protocol import Request
 
 _FINGERPRINT: Final = f"vllm-{VERSION}-simulated"
-_FORMS: Final = packaged("localcloud.vllm", "forms.json")
+FORMS: Final = packaged("localcloud.vllm", "forms.json")
+"""Bodies of responses, which `filled` completes."""
 _DONE: Final = b"data: [DONE]\n\n"
 _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
@@ -79,10 +80,11 @@ class WholeReply(CompletionReply):
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        answer, kind = self.answer, "chat.completion" if self.request.is_chat else "text_completion"
+        answer = self.answer
+        kind = "chat.completion" if self.request.is_chat else "text_completion"
         values = {**self.head(kind), "finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
         values |= {"content": answer.content(), "reasoning": answer.reasoning() or None, "fingerprint": _FINGERPRINT}
-        body = filled(_FORMS[kind], {**values, "usage": self.usage(len(answer.texts))})
+        body = filled(FORMS[kind], {**values, "usage": self.usage(len(answer.texts))})
         if answer.tool is not None:
             function = {"name": answer.tool.name, "arguments": answer.arguments()}
             calls = [{"id": self.tool_id, "type": "function", "function": function}]
