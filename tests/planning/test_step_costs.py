@@ -1,5 +1,8 @@
 """What a decoding step costs beyond its bytes at the memory's rate, on cards that were measured."""
 
+import itertools
+from random import Random
+
 import pytest
 
 from gemma_serving.planning.cost.subject import Subject, examine
@@ -130,3 +133,55 @@ def test_a_real_h100_takes_a_step_as_planned():
 def test_no_other_scheme_is_unpacked():
     subject = subject_of("google/gemma-4-31B-it", H100)
     assert empty_step(subject).memory_s == pytest.approx(read_s(subject))
+
+
+TPU_CASES = list(
+    itertools.product(
+        ["E2B-it", "E4B-it", "12B-it", "26B-A4B-it", "31B-it"],
+        ["v5e-", "v6e-"],
+        ["auto", "fp8"],
+        itertools.product([1, 4], [2_048, 4_096, 8_192, 16_384, 65_536], ["0.23.0", "0.28.0", "0.29.0", "0.32.0"]),
+        itertools.product([1, 4], [2_048, 4_096, 8_192, 16_384, 65_536], ["0.23.0", "0.28.0", "0.29.0", "0.32.0"]),
+    )
+)
+
+
+def chunk_positions(subject: Subject) -> int:
+    """Return the positions that the kernel of tpu-inference computes for a short sequence in a decoding step, by its own formula."""
+    resolved, packing = subject.resolved, {2: 2, 1: 4}[subject.resolved.kv_bytes]
+    total = 0
+    for group in resolved.spec.groups:
+        heads = -(-2 * max(1, group.attention.kv_heads // resolved.tp) // packing) * packing
+        padded = 2 ** (heads - 1).bit_length()
+        pages = -(-resolved.max_model_len // resolved.block_size)
+        full = 16 * 1024 * 1024 * packing // 4 // (-(-group.attention.head_dim // 128) * 128) // padded
+        total += group.count * min(full, pages * resolved.block_size)
+    return total
+
+
+@pytest.mark.law
+def test_a_sequence_adds_its_whole_chunks_to_a_tpu_s_step_in_each_release(subtests: pytest.Subtests):
+    for model, family, cache, *servers in Random(100).sample(TPU_CASES, 60):  # noqa: S311 - not for secrets
+        found = [
+            examine(
+                Deployment(
+                    model=f"google/gemma-4-{model}",
+                    accelerator=f"{family}{chips}",
+                    image=image_of_version(release),
+                    vllm=VllmOptions(max_model_len=length, kv_cache_dtype=cache),
+                )
+            )
+            for chips, length, release in servers
+        ]
+        with subtests.test(f"{model} {family} {cache} {servers}"):
+            first, second = (added_s(subject) / chunk_positions(subject) for subject in found)
+            assert first == pytest.approx(second)
+            assert first > 0
+
+
+def added_s(subject: Subject) -> float:
+    """Return the time that a further sequence of 64 tokens adds to a decoding step, without its bytes."""
+    one, nine = (
+        step_of(subject.resolved, subject.weights, subject.memory, batch=batch, tokens=64).fixed_s for batch in (1, 9)
+    )
+    return (nine - one) / 8

@@ -67,9 +67,6 @@ STARTS_FASTER_ON_TPU: Final = "0.29.0"
 KEEPS_WARM_UP_INPUTS: Final = "0.23.0"
 """First release whose start-up on TPU keeps the inputs of compiled programs (`planning.memory.tpu_programs`): tpu-inference 0.23.0 to 0.32.0 have
 `_warmup_tasks` in runner/compilation_manager.py, 0.22.0 has not. 0.23.0 is of June 2026 (vllm-project/vllm#46568, 2026-06-24)."""
-DECODES_FASTER_ON_TPU: Final = "0.29.0"
-"""First release whose decoding steps on TPU have cheaper layers and sequences (`planning.data.overheads.TPU_SEQUENCE_LAYER_S`); none between 0.26.1
-and 0.29.1 was tested."""
 
 
 def is_before(resolved: Resolved, release: str) -> bool:

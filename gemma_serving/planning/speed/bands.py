@@ -37,10 +37,10 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
     # python -m judges.accuracy.bands
     ("rate", "gpu"): Spread(low=0.55, high=1.39, points=41, publishers=4),
-    ("rate", "tpu"): Spread(low=0.5, high=1.25, points=85, publishers=1),
+    ("rate", "tpu"): Spread(low=0.5, high=1.24, points=85, publishers=1),
     ("tpot", "tpu"): Spread(low=0.74, high=1.26, points=74, publishers=1),
     ("ttft", "gpu"): Spread(low=0.52, high=2.83, points=25, publishers=4),
-    ("ttft", "tpu"): Spread(low=0.72, high=2.24, points=74, publishers=1),
+    ("ttft", "tpu"): Spread(low=0.72, high=2.27, points=74, publishers=1),
 }
 
 

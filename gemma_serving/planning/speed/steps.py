@@ -6,6 +6,7 @@ A single request reads every active weight once per token. Larger batches of a m
 and operations are added.
 """
 
+import math
 from functools import cache, lru_cache
 from typing import Final, Literal
 
@@ -17,16 +18,11 @@ from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_rank
 from gemma_serving.planning.memory.weights import WeightSizes
 from gemma_serving.planning.model.spec import ModelSpec, active_params, tensors
-from gemma_serving.planning.question.releases import (
-    DECODES_FASTER_ON_TPU,
-    FLASH_ATTENTION_4,
-    is_known_from,
-    multiplies_nvfp4,
-)
+from gemma_serving.planning.question.releases import FLASH_ATTENTION_4, is_known_from, multiplies_nvfp4
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.units import from_gib
+from gemma_serving.planning.units import align_to, ceil_div, from_gib, next_power_of_two
 
 _GIGA: Final = 1e9
 _TERA: Final = 1e12
@@ -100,7 +96,7 @@ def step_of(
         compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp
         + expert_rows_s(resolved, computed),
         link_s=linked / link_rate if linked and link_rate else 0.0,
-        fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
+        fixed_s=_fixed_s(resolved, batch, proposals) + _attention_s(resolved, batch, tokens, is_split=not proposals),
     )
     if resolved.is_tpu or not resolved.eager:
         return step
@@ -166,9 +162,12 @@ def uses_flash_attention(resolved: Resolved) -> bool:
     )
 
 
-def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> float:
-    """Return the time that the longest context adds to a step in the Triton kernel, in layers with wide heads."""
-    if resolved.is_tpu or uses_flash_attention(resolved):
+def _attention_s(resolved: Resolved, batch: float, tokens: float, *, is_split: bool) -> float:
+    """Return the time of attention beyond its bytes: whole chunks on a TPU, unless proposals are verified; in Triton, the longest context in wide layers."""
+    if resolved.is_tpu:
+        position_s = resolved.accelerator.measured("TPU_POSITION_S")
+        return batch * decoded_positions(resolved, tokens) * position_s if is_split else 0.0
+    if uses_flash_attention(resolved):
         return 0.0
     layers = sum(
         group.count
@@ -177,6 +176,20 @@ def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> f
     )
     splits = 1 if is_split else constant("splits")
     return layers * tokens * constant("wide_token_s") * splits
+
+
+def decoded_positions(resolved: Resolved, tokens: float) -> int:
+    """Return the positions of all layers that a TPU chip computes for a decoding sequence of `tokens` tokens, in whole chunks."""
+    positions = 0
+    for group in resolved.spec.groups:
+        attention = group.attention
+        heads = next_power_of_two(align_to(2 * max(1, attention.kv_heads // resolved.tp), 4 // resolved.kv_bytes))
+        position_bytes = align_to(attention.head_dim, 128) * heads * resolved.kv_bytes
+        longest = align_to(resolved.max_model_len, resolved.block_size)
+        chunk = min(int(constant("TPU_CHUNK_BYTES")) // position_bytes, longest)
+        held = min(tokens, attention.window) if attention.window else tokens
+        positions += group.count * chunk * math.ceil(held / chunk)
+    return positions
 
 
 def bytes_per_s(accelerator: Accelerator) -> float:
@@ -194,7 +207,7 @@ def decode_rates(resolved: Resolved) -> tuple[float, float]:
     Raises NotMeasuredError if a constant of the accelerator's family is missing.
     """
     rate = bytes_per_s(resolved.accelerator) / _times_slower(resolved)
-    return rate, _fixed_s(resolved, 2, resolved.speculative_tokens)
+    return rate, _fixed_s(resolved, 2, resolved.speculative_tokens) + _attention_s(resolved, 2, 0, is_split=True)
 
 
 def products_s(resolved: Resolved, params: int, tokens: float) -> float:
@@ -283,10 +296,9 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     if resolved.is_tpu:
         measured = resolved.accelerator.measured
         per_layer = constant("ALL_REDUCES_PER_LAYER") * measured("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
-        per_layer += (batch - 1) * measured("TPU_SEQUENCE_LAYER_S") / resolved.tp
-        if not is_known_from(resolved, DECODES_FASTER_ON_TPU):
-            per_layer += measured("TPU_OLD_LAYER_S")
-            per_layer += measured("TPU_OLD_EXPERT_LAYER_S") if resolved.spec.is_moe else 0.0
+        pages = resolved.max_num_seqs * ceil_div(resolved.max_model_len, resolved.block_size)
+        per_layer += pages * measured("TPU_PAGE_S")
+        per_layer += constant("TPU_TORCH_LAYER_S") if resolved.runtime == "tpu-torch" else 0.0
         verified_s = batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
         return layers * per_layer + measured("TPU_STEP_S") + verified_s + sampling_s
     per_layer = constant("layer_s")
@@ -306,5 +318,5 @@ def sampled_s(resolved: Resolved, batch: float) -> float:
     """
     if not resolved.is_tpu:
         return (batch - 1) * resolved.spec.vocab * constant("logit_bytes") / bytes_per_s(resolved.accelerator)
-    few = min(batch, constant("TPU_MEASURED_SEQUENCES")) if is_known_from(resolved, DECODES_FASTER_ON_TPU) else 1.0
+    few = min(batch, constant("TPU_MEASURED_SEQUENCES"))
     return (batch - few) * resolved.spec.vocab * resolved.accelerator.measured("TPU_SAMPLED_LOGIT_S")
