@@ -109,7 +109,7 @@ def test_a_pull_request_is_previewed_with_no_secret_by_an_account_that_can_chang
     git(workspace, "checkout", "--quiet", deployed, "--", ".")
     settings = workspace.settings(STACK)
     no_passphrase = {"PULUMI_CONFIG_PASSPHRASE": "", "PULUMI_CONFIG_PASSPHRASE_FILE": ""}
-    restore = workspace.edit(STACK, ("maxModelLen: 16384", "maxModelLen: 8192"))
+    restore = workspace.edit(STACK, ("maxModelLen: 8192", "maxModelLen: 4096"))
     text = settings.read_text()
     with acting_as(workspace, accounts["ci-preview"]) as reader:
         job = {**reader, **no_passphrase}

@@ -91,12 +91,12 @@ def test_a_tpu_stack_comes_up_by_one_word_in_a_terminal_and_goes(new_project):
 
 
 def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(new_project):
-    restore = new_project.edit(TPU, ("maxModelLen: 16384", "maxModelLen: 8192"))
+    restore = new_project.edit(TPU, ("maxModelLen: 8192", "maxModelLen: 4096"))
     with typed(new_project, sys.executable, "-m", "scripts.gemma", "up", TPU) as shown:
         shown.until(lambda it: "(yes/no)" in it.text, "the question")
         assert_shown(
             shown,
-            "--max-model-len: 16384 -> 8192, restarts in place, about",
+            "--max-model-len: 8192 -> 4096, restarts in place, about",
             f"{TPU}: restarts the server on its node and keeps the capacity.",
             "Requests fail while the server restarts: about",
             "Cost: $1.35/h, as now, at most ",

@@ -73,7 +73,7 @@ def test_a_machine_restarts_its_server_and_keeps_its_capacity(workspace):
     assert drift(workspace, TPU) == []
     assert_nothing_to_change(workspace, TPU)
     assert restarted(workspace, TPU)["server"] == report["server"], "a second one works as the first"
-    restore = workspace.edit(TPU, ("maxModelLen: 16384", "maxModelLen: 8192"))
+    restore = workspace.edit(TPU, ("maxModelLen: 8192", "maxModelLen: 4096"))
     look = workspace.script("up", "--stack", TPU, "--restart", "--dry-run", "--json").json
     assert look["sentences"][1] == f"Edits of Pulumi.{TPU}.yaml wait for `gemma up {TPU}`: vllm.maxModelLen."
     restarted(workspace, TPU)

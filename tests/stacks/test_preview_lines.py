@@ -49,10 +49,10 @@ def test_another_image_has_no_reason_of_the_default():
 
 
 def test_accepted_findings_are_on_the_same_line_and_the_cost_stays():
-    said = lines("tpu-v6e4", "2026-09-20", "CST05", "FIT07")
+    said = lines("tpu-v6e4", "2026-09-20", "CST05", "FIT07", "WRK10")
     assert said[2].startswith("Costs $5.40/h")
     counted = "4 published vulnerabilities (no public server of bf16 weights on a newer image is known), 1 note"
-    assert said[3:] == [f"{counted}, accepted findings FIT07: `gemma plan tpu-v6e4`"]
+    assert said[3:] == [f"{counted}, accepted findings FIT07, WRK10: `gemma plan tpu-v6e4`"]
     assert not [line for line in said if line.startswith("FIT07")]
 
 

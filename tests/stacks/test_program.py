@@ -203,7 +203,7 @@ def test_a_given_network_is_used_and_none_is_made(declared):
 def test_a_plan_that_blocks_stops_before_anything_is_declared(refusal):
     message = refusal(CommandRefusedError, "tpu-v6e4", vllm__tensorParallelSize=8)
     assert "TPU01" in message
-    assert "acceptFindings: [FIT07, FIT08, TPU01]" in message
+    assert "acceptFindings: [FIT07, WRK10, FIT08, TPU01]" in message
 
 
 def test_acceptance_is_offered_only_if_it_removes_all_blocks(refusal):

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gemma_serving.planning.cost.subject import Subject, is_out_of_memory
+from gemma_serving.planning.cost.subject import Subject, examine, is_out_of_memory
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY
 from gemma_serving.planning.memory.adapters import adapter_options
 from gemma_serving.planning.memory.budget import memory_plan
@@ -20,17 +20,21 @@ from gemma_serving.planning.question.features import (
     sized,
 )
 from gemma_serving.planning.question.lora import adapters_of, lora_of
+from gemma_serving.planning.question.recommendation import roomy_length
 from gemma_serving.planning.question.types import LIMIT_WORDS
 from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import more_replicas
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import media_tokens, prompt_tokens
 from gemma_serving.planning.speed.serving import LoadedServer, server_of
 from gemma_serving.planning.units import HOUR_S, ceil_div, duration, number_of, to_gib
 
+_WORTH: Final = 1.25
+"""Least output rate with a proposed vllm.maxModelLen, as a multiple of the present one: assumed."""
 _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
 
 
@@ -299,4 +303,26 @@ def _lora_on_jax(subject: Subject) -> RuleResult | None:
         f"{len(adapters_of(resolved))}). The server will fail when it loads one.",
         remedies=(Remedy(changes=changes),),
         advice="Serve adapters on a GPU.",
+    )
+
+
+@rule("WRK10")
+def _long_limit(subject: Subject) -> RuleResult | None:
+    resolved, workload, answer = subject.resolved, _asked(subject), subject.workload
+    if workload is None or answer is None:
+        return None
+    need = prompt_tokens(sized(workload, resolved)) + workload.output_tokens
+    length, now = roomy_length(need), answer.output_tok_per_s.typical
+    if length >= resolved.max_model_len:
+        return None
+    shorter = change("vllm.max_model_len", length)
+    after = examine(with_changes(resolved.deployment, shorter.changes)).workload
+    if after is None or after.output_tok_per_s.typical < _WORTH * now:
+        return None
+    usd, less_usd = (one.usd_per_million_output_tokens.typical for one in (answer, after))
+    return RuleResult(
+        f"For each request, vLLM on TPU computes attention over whole chunks of up to vllm.maxModelLen tokens ({resolved.max_model_len:,}). "
+        f"With {length:,}, this workload would have {after.output_tok_per_s.typical / now:.1f} times its output rate, for ${less_usd:.2g} "
+        f"instead of ${usd:.2g} per million output tokens, and the server would reject longer requests.",
+        remedies=(shorter,),
     )

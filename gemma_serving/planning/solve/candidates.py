@@ -44,6 +44,7 @@ from gemma_serving.planning.question.recommendation import (
     TEXT_ONLY,
     needs_text_alone,
     replica_counts,
+    roomy_length,
 )
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.settings.deployment import Deployment, Platform
@@ -231,7 +232,7 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
     """
     resolved = filled_in(deployment)
     limit = resolved.spec.max_positions
-    usual_length = min(MAX_MODEL_LEN, limit)
+    usual_length = min(MAX_MODEL_LEN, limit, roomy_length(need) if resolved.is_tpu else limit)
     wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
     utilizations = dict.fromkeys((None, _bold(resolved)))

@@ -477,7 +477,7 @@ def test_a_state_with_resources_or_of_others_and_an_edit_meanwhile_stay(engine, 
     text = copied.read_text()
     written = text + "encryptionsalt: v1:x\n"
     if kept == "edited":
-        written = written.replace("16384", "8192")
+        written = written.replace("8192", "4096")
     monkeypatch.setattr(runner, "query", lambda _words, **_: copied.write_text(written))
     if kept == "resources":
         engine.state = StackState(stack=STACK, status="read", resources=(RESOURCE,))
