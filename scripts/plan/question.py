@@ -36,6 +36,7 @@ from gemma_serving.scripts.plan.set_option import (
     is_of_vllm_block,
     option_value,
     parse_set,
+    set_blocks,
     set_keys,
 )
 from gemma_serving.scripts.stack.settings import NO_PROJECT
@@ -99,11 +100,12 @@ def deployment_from(question: Question) -> Deployment:
 def _flat(pair: str) -> Iterator[str]:
     """Yield a pair whose value is a block in YAML, such as `tpu.existingNetwork={network: n}`, as one pair for each key; others unchanged."""
     key, _, text = (part.strip() for part in pair.partition("="))
-    if not text.startswith("{"):
+    is_value = key in set_keys()
+    if not text.startswith("{") or not (is_value or key in set_blocks()):
         yield pair
         return
     block = as_mapping(_in_yaml(key, text))
-    if key in set_keys():
+    if is_value or not block:
         yield f"{key}={json.dumps(block)}"
         return
     for name, value in block.items():

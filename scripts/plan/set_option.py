@@ -37,6 +37,13 @@ def set_keys() -> Mapping[str, SettingField]:
     return {field.key: field for path, field in question_fields().items() if path not in OWN_OPTION}
 
 
+@cache
+def set_blocks() -> frozenset[str]:
+    """Return the blocks of settings whose keys `--set` takes, such as `tpu.existingNetwork`."""
+    parents = {field.key.rpartition(".")[0] for field in question_fields().values()}
+    return frozenset(parents - {""} | {f"vllm.{name}" for name in _VLLM_BLOCKS})
+
+
 def is_of_vllm_block(pair: str) -> bool:
     """Return whether a key is of a block of `vllm` that a file's reader turns into options, such as `vllm.speculative.method`."""
     key = pair.partition("=")[0].strip()
@@ -56,10 +63,6 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
         if block is not None and text == NONE:
             found = {path: value for path, value in found.items() if not path.startswith(f"{block}.")} | {block: None}
             continue
-        if block is not None:
-            raise PlanningError(
-                f"--set {key} is a block. Set its keys, such as --set {key}.{_first_key(key)}=VALUE, or remove it with --set {key}=none."
-            )
         field = set_keys().get(key)
         if field is None:
             raise _unknown_key(key, other_keys)
@@ -78,8 +81,14 @@ def _unknown_key(given: str, other_keys: Iterable[str]) -> PlanningError:
     option = "--image" if given == "image" else options.get(given)
     if option is not None:
         return PlanningError(f'--set has no key "{given}". Use the option {option}.')
+    if given in set_blocks():
+        removed = f", or remove it with --set {given}={NONE}" if given in _OPTIONAL_BLOCKS else ""
+        return PlanningError(
+            f"--set {given} is a block. Set its keys{removed}. docs/reference/settings.md lists the keys."
+        )
     known = list(dict.fromkeys((*set_keys(), *other_keys)))
-    hint = did_you_mean(given, known) or did_you_mean_path(given, known)
+    hint = did_you_mean(given, known) if "." in given else ""
+    hint = hint or did_you_mean_path(given, dict.fromkeys((*known, *sorted(set_blocks()))))
     return PlanningError(f'--set has no key "{given}".{hint} docs/reference/settings.md lists the keys.')
 
 
@@ -92,10 +101,6 @@ def read_value(key: str, field: SettingField, text: str) -> object:
         return read_text(field, text)
     except ValueError as error:
         raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
-
-
-def _first_key(block: str) -> str:
-    return next(key.removeprefix(f"{block}.") for key in set_keys() if key.startswith(f"{block}."))
 
 
 def option_value(field: SettingField, value: object) -> str:

@@ -1,5 +1,6 @@
 """Words that go to vLLM are known words: each value of a key, each flag, and each option that the plan ignores."""
 
+import dataclasses
 import json
 import shlex
 import typing
@@ -18,8 +19,10 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
-from gemma_serving.scripts.plan.question import Question, settings_of
+from gemma_serving.scripts.plan.question import Question, deployment_from, settings_of
 from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
+from gemma_serving.stacks.loading import SettingsError
+from gemma_serving.stacks.schema import blocks
 from localcloud.vllm import startup
 from localcloud.vllm.arguments import ArgumentError, known_words, parse
 from localcloud.vllm.memory import EngineStartError
@@ -290,6 +293,34 @@ def test_a_stacks_list_takes_the_same_forms_and_an_item_may_have_spaces_and_comm
                     if stack
                     else parse_set([f"vllm.extraArgs={form}"])
                 )
+
+
+VALUES = ("", "1", "null", "[]", "[a]", "{}", '{"model": "m"}', "{image: 1}", "{network: {a: {}}}")
+PLAIN = Question(model=GPU.model, accelerator=GPU.accelerator)
+
+
+def refusal(asked: Question, key: str, value: str) -> str:
+    with pytest.raises((PlanningError, SettingsError)) as caught:
+        deployment_from(dataclasses.replace(asked, set=(f"{key}={value}",)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("asked", [PLAIN, Question(stack="l4-qat")], ids=["described", "stack"])
+def test_a_key_without_its_block_has_one_hint_whatever_its_value(asked: Question):
+    in_file = [
+        f"{path.partition(':')[2]}.{name}".removeprefix(".") for path, block in blocks() for name in block["properties"]
+    ]
+    top = {key.partition(".")[0] for key in set_keys()} | {key for key in in_file if "." not in key}
+    bare = {key: key.rpartition(".")[2] for key in (*set_keys(), *in_file)}
+    refusals = {key: {refusal(asked, word, value) for value in VALUES} for key, word in bare.items() if word not in top}
+    assert {key: said for key, said in refusals.items() if len(said) > 1} == {}
+    assert {key: said for key, (said,) in refusals.items() if key in set_keys() and key not in said} == {}
+
+
+@pytest.mark.parametrize("key", ["foo", "vllm.foo", "tpu.existingNetwork.foo", "vllm.speculative.foo.bar", "bucket"])
+def test_an_unknown_key_is_refused_whatever_its_value(key: str):
+    for value in VALUES:
+        assert key in refusal(PLAIN, key, value)
 
 
 @pytest.mark.parametrize("accelerator", ["v6e-1", "v6e-4", "v6e-8"])
