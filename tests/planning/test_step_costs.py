@@ -51,20 +51,39 @@ H100 = "memory=80GiB,bandwidth=3350GB/s,tflops=989,name=H100"
 A100 = "memory=80GiB,bandwidth=2039GB/s,tflops=312,name=A100"
 
 
-@pytest.mark.parametrize(("device", "row"), [(H100, "marlin_gb_per_s.hopper"), (A100, "marlin_gb_per_s.ampere")])
-def test_four_bits_are_read_no_faster_than_they_are_unpacked(device: str, row: str):
-    subject = subject_of(SMALL, device)
-    layers = weights_of(subject.resolved).layers
-    unpacked_s = layers / (constant(row) * 1e9)
-    read = layers / bytes_per_s(subject.resolved.accelerator)
-    assert unpacked_s > read
-    assert empty_step(subject).memory_s == pytest.approx(read_s(subject) - read + unpacked_s)
+B200 = "memory=180GiB,bandwidth=8000GB/s,tflops=2250,name=B200"
+FAST = (H100, A100, B200)
+FOUR_BITS = (
+    "google/gemma-4-12B-it-qat-w4a16-ct",
+    "google/gemma-4-26B-A4B-it-qat-w4a16-ct",
+    SMALL,
+)
 
 
-def test_more_bandwidth_does_not_unpack_faster_on_one_generation():
-    faster = H100.replace("3350", "4800").replace("H100", "H200")
-    kept = step_ms(SMALL, H100) - step_ms(SMALL, faster)
-    assert 0 < kept < 0.1 * step_ms(SMALL, H100), "only the head and the KV cache are read at the memory's rate"
+def layers_s(subject: Subject) -> float:
+    """Return the time of the layers of an empty step of one request: all but the head, which is read at the memory's rate."""
+    weights = weights_of(subject.resolved)
+    head = weights.read_per_token - (weights.layers - weights.experts + weights.expert_read)
+    return empty_step(subject).memory_s - head / bytes_per_s(subject.resolved.accelerator)
+
+
+@pytest.mark.parametrize(("device", "model"), list(itertools.product(FAST, FOUR_BITS)))
+def test_more_bandwidth_does_not_unpack_four_bits_faster(device: str, model: str):
+    """The kernel has one block of threads on each SM. Two cards with the same SMs unpack layers and experts in the same time."""
+    card = parse_device(device)
+    more = Random(f"{device} {model}").uniform(1.1, 3.0)  # noqa: S311
+    faster = device.replace(f"{card.bandwidth_gb_per_s:.0f}GB/s", f"{card.bandwidth_gb_per_s * more:.0f}GB/s")
+    slow, fast = subject_of(model, device), subject_of(model, faster)
+    assert bytes_per_s(fast.resolved.accelerator) > 1.09 * bytes_per_s(slow.resolved.accelerator)
+    assert layers_s(fast) == pytest.approx(layers_s(slow))
+
+
+@pytest.mark.parametrize("model", FOUR_BITS)
+def test_more_units_unpack_four_bits_faster_but_not_in_proportion(model: str):
+    """The start and the end of a kernel take the same time on each card."""
+    ampere, hopper, blackwell = (layers_s(subject_of(model, device)) for device in (A100, H100, B200))
+    assert blackwell < hopper < ampere
+    assert blackwell / ampere > constant("sm_ghz.ampere") / constant("sm_ghz.datacenter-blackwell")
 
 
 @pytest.mark.parametrize(

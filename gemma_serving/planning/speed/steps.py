@@ -87,12 +87,11 @@ def step_of(
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     held = batch * _kv_bytes(resolved, tokens)
     local = max(read - linked, 0.0) + (held if resolved.is_tpu else held / constant("bandwidth.kv"))
-    # How fast Marlin reads experts was not measured.
-    unpacked = weights.layers - weights.experts + (experts if resolved.is_tpu else 0.0)
-    local += unpacked * (_times_slower(resolved) - 1)
+    rate = bytes_per_s(accelerator)
+    layers = weights.layers - weights.experts + experts
     link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
     step = StepTime(
-        memory_s=local / bytes_per_s(accelerator),
+        memory_s=local / rate + max(_unpacked_s(resolved, layers) - layers / rate, 0.0),
         compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp
         + expert_rows_s(resolved, computed),
         link_s=linked / link_rate if linked and link_rate else 0.0,
@@ -105,13 +104,19 @@ def step_of(
     return replace(step, fixed_s=step.fixed_s + max(launches_s - step.total_s, 0.0))
 
 
+def _unpacked_s(resolved: Resolved, layers: float) -> float:
+    """Return the time in which a device unpacks `layers` bytes of linear layers before their products; 0 if it does not, or has no known limit."""
+    if resolved.is_tpu:
+        return layers / bytes_per_s(resolved.accelerator) * _times_slower(resolved)
+    clocks = CONSTANTS.get(f"sm_ghz.{resolved.accelerator.generation}")
+    if clocks is None or resolved.scheme.name != "w4a16":
+        return 0.0
+    kernels = sum(group.count * (6 if group.experts else 4) for group in resolved.spec.groups)
+    return kernels * constant("marlin_kernel_s") + layers / (constant("marlin_bytes") * clocks.value * _GIGA)
+
+
 def _times_slower(resolved: Resolved) -> float:
-    """Return how many times slower a device reads linear layers that it unpacks before each product than it reads bf16 ones."""
-    if not resolved.is_tpu:
-        limit = CONSTANTS.get(f"marlin_gb_per_s.{resolved.accelerator.generation}")
-        if limit is None or resolved.scheme.name != "w4a16":
-            return 1.0
-        return max(bytes_per_s(resolved.accelerator) / (limit.value * _GIGA), 1.0)
+    """Return how many times slower a TPU reads linear layers that it unpacks before each product than it reads bf16 ones."""
     if resolved.scheme.name == "fp8":
         name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
     elif resolved.unpacks_int4:
@@ -201,13 +206,10 @@ def bytes_per_s(accelerator: Accelerator) -> float:
     return accelerator.bandwidth_gb_per_s * _GIGA * share
 
 
-def decode_rates(resolved: Resolved) -> tuple[float, float]:
-    """Return the rate at which a decoding step reads linear layers, in bytes per second, and the fixed seconds of a step of two requests.
-
-    Raises NotMeasuredError if a constant of the accelerator's family is missing.
-    """
-    rate = bytes_per_s(resolved.accelerator) / _times_slower(resolved)
-    return rate, _fixed_s(resolved, 2, resolved.speculative_tokens) + _attention_s(resolved, 2, 0, is_split=True)
+def least_step_s(resolved: Resolved) -> float:
+    """Return the time of a step of two requests without its bytes. Raises NotMeasuredError if a constant of the accelerator's family is missing."""
+    fixed_s = _fixed_s(resolved, 2, resolved.speculative_tokens) + _attention_s(resolved, 2, 0, is_split=True)
+    return fixed_s + _unpacked_s(resolved, 0)
 
 
 def products_s(resolved: Resolved, params: int, tokens: float) -> float:

@@ -7,7 +7,7 @@ from gemma_serving.planning.machine.families import NotMeasuredError
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import UnknownFigure
 from gemma_serving.planning.speed.startup import compile_s_of
-from gemma_serving.planning.speed.steps import decode_rates, expert_rows_s, flops_per_s
+from gemma_serving.planning.speed.steps import expert_rows_s, flops_per_s, least_step_s
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def unknown_figures(resolved: Resolved) -> tuple[UnknownFigure, ...]:
 
 def _unknown(resolved: Resolved) -> Iterator[UnknownFigure]:
     try:
-        decode_rates(resolved)
+        least_step_s(resolved)
         if resolved.deployment.workload is not None and resolved.deployment.workload.adapters:
             resolved.accelerator.measured("TPU_LORA_LAYER_S")
     except NotMeasuredError:
