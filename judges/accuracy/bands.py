@@ -5,8 +5,8 @@
 prints the table in the format of gemma_serving/planning/speed/bands.py.
 
 A band is learned from the points with split `band` only: constants were fitted to others, which are closer than a new server will be.
-Publishers differ more than the points of one, so each is left out once: the percentiles of the others are widened until they hold
-nine of ten points of the publisher left out, on the average of the publishers. With one publisher, the band is as wide as strangers have shown.
+Publishers differ more than the points of one, so each is left out once: the percentiles of the others are widened until nine of ten of the
+points are inside the band that all other publishers give. With one publisher, the band is as wide as strangers have shown.
 """
 
 import math
@@ -37,9 +37,7 @@ _SCALE: Final = 100
 _LEAST_POINTS: Final = 20
 """Minimum points of a class. With fewer, the assumed band stays, because learned ends are single points."""
 PROMISED: Final = 0.9
-"""Share of the points of a publisher left out that a band must hold."""
-_MOST_WEIGHT: Final = 10
-"""Points from which on a publisher has full weight in that share. One with many points counts as one with ten."""
+"""Share of the points that the bands of all other publishers must hold."""
 _STEP: Final = 1.02
 """Factor by which one step widens a band, at both ends."""
 _WIDEST: Final = 10.0
@@ -79,7 +77,7 @@ def ratios(compared: Sequence[ComparedPoint]) -> Mapping[tuple[Figure, Kind], Ra
 def _spread(publishers: Ratios, strangers: tuple[float, float]) -> Spread:
     """Return the band of the ratios: all percentiles, widened as the publishers left out need it, or as strangers have shown."""
     low, high = _ends(publishers)
-    factor = _factor(publishers)
+    factor = widening(publishers)
     return Spread(
         low=math.floor(min(low / factor, strangers[0]) * _SCALE) / _SCALE,
         high=math.ceil(max(high * factor, strangers[1]) * _SCALE) / _SCALE,
@@ -94,12 +92,13 @@ def left_out(publishers: Ratios) -> Iterator[tuple[Sequence[float], Ratios]]:
         yield own, [*publishers[:number], *publishers[number + 1 :]]
 
 
-def held_when_left_out(publishers: Ratios) -> Iterator[bool]:
-    """Yield for each point whether the other publishers' percentiles, widened as the band of all, hold it."""
-    factor = _factor(publishers)
+def held_when_left_out(publishers: Ratios, factor: float) -> Sequence[bool]:
+    """Return for each point whether the other publishers' percentiles, widened by the factor, hold it."""
+    held: list[bool] = []
     for own, others in left_out(publishers):
         low, high = _ends(others)
-        yield from (low / factor <= ratio <= high * factor for ratio in own)
+        held += [low / factor <= ratio <= high * factor for ratio in own]
+    return held
 
 
 def _ends(publishers: Ratios) -> tuple[float, float]:
@@ -108,20 +107,15 @@ def _ends(publishers: Ratios) -> tuple[float, float]:
     return min(percentiles[_LOW_PERCENTILE - 1], 1.0), max(percentiles[_HIGH_PERCENTILE - 1], 1.0)
 
 
-def _factor(publishers: Ratios) -> float:
-    """Return the least widening with which the others' percentiles hold enough of the publishers left out, on average."""
+def widening(publishers: Ratios) -> float:
+    """Return the least factor with which the others' percentiles hold enough of the points of the publishers left out; 1 with one publisher."""
     factor = 1.0
-    weights = [min(len(own), _MOST_WEIGHT) for own in publishers]
     while factor < _WIDEST and len(publishers) > 1:
-        shares = [_share_inside(own, *_ends(others), factor) for own, others in left_out(publishers)]
-        if sum(weight * share for weight, share in zip(weights, shares, strict=True)) / sum(weights) >= PROMISED:
+        held = held_when_left_out(publishers, factor)
+        if sum(held) / len(held) >= PROMISED:
             break
         factor *= _STEP
     return factor
-
-
-def _share_inside(ratios: Sequence[float], low: float, high: float, factor: float) -> float:
-    return sum(low / factor <= ratio <= high * factor for ratio in ratios) / len(ratios)
 
 
 if __name__ == "__main__":

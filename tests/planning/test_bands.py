@@ -56,6 +56,20 @@ def test_decoding_that_set_no_constant_is_within_a_fifth():
     assert share_within(steps, 1.2) >= 0.94
 
 
+def test_the_first_token_of_one_request_with_a_short_prompt_is_within_a_third():
+    """Medians of HTTP servers: one step, and the time of the server."""
+    firsts = [
+        one
+        for one in compared()
+        if (one.figure, one.point.users) == ("ttft", 1)
+        and one.point.input_tokens <= 256
+        and (one.point.requests or 0) >= 8
+        and not one.point.benchmark.is_mean
+    ]
+    assert len(firsts) > 25
+    assert share_within(firsts, 4 / 3) == 1
+
+
 def test_unseen_gpus_are_within_one_and_a_half_times_the_rate_and_twice_the_time_to_the_first_token():
     unseen = [one for one in compared() if one.point.is_unseen and one.kind == "gpu"]
     rates, firsts = ([one for one in unseen if one.figure == figure] for figure in ("rate", "ttft"))

@@ -55,6 +55,15 @@ def test_responses_of_requests_in_step_are_shorter_by_what_their_first_tokens_ar
     assert in_step[0] + 512 * in_step[1] == pytest.approx(steady[0] + 512 * steady[1])
 
 
+@pytest.mark.parametrize("input_tokens", [16, 128, 512, 1_024, 4_096])
+@pytest.mark.parametrize("users", [1, 2, 4, 8, 16, 32, 64])
+def test_the_band_holds_users_whose_equal_responses_keep_them_in_step(input_tokens: int, users: int):
+    found = server(input_tokens, users)
+    in_step, _ = Benchmark(rounds=2.0, is_mean=False).times(found, float(min(users, found.slots)))
+    planned = workload_plan(found, 1.0)
+    assert in_step + planned.queue_s.typical <= planned.ttft_s.high
+
+
 def test_every_user_of_a_burst_waits_for_half_of_the_prompts():
     one, _ = Benchmark(rounds=1.0, is_mean=True).times(server(8_192, users=1), 1.0)
     many, _ = Benchmark(rounds=1.0, is_mean=True).times(server(8_192), USERS)

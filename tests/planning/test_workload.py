@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_options
@@ -243,7 +244,7 @@ def test_all_prompts_may_arrive_together_in_a_closed_loop():
     """Responses of equal length end together; with arrivals at random they do not."""
     card = replace(E2B, accelerator="H100")
     one, many = (answer(card, Workload(input_tokens=8_192, output_tokens=128, users=users)) for users in (1, 32))
-    assert many.ttft_s.high >= 32 * (one.ttft_s.typical - 2 * one.tpot_s.typical)
+    assert many.ttft_s.high >= 32 * (one.ttft_s.typical - constant("HTTP_SERVER_S") - one.tpot_s.typical)
     loose = answer(card, Workload(input_tokens=8_192, output_tokens=128, rate_per_s=0.1))
     assert loose.ttft_s.high < many.ttft_s.high / 5
 
@@ -266,4 +267,4 @@ def test_requests_that_outgrow_the_kv_cache_are_preempted_and_lower_the_rate(run
 def test_a_short_prompt_is_no_proposal_to_verify():
     """64 tokens of a prompt: the rejection sampler of a TPU would take 11 ms for as many proposals."""
     found = plan(replace(E2B, image=image_of_version("0.29.1rc1"))).throughput
-    assert found.ttft_s < 2.5 / found.decode_tok_per_s
+    assert found.ttft_s < constant("HTTP_SERVER_S") + 1.5 / found.decode_tok_per_s

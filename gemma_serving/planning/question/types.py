@@ -186,7 +186,7 @@ class ThroughputPlan(Struct, frozen=True, kw_only=True):
     """Public sources of a time per token of such a deployment: none, one, or 2 for more (`planning.speed.bands.decode_sources`)."""
     bound: Literal["memory", "compute", "pcie", "overhead"]
     ttft_s: float
-    """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
+    """Seconds to the first token of one short request alone: the prompt's step and the time of the HTTP server."""
 
 
 class Band(Struct, frozen=True, kw_only=True):

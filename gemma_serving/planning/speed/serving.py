@@ -186,13 +186,13 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
             output_steps=self.steps,
             budget_tokens=self.resolved.max_num_batched_tokens,
             tokens_per_decode=1 + (self.drafter.proposals if self.drafter else 0),
-            arrival_steps=1 + (constant("TURNAROUND_STEPS") - 1) * company,
+            arrival_steps=constant("TURNAROUND_STEPS") * company,
         )
 
     @cached_property
-    def lookup_s(self) -> float:
-        """Time that the cached tokens of a prompt add to its first token."""
-        return max(self.prompt.lookup_s - self._hidden_s(self.alone), 0.0)
+    def outside_s(self) -> float:
+        """Time to the first token outside the steps: the HTTP server's, and that of the cached tokens of a prompt."""
+        return constant("HTTP_SERVER_S") + max(self.prompt.lookup_s - self._hidden_s(self.alone), 0.0)
 
     def shared_steps(self, requests: float) -> tuple[StepShares, StepTime, float]:
         """Return how `requests` concurrent requests share steps, the time of a step without prompts, and what a prompt adds."""
@@ -209,7 +209,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 
     def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
         shares, step, prompt_s = shared
-        request_s = 1 / shares.requests_per_s(step.total_s, prompt_s) + self.lookup_s / requests
+        request_s = 1 / shares.requests_per_s(step.total_s, prompt_s) + self.outside_s / requests
         rate = 1 / (request_s + self.again_s(requests))
         return min(rate, constant("API_REQUESTS_PER_S"))
 
@@ -227,7 +227,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         shared = self.shared_steps(requests)
         shares, step, prompt_s = shared
         token_s = shares.token_s(step.total_s, prompt_s)
-        first_s = shares.first_token_s(step.total_s, prompt_s) + self.lookup_s
+        first_s = shares.first_token_s(step.total_s, prompt_s) + self.outside_s
         # Requests beyond the measured ones may cost a TPU more than they add: then they wait.
         rate = self._rate(requests, shared)
         fewer = constant("TPU_MEASURED_SEQUENCES")
@@ -313,7 +313,7 @@ def throughput_plan(server: LoadedServer) -> ThroughputPlan:
         saturated_batch=server.all_slots,
         decode_sources=bands.decode_sources(resolved),
         bound=alone.bound,
-        ttft_s=prompt.total_s + alone.total_s,
+        ttft_s=prompt.total_s + constant("HTTP_SERVER_S"),
     )
 
 
@@ -416,7 +416,8 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
     ttft = server.band("ttft", load.ttft_s + state.queue_s)
     if state.users:
         # Responses of equal length end together, so all prompts may arrive together.
-        ttft = replace(ttft, high=max(ttft.high, state.running * prompt.service_s(server.alone) + state.queue_s))
+        others_s = (state.running - 1) * prompt.service_s(server.alone)
+        ttft = replace(ttft, high=max(ttft.high, load.ttft_s + others_s + state.queue_s))
     output = server.rate_band(rate * workload.output_tokens, load)
     if state.bound == "rate":
         output = _certain(rate * workload.output_tokens)

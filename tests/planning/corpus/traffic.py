@@ -55,11 +55,11 @@ class Benchmark:
         together = min(users, 1 / shares.prompt_steps)
         half, step = server.shares((users + 1) / 2), server.step((users + 1) / 2)
         prompt_s = server.extra_s(server.alone, half, together=min(users, 1 / half.prompt_steps))
-        first_s = burst_s(users, half.prompt_steps, step.total_s, prompt_s) + server.alone.total_s + server.lookup_s
+        first_s = burst_s(users, half.prompt_steps, step.total_s, prompt_s) + server.outside_s
         if self.rounds < 2:
             return first_s, steady.tpot_s
         step = server.step(shares.decoding)
-        second_s = in_step_s(shares, step.total_s, server.extra_s(step, shares, together=together)) + server.lookup_s
+        second_s = in_step_s(shares, step.total_s, server.extra_s(step, shares, together=together)) + server.outside_s
         later = self.rounds - 1
         later_s = steady.ttft_s * max(second_s / steady.ttft_s, 1.0) ** (1 / later)
         # The rate is the same, so a response takes what its first token does not.
