@@ -6,7 +6,8 @@ prints the table in the format of gemma_serving/planning/speed/bands.py.
 
 A band is learned from the points with split `band` only: constants were fitted to others, which are closer than a new server will be.
 Publishers differ more than the points of one, so each is left out once: the percentiles of the others are widened until nine of ten of the
-points are inside the band that all other publishers give. With one publisher, the band is as wide as strangers have shown.
+points are inside the band that all other publishers give. A class with one publisher is widened as much as a class of the same metric with
+several, and at least to the points of publishers that are not in the corpus.
 """
 
 import math
@@ -53,11 +54,19 @@ def learn_bands(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Sp
 
 def bands_of(found: Sequence[ComparedPoint], without: str = "") -> Mapping[tuple[Figure, Kind], Spread]:
     """Return the table of bands from compared points; `without`: from those of all other publishers."""
+    classes = ratios([one for one in found if publisher_of(one) != without])
     return {
-        key: _spread(publishers, _STRANGERS.get(key, (1.0, 1.0)))
-        for key, publishers in ratios([one for one in found if publisher_of(one) != without]).items()
+        key: _spread(publishers, _class_widening(key[0], publishers, classes), _STRANGERS.get(key, (1.0, 1.0)))
+        for key, publishers in classes.items()
         if sum(map(len, publishers)) >= _LEAST_POINTS
     }
+
+
+def _class_widening(figure: Figure, publishers: Ratios, classes: Mapping[tuple[Figure, Kind], Ratios]) -> float:
+    """Return the factor of a class; with one publisher, the greatest of the classes of the same metric."""
+    if len(publishers) > 1:
+        return widening(publishers)
+    return max(widening(others) for (name, _), others in classes.items() if name == figure)
 
 
 def publisher_of(one: ComparedPoint) -> str:
@@ -74,10 +83,9 @@ def ratios(compared: Sequence[ComparedPoint]) -> Mapping[tuple[Figure, Kind], Ra
     return {key: list(publishers.values()) for key, publishers in sorted(found.items())}
 
 
-def _spread(publishers: Ratios, strangers: tuple[float, float]) -> Spread:
-    """Return the band of the ratios: all percentiles, widened as the publishers left out need it, or as strangers have shown."""
+def _spread(publishers: Ratios, factor: float, strangers: tuple[float, float]) -> Spread:
+    """Return the band of the ratios: all percentiles, widened by the factor, or as strangers have shown."""
     low, high = _ends(publishers)
-    factor = widening(publishers)
     return Spread(
         low=math.floor(min(low / factor, strangers[0]) * _SCALE) / _SCALE,
         high=math.ceil(max(high * factor, strangers[1]) * _SCALE) / _SCALE,

@@ -1,5 +1,7 @@
 """Bands are learned from points that set no constant, by leaving each publisher out."""
 
+import statistics
+
 from gemma_serving.planning.speed.bands import BANDS
 from judges.accuracy.bands import held_when_left_out, learn_bands, ratios, widening
 from tests.planning.corpus.measured import load
@@ -27,6 +29,18 @@ def test_bands_without_a_publisher_hold_nine_of_ten_of_its_points():
     assert len(found) == sum(spread.publishers > 1 for spread in BANDS.values()) > 1
     inside = [is_held for publishers in found for is_held in held_when_left_out(publishers, widening(publishers))]
     assert sum(inside) / len(inside) >= 0.9
+
+
+def test_a_class_with_one_publisher_is_widened_like_a_class_with_several():
+    found = ratios(comparisons(POINTS))
+    single = [key for key, spread in BANDS.items() if spread.publishers == 1]
+    for key in single:
+        factor = max(widening(publishers) for (figure, _), publishers in found.items() if figure == key[0])
+        percentiles = statistics.quantiles(found[key][0], n=20, method="inclusive")
+        assert factor > 1.1
+        assert BANDS[key].low <= percentiles[0] / factor
+        assert BANDS[key].high >= percentiles[-1] * factor
+    assert single
 
 
 def test_folders_of_one_repository_are_one_publisher():

@@ -1,7 +1,8 @@
 """Bands: low and high end of each workload metric, from measured against planned values.
 
 The table is learned from measured sweep points (`tests/planning/corpus/sweeps.csv`) that set no constant, planned with the rounds of their benchmark. Each
-publisher is left out once: nine of ten points are inside the others' band, as wide as here. `judges/tests/test_bands.py` learns it
+publisher is left out once: nine of ten points are inside the others' band, as wide as here. One publisher has all points of TPUs, so their
+bands are widened by the factor that the bands of GPUs need for that. `judges/tests/test_bands.py` learns the table
 again and compares, so it changes with the corpus and the formulas.
 """
 
@@ -29,7 +30,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     points: int
     """Points of the corpus that it was learned from; 0 if it is assumed."""
     publishers: int = 0
-    """Publishers of those points. Nine of ten points are inside the band of the publishers that did not publish them."""
+    """Publishers of those points. With several, nine of ten points are inside the band of all other publishers."""
 
 
 BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
@@ -37,10 +38,10 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
     # python -m judges.accuracy.bands
     ("rate", "gpu"): Spread(low=0.54, high=1.41, points=41, publishers=4),
-    ("rate", "tpu"): Spread(low=0.5, high=1.24, points=85, publishers=1),
-    ("tpot", "tpu"): Spread(low=0.74, high=1.26, points=74, publishers=1),
+    ("rate", "tpu"): Spread(low=0.5, high=1.43, points=85, publishers=1),
+    ("tpot", "tpu"): Spread(low=0.66, high=1.26, points=74, publishers=1),
     ("ttft", "gpu"): Spread(low=0.52, high=3.27, points=25, publishers=4),
-    ("ttft", "tpu"): Spread(low=0.75, high=2.33, points=74, publishers=1),
+    ("ttft", "tpu"): Spread(low=0.6, high=2.89, points=74, publishers=1),
 }
 
 
