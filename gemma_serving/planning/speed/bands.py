@@ -60,7 +60,7 @@ def not_measured(resolved: Resolved, workload: Workload) -> tuple[str, ...]:
         "images, videos and audio": workload.images or workload.videos or workload.audio_s,
         "a KV cache with a scale per token and head": resolved.kv_dtype.endswith(SCALED_KV_SUFFIX),
         "eager mode": resolved.eager and not resolved.is_tpu,
-        "several chips with vLLM's PyTorch path, where one report of 12B on v6e-4 has 61 requests/s": torch_on_chips,
+        "several chips with vLLM's PyTorch path": torch_on_chips,
     }
     return tuple(words for words, is_used in parts.items() if is_used)
 
