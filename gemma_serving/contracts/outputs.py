@@ -74,6 +74,12 @@ class ThroughputSummary:
         float,
         Doc("Tokens of one request per step: 1, and the proposals of speculative decoding assumed to be accepted."),
     ] = 1.0
+    plain_tok_per_s: Annotated[float | None, Doc("Single request without speculative decoding.")] = None
+    break_even_share: Annotated[
+        float | None,
+        Doc("Accepted share from which speculative decoding makes a single request faster; null without it."),
+    ] = None
+    saturated_break_even_share: Annotated[float | None, Doc("The same at the best batch.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

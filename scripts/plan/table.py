@@ -204,8 +204,11 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
     for text in _few_sources(ACCELERATORS.get(plan.accelerator), t, ignores=_ignores(plan)):
         yield "", text
     if t.accepted_share is not None:
-        accepted = f"if {t.accepted_share:.0%} of proposed tokens are accepted"
-        yield "", f"{accepted}; {t.plain_tok_per_s:.1f} without speculative decoding"
+        times = f"{t.decode_tok_per_s / t.plain_tok_per_s:.2f} times the {t.plain_tok_per_s:.1f} without speculative decoding"
+        yield "", f"{times} if {t.accepted_share:.0%} of proposed tokens are accepted"
+        if t.break_even_share is not None and t.saturated_break_even_share is not None:
+            one, full = (f"{min(share, 1):.0%}" for share in (t.break_even_share, t.saturated_break_even_share))
+            yield "", f"slower if fewer than {one} are accepted; with {requests}, if fewer than {full} are"
     yield "", f"{t.saturated_tok_per_s:,.0f} tokens/s for {requests} {band}"
 
 

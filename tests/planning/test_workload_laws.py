@@ -11,7 +11,8 @@ from msgspec.structs import asdict
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
-from gemma_serving.planning.model.catalog import model_ids
+from gemma_serving.planning.model.catalog import model_ids, spec_of
+from gemma_serving.planning.question.drafters import drafters_for
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, WorkloadPlan
 from gemma_serving.planning.settings.deployment import Deployment
@@ -109,6 +110,37 @@ def test_every_answer_is_a_number_inside_its_band(server: Resolved, workload: Wo
     assert 0 <= found.prefix_hit_share.typical < 1
     assert found.most_users >= 1
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["bound"] == found.bound
+
+
+DRAFTED = [(model, drafter) for model in model_ids() for drafter in drafters_for(spec_of(model))]
+
+
+@pytest.mark.law
+@laws
+@given(st.sampled_from(DRAFTED), st.sampled_from(MEASURED), st.integers(1, 7), st.integers(1, 64), workloads)
+def test_a_drafter_pays_from_the_share_that_breaks_even(
+    drafted: tuple[str, str], accelerator: str, proposals: int, users: int, workload: Workload
+):
+    model, drafter = drafted
+    options = VllmOptions(speculative_config={"model": drafter, "num_speculative_tokens": proposals})
+    found = resolve(Deployment(model=model, accelerator=accelerator, vllm=options))
+    memory = memory_plan(found)
+
+    def rate(share: float | None) -> float:
+        """Return the tokens per second of one of the users; None is without speculative decoding."""
+        server = server_of(found, memory, replace(workload, accepted_share=share))
+        server = server if share is not None else replace(server, drafter=None)
+        return server.tokens_per_step / server.step(users).total_s
+
+    even, plain = server_of(found, memory, workload).break_even_share(users), rate(None)
+    assert even is not None
+    if even == 0:
+        assert rate(0) >= plain
+    elif even >= 1:
+        assert rate(1) <= plain
+    else:
+        assert rate(even) == pytest.approx(plain)
+        assert rate(even / 2) < plain < rate((even + 1) / 2)
 
 
 @pytest.mark.law

@@ -176,6 +176,10 @@ class ThroughputPlan(Struct, frozen=True, kw_only=True):
     """The assumed share of accepted proposals; None without speculative decoding."""
     plain_tok_per_s: float
     """One request alone without speculative decoding."""
+    break_even_share: float | None
+    """Accepted share from which speculative decoding makes one request faster; over 1 if it never does, None without it or if its cost is unknown."""
+    saturated_break_even_share: float | None
+    """The same at the best batch."""
     saturated_tok_per_s: float
     """All requests together at the best batch that memory, max-num-seqs and the concurrency of Cloud Run allow."""
     saturated_low_tok_per_s: float
@@ -526,7 +530,8 @@ class Plan(Figures, frozen=True, kw_only=True):
                 **rounded(self.known_startup, pull_s=1, load_s=1, compile_s=1, total_s=1, restart_s=1, probe_budget_s=0)
             ),
             throughput=outputs.ThroughputSummary(
-                **rounded(self.known_throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1)
+                **rounded(self.known_throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1),
+                **rounded(self.known_throughput, plain_tok_per_s=2, break_even_share=2, saturated_break_even_share=2),
             ),
             cost=outputs.CostSummary(
                 max_usd=round(self.cost.most_usd, 2),

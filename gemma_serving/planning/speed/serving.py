@@ -161,6 +161,14 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
             more_s += proposals * one.total_s
         return replace(step, fixed_s=step.fixed_s + more_s)
 
+    def break_even_share(self, requests: float, held_tokens: float | None = None) -> float | None:
+        """Return the accepted share with which requests decode as fast as without speculative decoding; None without it, or if its cost is unknown."""
+        if self.drafter is None or self.resolved.has_unknown_drafter:
+            return None
+        plain = replace(self, drafter=None).step(requests, held_tokens)
+        times = self.step(requests, held_tokens).total_s / plain.total_s
+        return max((times - 1) / self.drafter.proposals, 0.0)
+
     def _hidden_s(self, step: StepTime) -> float:
         """Return the computation that a step hides behind reads, at most as in a step of one request."""
         return max(min(step.memory_s - step.compute_s, self.alone.memory_s - self.alone.compute_s), 0.0)
@@ -307,6 +315,8 @@ def throughput_plan(server: LoadedServer) -> ThroughputPlan:
         tokens_per_step=server.tokens_per_step,
         accepted_share=server.accepted_share,
         plain_tok_per_s=1 / plain.total_s,
+        break_even_share=server.break_even_share(1.0, _SHORT_REQUEST_TOKENS),
+        saturated_break_even_share=server.break_even_share(float(server.slots)),
         saturated_tok_per_s=saturated,
         saturated_low_tok_per_s=band.low,
         saturated_high_tok_per_s=band.high,
