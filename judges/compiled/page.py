@@ -46,6 +46,7 @@ ORIGINS: Final = (
     ("sampler at the start", "TPU_LOGIT_BYTES", "logged: E2B on v5e-1"),
     ("4-bit programs", "TPU_W4A16_PROGRAM_GIB, TPU_W4A16_GIB_PER_BILLION", "logged: v5e-1; none on v6e"),
     ("reserve", "TPU_BUCKET_RESERVE_GIB", "assumed"),
+    ("error of the minimum", "TPU_PROGRAM_MARGIN_GIB", "compiled: the largest miss of a step"),
 )
 """Parts of the memory outside the budget of one device, the constants of each, and where these come from. A test looks for a constant without a row."""
 

@@ -62,6 +62,11 @@ def test_held_out_steps_need_what_was_planned():
     assert {name: off for name, off in held.items() if abs(off) > WITHIN_GIB} == {}
 
 
+def test_the_error_of_the_minimum_is_the_largest_miss_of_a_step():
+    misses = [abs(planned - measured) for _, measured, planned in fitted_rows(ANSWERS)]
+    assert CONSTANTS["TPU_PROGRAM_MARGIN_GIB"].value == pytest.approx(max(misses), abs=0.005)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

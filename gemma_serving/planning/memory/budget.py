@@ -60,7 +60,8 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
         activations_gib=activations_gib,
         graphs_gib=graphs_gib,
         kv_gib=max(left_gib, 0.0),
-        kv_margin_gib=kv_margin_gib(resolved, max(left_gib, 0.0)),
+        kv_margin_gib=max(constant("WEIGHTS_SCATTER") * on_device_gib, kv_error_gib(resolved, left_gib)),
+        kv_excess_gib=max(constant("WEIGHTS_LIGHTER") * on_device_gib, kv_error_gib(resolved, left_gib)),
         kv_tokens=blocks * layout.block_size if layout.holds_full_length else int(concurrency * resolved.max_model_len),
         kv_blocks=blocks,
         block_size=layout.block_size,
@@ -92,8 +93,9 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
         enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + nccl_gib + drafter_gib
         # Two cards with peer access use vLLM's own all-reduce.
         return constant("CUDA_CONTEXT_GIB") + graphs_gib + (nccl_gib if resolved.tp > _PEERS else 0.0), enough_gib
-    programs = program_memory(resolved)
-    return programs.minimum_gib, programs.recommended_gib
+    programs, error_gib = program_memory(resolved), constant("TPU_PROGRAM_MARGIN_GIB")
+    needs_gib = programs.minimum_gib
+    return needs_gib - error_gib, max(needs_gib + error_gib, programs.recommended_gib)
 
 
 def program_memory(resolved: Resolved) -> ProgramMemory:
@@ -147,8 +149,8 @@ def utilization_leaving(outside_gib: float, usable_gib: float) -> float:
     return max(int((1 - outside_gib / usable_gib) * 100) / 100, _LEAST_UTILIZATION)
 
 
-def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
-    """Return the possible shortfall of a GPU's KV cache against the plan; 0 on TPU, whose cache follows from the weights alone."""
+def kv_error_gib(resolved: Resolved, kv_gib: float) -> float:
+    """Return the error of a planned KV cache without that of its weights, in GiB: on a GPU that of activations and graphs; 0 on TPU, which has neither."""
     if resolved.is_tpu:
         return 0.0
     return max(constant("GPU_KV_MARGIN_GIB"), constant("GPU_KV_MARGIN") * kv_gib)

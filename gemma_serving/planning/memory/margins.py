@@ -2,6 +2,7 @@
 
 Each limit has two values: `minimum_gib`, below which it is known to fail, and `recommended_gib`, which is known to suffice.
 Between them a server may fail. The limits: memory outside the budget, memory while the weights load, and KV cache for one request.
+Where the need itself is planned, the two values are the need less and plus the error of the plan.
 """
 
 from typing import Final
@@ -29,12 +30,7 @@ def edge_while_loading(memory: MemoryPlan) -> EdgeOfMemory:
 def one_request(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit of the KV cache: one request of the maximum length."""
     request = memory.kv_request_gib
-    return EdgeOfMemory(CLOSE_RULE, memory.kv_gib, request, request + may_lack_gib(memory))
-
-
-def may_lack_gib(memory: MemoryPlan) -> float:
-    """Return the possible shortfall of the KV cache against the plan: weights may be heavier, and activations of a GPU larger."""
-    return max(constant("WEIGHTS_SCATTER") * memory.weights_gib, memory.kv_margin_gib)
+    return EdgeOfMemory(CLOSE_RULE, memory.kv_gib, request - memory.kv_excess_gib, request + memory.kv_margin_gib)
 
 
 def edges_of_memory(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:

@@ -44,7 +44,9 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     kv_gib: float
     """Memory of one device that remains for the KV cache; never below 0."""
     kv_margin_gib: float
-    """Possible shortfall against this plan on a GPU; the verdict allows for it."""
+    """Possible shortfall of `kv_gib`; the verdict allows for it."""
+    kv_excess_gib: float
+    """Possible excess over `kv_gib`; the verdict allows for it too."""
     kv_tokens: int
     """As vLLM logs it: available KV over the KV of one longest request, times max-model-len."""
     kv_blocks: int
@@ -62,7 +64,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     headroom_gib: float
     """Device memory outside the budget: for the driver, compiled programs and untracked allocations."""
     outside_needs_gib: float
-    """Minimum outside the budget; with less, the server crashes or does not start."""
+    """Minimum outside the budget; with less, the server crashes or does not start. On a TPU the need less the error of the plan."""
     outside_enough_gib: float
     """Amount outside the budget that is known to be sufficient. Between the two, the server may fail."""
     largest_max_model_len: int
@@ -75,14 +77,14 @@ class EdgeOfMemory(Struct, frozen=True):
     rule: str
     available_gib: float
     minimum_gib: float
-    """With less, it fails."""
+    """With less, it fails. A planned minimum is lower by the error of the plan."""
     recommended_gib: float
     """Sufficient amount."""
 
     @property
     def is_short(self) -> bool:
-        """True if less than the minimum is available."""
-        return self.available_gib + _ROUNDING_GIB < self.minimum_gib
+        """True if nothing or less than the minimum is available."""
+        return self.available_gib <= 0 or self.available_gib + _ROUNDING_GIB < self.minimum_gib
 
     @property
     def may_fail(self) -> bool:

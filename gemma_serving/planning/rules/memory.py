@@ -146,7 +146,8 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
 @rule("FIT04")
 def _one_request(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
-    if is_out_of_memory(memory) or memory.max_concurrency >= 1 or resolved.max_model_len > resolved.spec.max_positions:
+    is_short = margins.one_request(memory).is_short
+    if is_out_of_memory(memory) or not is_short or resolved.max_model_len > resolved.spec.max_positions:
         return None  # LEN03 shortens requests that no model of this kind supports
     longest = memory.largest_max_model_len
     shorter = tuple(_shorter_requests(subject))[-1:]  # a length that only just fits would end in FIT09
@@ -390,10 +391,10 @@ def _undivided_tower(resolved: Resolved) -> VisionTower | None:
 
 @rule(margins.CLOSE_RULE)
 def _close_to_an_edge(subject: Subject) -> RuleResult | None:
-    memory, error = subject.memory, _error_of(subject)
-    if is_out_of_memory(memory) or memory.max_concurrency < 1:
-        return None
+    memory = subject.memory
     load, request = margins.edge_while_loading(memory), margins.one_request(memory)
+    if is_out_of_memory(memory) or request.is_short:
+        return None
     if load.may_fail:
         message = (
             f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. "
@@ -401,10 +402,11 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
             f"planned ones by up to {constant('WEIGHTS_SCATTER'):.0%}. The server may crash while it loads."
         )
     elif request.may_fail:
+        side = "more" if memory.kv_gib >= memory.kv_request_gib else "less"
         message = (
-            f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of "
-            f"vllm.maxModelLen {subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
-            f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
+            f"The KV cache of {memory.kv_gib:.2f} GiB holds little {side} than one request of "
+            f"vllm.maxModelLen {subject.resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). Measured caches have up to "
+            f"{memory.kv_margin_gib:.2f} GiB less or {memory.kv_excess_gib:.2f} GiB more than such a plan. The server may run out of KV cache."
         )
     else:
         return None
@@ -412,21 +414,10 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     return RuleResult(message, remedies=chain(shorter, alternatives_for(subject)))
 
 
-def _error_of(subject: Subject) -> str:
-    """Return what decides how much the KV cache may lack, as a clause."""
-    memory = subject.memory
-    if constant("WEIGHTS_SCATTER") * memory.weights_gib > memory.kv_margin_gib:
-        return f"Measured weights differ from planned ones by up to {constant('WEIGHTS_SCATTER'):.0%}"
-    return (
-        f"Measured KV caches of GPUs differ from planned ones by up to {constant('GPU_KV_MARGIN_GIB'):g} GiB "
-        f"or {constant('GPU_KV_MARGIN'):.0%}"
-    )
-
-
 def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
     """Yield the longest request that fits in the KV cache even with the largest possible shortfall."""
     resolved, memory = subject.resolved, subject.memory
-    certain_gib = memory.kv_gib - margins.may_lack_gib(memory)
+    certain_gib = memory.kv_gib - memory.kv_margin_gib
     longest = largest_model_len(
         layout_of(resolved),
         from_gib(max(certain_gib, 0.0)),
