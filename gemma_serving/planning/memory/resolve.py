@@ -155,14 +155,17 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     deployment = resolved.deployment
     if deployment.vllm.max_model_len is not None:
         return resolved
-    edge = one_request(memory_plan(resolved))
+    memory = memory_plan(resolved)
+    edge = one_request(memory)
     given = dataclasses.replace(deployment.vllm, max_num_seqs=resolved.max_num_seqs)
     may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
         smaller = dataclasses.replace(given, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
         found = replace_struct(filled_in(replace_struct(deployment, vllm=smaller)), deployment=deployment)
-        if not one_request(memory_plan(found)).is_short:
+        if memory_plan(found).max_concurrency >= 1:
             return found
+    if memory.max_concurrency < 1:
+        return resolved
     length = resolved.max_model_len
     found = resolved
     while edge.may_fail and length > _SHORTEST_DEFAULT:
@@ -194,7 +197,8 @@ def _with_fewer_sequences(resolved: Resolved) -> Resolved:
 
 
 def _dies(resolved: Resolved) -> bool:
-    return any(edge.is_short for edge in edges_of_memory(memory_plan(resolved)))
+    memory = memory_plan(resolved)
+    return memory.max_concurrency < 1 or any(edge.is_short for edge in edges_of_memory(memory))
 
 
 def _with_room_for_programs(resolved: Resolved) -> Resolved:
