@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from gemma_serving.planning.data import overheads
-from gemma_serving.planning.data.overheads import CONSTANTS
+from gemma_serving.planning.data.overheads import CONSTANTS, constant
 from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.planner import plan, plan_of
@@ -89,6 +89,14 @@ def test_no_figure_is_planned_worse_than_at_first_sight():
     )
     assert len(rows) > 40
     assert {key: (count, now[key]) for key, count in then.items() if now[key] < count} == {}
+
+
+def test_weights_differ_by_no_more_than_verdicts_allow():
+    rows = [row for row in compared_figures(MEASURED.boots) if row.figure.key == "weights"]
+    heavier = {row.boot.id: row.figure.measured / row.predicted - 1 for row in rows}
+    assert {name: off for name, off in heavier.items() if off > constant("WEIGHTS_SCATTER")} == {}
+    lighter = [name for name, off in heavier.items() if -off > constant("WEIGHTS_LIGHTER")]
+    assert (len(rows), lighter) == (68, ["qat-26b-l4"])
 
 
 def test_no_verdict_is_worse_than_at_first_sight():

@@ -16,6 +16,7 @@ from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.speculation import drafter_bytes
 from gemma_serving.planning.memory.tpu_programs import warm_up_of
 from gemma_serving.planning.memory.weights import _share, weights_of
+from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import Tensor
 from gemma_serving.planning.question.resolved import Resolved, Runtime
 from gemma_serving.planning.settings.deployment import Deployment
@@ -73,6 +74,30 @@ def test_the_start_up_of_speculative_decoding_keeps_the_inputs_of_all_programs()
 def test_the_audio_tower_is_loaded_on_gpus_only():
     on_tpu, on_gpu = weights_of(resolved("E2B-it", "v6e-1")), weights_of(resolved("E2B-it", "L4"))
     assert (on_gpu.device - on_gpu.tables - on_tpu.device) / GIB == pytest.approx(0.57, abs=0.01)
+
+
+def test_the_embedder_of_the_12b_stays_on_a_gpu_that_serves_text():
+    """vLLM leaves out what a model marks as a tower; 12B marks nothing (gemma4_unified.py)."""
+    text = {"image": 0, "video": 0, "audio": 0}
+    for model, stays in (("12B-it", True), ("31B-it", False)):
+        served, limited = resolved(model, "H200"), resolved(model, "H200", limit_mm_per_prompt=text)
+        assert (weights_of(served).device == weights_of(limited).device) is stays
+
+
+@pytest.mark.parametrize(("accelerator", "gib"), [("v5e-1", 11.31), ("v5e-4", 3.25)])
+def test_packed_tables_are_padded_and_whole_on_each_chip(accelerator: str, gib: float):
+    """12B with int8 linear layers and 4-bit tables, text only, on an image with patches (xbill9/gemma4-dev, 2026-09-30 and 2026-10-02)."""
+    text = replace(
+        spec_of(f"{GEMMA}12B-it"),
+        native_quantization="fp8",
+        stored_bytes=(("embedding", 0.5625),),
+        tpu_torch_path=False,
+        other_vision_params=0,
+        is_multimodal=False,
+        accepts_audio=False,
+    )
+    plan = memory_plan(resolve(Deployment(model="", model_spec=text, accelerator=accelerator)))
+    assert plan.weights_gib == pytest.approx(gib, rel=0.005)
 
 
 def test_the_weights_of_a_draft_model_are_on_the_device_too():

@@ -5,7 +5,8 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   per-layer gates of E2B and E4B are whole on each; key and value projections are divided by KV heads and copied if a device
   gets less than one.
 - vLLM on GPU adds a value projection if the checkpoint has none (k_eq_v), position tables for the model's full length, and a
-  buffer for per-layer embeddings; it omits towers whose modalities are limited to 0, and, while building the model, allocates an
+  buffer for per-layer embeddings; it omits towers whose modalities are limited to 0, but not the embedder of 12B, which is not marked as a
+  tower (gemma4_unified.py in 0.28.0 and 0.31.0). While it builds the model, it allocates an
   output head before it ties it to the embeddings. From 0.29.0 on, it keeps the head stored in a checkpoint of E2B or E4B
   (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), including the head's 0.75.
   With packed embeddings the head is a packed matrix of its own (`ModelSpec.has_own_head`).
@@ -18,6 +19,9 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
   The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
   (xbill9/gemma4-dev@395bf64, gce-vllm-v6e4-26b, 2026-09-26). Expert parallelism is not planned.
+- Images with patches for 4-bit tables of embeddings (WNA16EmbedMethod) have them whole on each device, padded to 128 columns, and divide the 4-bit
+  output head, whose scales they widen to 4 bytes (xbill9/gemma4-dev, tpu-vllm-v5e4-12b-w8a8emb4 and tpu-vllm-v5e4-2b-q4w4a16emb4). vLLM on TPU
+  has no such tables.
 - That product stores the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats a
   down projection's until no group spans two devices (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
   176 on each of four devices are 11 groups of 16, not 5.5 of 32. Scales of linear layers stay bf16.
@@ -39,7 +43,8 @@ from gemma_serving.planning.units import align_to, ceil_div
 _ROUTER_BYTES: Final = 4
 """vLLM on TPU (JAX) keeps the router's matrix in fp32."""
 _SCALE_BYTES: Final = 4
-"""Scales of 4-bit experts on a TPU."""
+"""Scales of 4-bit experts and of a 4-bit output head on a TPU."""
+_TABLES: Final = frozenset({"embedding", "layer-embedding"})
 _MXFP4_TILE: Final = 256
 """Columns to a multiple of which vLLM pads MXFP4 experts on a GPU: 13.47 GiB of gpt-oss-20b and 64.38 of 120b on an H100 (llm-d's table of memory
 profiles), 13.44 and 64.45 planned. Marlin on older cards pads two per cent more (quantization/mxfp4.py)."""
@@ -73,7 +78,7 @@ def weights_of(resolved: Resolved) -> WeightSizes:
         resolved.runtime,
         resolved.tp,
         batched_tokens=resolved.max_num_batched_tokens if resolved.spec.layer_embedding_dim else 0,
-        with_vision=resolved.serves_images_or_video or resolved.is_tpu,
+        with_vision=resolved.serves_images_or_video or resolved.is_tpu or resolved.spec.vision is None,
         with_audio=resolved.serves_audio,
         keeps_head=resolved.spec.has_own_head if resolved.is_tpu else keeps_stored_head(resolved),
         repeats_scales=resolved.accelerator.generation == "ampere",
@@ -107,21 +112,20 @@ def _weights(
     for tensor, size in stored:
         if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
             continue
-        share = (size * scale + tensor.params * tensor.quantizable * repeated) * _share(tensor, tp, runtime)
-        if tensor.expert_width and runtime != "cuda":
-            share *= _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
-        elif tensor.expert_width and scheme.name == "mxfp4-experts":
-            share *= align_to(spec.hidden, _MXFP4_TILE) / spec.hidden
-        elif tensor.role == "router" and runtime == "tpu-jax":
-            share *= _ROUTER_BYTES / FULL_BYTES
-        device += share
+        stored_bytes = size * scale + tensor.params * tensor.quantizable * repeated
+        share = stored_bytes * _share(tensor, tp, runtime) * _device_factor(tensor, spec, scheme, runtime, tp)
         read += share * tensor.active_share
+        if runtime == "tpu-jax" and tensor.role in _TABLES and spec.table_bytes(tensor.role) < 1:
+            share = spec.vocab * _packed_row_bytes(tensor.params // spec.vocab)
+        device += share
         if tensor.role in {"attention", "mlp", "experts", "router"}:
             layers += share
         if tensor.role == "experts":
             experts += share
             expert_read += share * tensor.active_share
     head = whole_head / tp
+    if runtime == "tpu-jax" and spec.table_bytes("embedding") < 1:
+        head *= (INT4_BYTES + _SCALE_BYTES / GROUP) / spec.table_bytes("embedding")
     tables = 0.0
     if runtime != "tpu-jax":
         tables += sum(spec.rope_cache_dims) * spec.max_positions * FULL_BYTES
@@ -138,6 +142,13 @@ def _weights(
         load_extra=head if runtime == "cuda" and not keeps_head else 0.0,
         tables=tables,
     )
+
+
+def _packed_row_bytes(width: int) -> int:
+    """Return the bytes of a row of a 4-bit table on a TPU: words of 32 bits and 16-bit scales, each filled up to whole lanes."""
+    words = align_to(ceil_div(width, 8), TPU_LANES)
+    scales = align_to(ceil_div(width, GROUP), TPU_LANES)
+    return 4 * words + 2 * scales
 
 
 def _bytes(tensor: Tensor, scheme: Scheme, spec: ModelSpec) -> float:
@@ -161,6 +172,17 @@ def _share(tensor: Tensor, tp: int, runtime: Runtime) -> float:
         return 1 / (tp if runtime == "tpu-jax" else min(tp, tensor.kv_heads))
     if tensor.placement == "whole-on-tpu" and runtime == "cuda":
         return 1 / tp
+    return 1.0
+
+
+def _device_factor(tensor: Tensor, spec: ModelSpec, scheme: Scheme, runtime: Runtime, tp: int) -> float:
+    """Return the size of a tensor on its devices relative to the checkpoint, because of padding and precision."""
+    if tensor.expert_width and runtime != "cuda":
+        return _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
+    if tensor.expert_width and scheme.name == "mxfp4-experts":
+        return align_to(spec.hidden, _MXFP4_TILE) / spec.hidden
+    if tensor.role == "router" and runtime == "tpu-jax":
+        return _ROUTER_BYTES / FULL_BYTES
     return 1.0
 
 
