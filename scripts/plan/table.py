@@ -87,10 +87,11 @@ def _memory(console: Console, plan: Plan) -> None:
     legend = [f"{name} {size:.2f}" for name, size, *_ in parts]
     left = Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")
     _bar(console, parts, m.usable_gib, legend, left)
+    lacks = f", up to {min(m.kv_margin_gib / m.kv_gib, 1):.0%} less" if m.kv_gib else ""
     paragraph(
         console,
         f"KV cache{replicas}: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; "
-        f"{m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens",
+        f"{m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens{lacks}",
         prefix=_INDENT,
     )
     console.print()
