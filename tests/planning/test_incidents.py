@@ -193,7 +193,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "WRK07": Incident("rtx6000-31b", {"vllm.multimodal": {"images": 2, "audios": 1}}, "warn", r"31B-it-.* does not accept a.*\.images: 2, .*\.audios: 0"),
     "MOD01": Incident("rtx6000-31b", {"model": "org/other-8b", "modelConfig": OTHER, "vllm": {}}, "info", r"8\.03 billion .* LlamaForCausalLM"),
     "MOD02": Incident("tpu-v6e1", {"model": "google/gemma-4-E2B"}, "warn", r"return 400.*[sS]et model: google/gemma-4-E2B-it"),
-    "MOD03": Incident("rtx6000-31b", {"vllm.speculativeConfig": FOREIGN}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),
+    "MOD03": Incident("rtx6000-31b", {"vllm": {"speculativeConfig": FOREIGN}}, "block", r"1,536 wide.*vllm\.speculativeConfig: .*31B-it-assistant"),
     "MOD04": Incident("l4-qat", {"model": ABSENT_ID}, "block", r"google/.* 404 \(https.*2026-07-31\).*Set model: xbill9/"),
     "MOD07": Incident("tpu-v6e1", {"model": "google/gemma-4-E4B-it"}, "block", r"commit of google/gemma-4-E2B-it, .*\. Set modelRevision: ee0ef6023621cff"),
     "MOD08": Incident("l4-qat", {"bucket.templates": {"chat_template.jinja": "2026-04"}}, "warn", r"April 2026, but lacks .* set vllm\.\w+: \./chat_template"),

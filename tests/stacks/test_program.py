@@ -96,7 +96,7 @@ def servers_text(recorder):
     return json.dumps(servers)
 
 
-IN_A_BUCKET = {"l4-qat", "l4-qat-002", "l4-12b-qat", "rtx6000-31b"}
+IN_A_BUCKET = {"l4-qat", "l4-qat-002", "l4-12b-qat"}
 """Stacks whose servers download nothing from the hub."""
 SCALE_TO_ZERO = {"l4-qat", "l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "rtx6000-31b"}
 """Stacks whose service keeps compiled graphs in the bucket, signed with a key."""
