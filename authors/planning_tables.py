@@ -38,7 +38,7 @@ from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, solve
-from gemma_serving.planning.units import to_gib
+from gemma_serving.planning.units import ROUGH, figure, to_gib
 from gemma_serving.scripts.plan.solve import HEADINGS, solution_cells
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
@@ -157,8 +157,8 @@ def _stack_row(path: Path) -> Sequence[str]:
         f"`{stack_of_file(path.name)}`",
         _described(path),
         planned.startup.ready_words.removeprefix("about "),
-        f"{speed.decode_tok_per_s:,.0f}",
-        f"{speed.saturated_tok_per_s:,.0f}",
+        figure(speed.decode_tok_per_s, ROUGH),
+        figure(speed.saturated_tok_per_s, ROUGH),
         f"${cost.usd_per_hour:,.2f} per hour, ${cost.most_usd:,.2f} maximum ({cost.most_usd_basis})",
     )
 

@@ -20,7 +20,8 @@ from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
+from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of
+from gemma_serving.planning.units import CLOSE, ROUGH, figure
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 
 
@@ -61,16 +62,16 @@ def headline(plan: Plan) -> str:
     replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     fit = (
         f"{with_owner(plan.model)} {verdict} on {plan.accelerator}{risk}. "
-        f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "
-        f"KV cache{replicas}: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests)."
+        f"Weights: {figure(memory.weights_gib, CLOSE)} of {memory.usable_gib:.1f} GiB per device. "
+        f"KV cache{replicas}: {figure(memory.kv_tokens, CLOSE)} tokens "
+        f"({figure(memory.max_concurrency, CLOSE)} concurrent max-length requests)."
     )
     if plan.verdict == "out-of-memory":
         return fit
     if startup is None or plan.known_throughput is None:
         return f"{fit}\nStart and speed: unknown."
-    rate = plan.known_throughput.decode_tok_per_s
-    start = startup.ready_words
-    return f"{fit}\nStarts in {start}. Speed: {rate:.0f} tok/s (one request)."
+    rate = decode_of(plan)
+    return f"{fit}\nStarts in {startup.ready_words}. Speed: {figure(rate.typical, ROUGH)} tok/s for one request ({rate.words})."
 
 
 def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[str, bool]]:

@@ -1,6 +1,8 @@
 """Units of memory and time, and whole-number helpers."""
 
 import re
+from decimal import Decimal
+from math import isfinite
 from typing import Final
 
 KIB: Final = 1 << 10
@@ -13,6 +15,11 @@ _DURATION_UNITS_S: Final = {"d": DAY_S, "h": HOUR_S, "m": 60, "s": 1}
 DURATION_PATTERN: Final = r"^([0-9]+[dhms])+$"
 MONTH_H: Final = 730
 """Hours per month in cloud price lists."""
+ROUGH: Final = 2
+"""Significant digits of what is planned to a factor: speeds, loads and dollars per token."""
+CLOSE: Final = 3
+"""Significant digits of what is planned to 2 to 5 %: memory, tokens and blocks of the KV cache, concurrent requests."""
+_LEAST_SHOWN: Final = 5e-5
 
 
 def to_gib(size_bytes: float) -> float:
@@ -62,6 +69,13 @@ def number_of(number: int, noun: str) -> str:
     """Return a number with its noun."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def figure(value: float, digits: int) -> str:
+    """Return a planned number for people, with its known digits: 1,900, 68.1, 0.064. A number below _LEAST_SHOWN is 0."""
+    if not isfinite(value) or abs(value) < _LEAST_SHOWN:
+        return f"{value:.0f}"
+    return f"{Decimal(f'{value:.{digits - 1}e}'):,f}"
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from gemma_serving.planning.data.images import image_words
 from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.units import CLOSE, ROUGH, figure
 
 _TEXTS: Final = ("stack", "model", "on", "as", "verdict", "bound by", "settings")
 """Headings of the columns without numbers."""
@@ -73,10 +74,10 @@ def plan_cells(one: Plan) -> Mapping[str, str]:
         "on": one.accelerator,
         "as": one.quantization,
         "verdict": ", ".join([verdict, *(finding.id for finding in one.stopping)]),
-        "concurrent": f"{one.memory.max_concurrency * one.replicas:.1f}",
+        "concurrent": figure(one.memory.max_concurrency * one.replicas, CLOSE),
         "start": _UNKNOWN if start is None else start.ready_words.removeprefix("about "),
-        "tok/s, 1 request": _UNKNOWN if speed is None else f"{speed.decode_tok_per_s:,.0f}",
-        "tok/s, full": _UNKNOWN if speed is None else f"{speed.saturated_tok_per_s:,.0f}",
+        "tok/s, 1 request": _UNKNOWN if speed is None else figure(speed.decode_tok_per_s, ROUGH),
+        "tok/s, full": _UNKNOWN if speed is None else figure(speed.saturated_tok_per_s, ROUGH),
         "$/h": f"{cost.usd_per_hour:.2f}" if cost.is_known else _UNKNOWN,
-        "$/M tokens": _UNKNOWN if per_million is None else f"{per_million:.2f}",
+        "$/M tokens": _UNKNOWN if per_million is None else figure(per_million, ROUGH),
     }

@@ -12,7 +12,7 @@ from gemma_serving.planning.settings.deployment import NO_TPU
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
 from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
-from gemma_serving.planning.units import format_duration
+from gemma_serving.planning.units import ROUGH, figure, format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question, Solving
 from gemma_serving.scripts.plan.question import prices_of
@@ -119,10 +119,10 @@ def solution_cells(one: Solution, limits: ServiceLimits) -> Mapping[str, str]:
         "model": " ".join((one.served.words, *one.warnings)),
         "on": f"{one.subject.resolved.accelerator.name}{'' if one.is_recorded else '?'}",
         "$/h": f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
-        "TTFT s": f"{limits.judged(result.ttft_s):,.2f}",
-        "TPOT ms": f"{limits.judged(result.tpot_s) * 1e3:,.1f}",
-        "tok/s": f"{result.output_tok_per_s.typical:,.0f}",
-        "$/M": f"{one.usd_per_million_tokens:.3f}",
+        "TTFT s": figure(limits.judged(result.ttft_s), ROUGH),
+        "TPOT ms": figure(limits.judged(result.tpot_s) * 1e3, ROUGH),
+        "tok/s": figure(result.output_tok_per_s.typical, ROUGH),
+        "$/M": figure(one.usd_per_million_tokens, ROUGH),
         "start": f"{one.subject.startup.ready_s / 60:.0f} min",
         "bound by": result.bound,
         "settings": _settings(one),

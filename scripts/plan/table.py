@@ -14,10 +14,10 @@ from gemma_serving.planning.memory.margins import margin_words
 from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.solve.wording import Wording, message_of, remedy_of
+from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of
 from gemma_serving.planning.speed.bands import WIDER
 from gemma_serving.planning.speed.measured_starts import behind_the_start
-from gemma_serving.planning.units import duration, number_of
+from gemma_serving.planning.units import CLOSE, ROUGH, duration, figure, number_of
 from gemma_serving.scripts.cli.tables import FittedTable, paragraph
 from gemma_serving.scripts.cli.tables import console as screen
 
@@ -27,6 +27,8 @@ _INDENT: Final = "  "
 _Part = tuple[str, float, str, str]
 """A part of a bar: name, size, mark and color."""
 _BAND: Final = ("low", "typical", "high")
+_SHARES: Final = ("KV cache in use", "prompt from the prefix cache")
+"""Metrics of the workload that are fractions."""
 _SOURCES: Final = ("no public source has", "only one public source has")
 _MAX_WIDTH: Final = 120
 _COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
@@ -71,7 +73,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
 def _speed_and_price(plan: Plan) -> str:
     """Return the two figures that the first line adds to the verdict."""
     rate = plan.known_throughput
-    speed = ", speed unknown" if rate is None else f", {rate.decode_tok_per_s:.0f} tok/s"
+    speed = ", speed unknown" if rate is None else f", {_with_band(decode_of(plan), 'tok/s')}"
     if plan.cost.is_known:
         return f"{speed}, ${plan.cost.usd_per_hour:.2f}/h"
     return speed if plan.platform == "own" else f"{speed}, price unknown"
@@ -84,17 +86,21 @@ def _memory(console: Console, plan: Plan) -> None:
     if plan.platform != "tpu-vm":
         parts[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
     paragraph(console, f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
-    legend = [f"{name} {size:.2f}" for name, size, *_ in parts]
-    left = Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")
+    legend = [f"{name} {_gib(size)}" for name, size, *_ in parts]
+    left = Text.assemble(("·", "dim"), f" outside the budget {_gib(max(m.headroom_gib, 0))} GiB")
     _bar(console, parts, m.usable_gib, legend, left)
     lacks = f", up to {min(m.kv_margin_gib / m.kv_gib, 1):.0%} less" if m.kv_gib else ""
     paragraph(
         console,
-        f"KV cache{replicas}: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; "
-        f"{m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens{lacks}",
+        f"KV cache{replicas}: {figure(m.kv_tokens, CLOSE)} tokens in {figure(m.kv_blocks, CLOSE)} blocks; "
+        f"{figure(m.max_concurrency, CLOSE)} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens{lacks}",
         prefix=_INDENT,
     )
     console.print()
+
+
+def _gib(size: float) -> str:
+    return figure(size, CLOSE if size >= 1 else ROUGH)
 
 
 def _startup(console: Console, plan: Plan, faster: str) -> None:
@@ -158,7 +164,7 @@ def _bar(
 def _limit(bound: str) -> str:
     """Return what limits the speed, as text."""
     words = {
-        "overhead": "the fixed time of a step, not by memory or compute",
+        "overhead": "the part of a step that is neither memory nor compute",
         "front-end": "the API process, which passes as many requests of any model on, not by the device",
         **LIMIT_WORDS,
     }
@@ -200,17 +206,42 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Speed", f"unknown ({figures}: no public vLLM server on {plan.accelerator} was measured)"
         return
     requests = number_of(t.saturated_batch, "concurrent request")
-    band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
-    yield "Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, {_limit(t.bound)}"
+    yield "Speed", f"{_with_band(decode_of(plan), 'tokens/s for one request')}, {_limit(t.bound)}"
     for text in _few_sources(ACCELERATORS.get(plan.accelerator), t, ignores=_ignores(plan)):
         yield "", text
     if t.accepted_share is not None:
-        times = f"{t.decode_tok_per_s / t.plain_tok_per_s:.2f} times the {t.plain_tok_per_s:.1f} without speculative decoding"
+        times = f"{t.decode_tok_per_s / t.plain_tok_per_s:.2g} times the {figure(t.plain_tok_per_s, ROUGH)} without speculative decoding"
         yield "", f"{times} if {t.accepted_share:.0%} of proposed tokens are accepted"
         if t.break_even_share is not None and t.saturated_break_even_share is not None:
             one, full = (f"{min(share, 1):.0%}" for share in (t.break_even_share, t.saturated_break_even_share))
             yield "", f"slower if fewer than {one} are accepted; with {requests}, if fewer than {full} are"
-    yield "", f"{t.saturated_tok_per_s:,.0f} tokens/s for {requests} {band}"
+    yield "", _with_band(_saturated(t), f"tokens/s for {requests}")
+
+
+def _with_band(band: Band, unit: str) -> str:
+    return f"{figure(band.typical, ROUGH)} {unit} ({band.words})"
+
+
+def _saturated(t: ThroughputPlan) -> Band:
+    return Band(low=t.saturated_low_tok_per_s, typical=t.saturated_tok_per_s, high=t.saturated_high_tok_per_s)
+
+
+def _per_million(plan: Plan) -> Iterator[str]:
+    """Yield the prices of output tokens as text: of one request, and at saturation. A price of a measured rate has no band."""
+    c, t = plan.cost, plan.known_throughput
+    one, all_ = c.usd_per_million_tokens, c.usd_per_million_tokens_saturated
+    if one is None or all_ is None:
+        return
+    if c.is_measured or t is None:
+        yield f"${figure(one, ROUGH)} per 1M output tokens at the measured rate"
+        return
+    yield f"{_usd_of(one, decode_of(plan))} per 1M output tokens of one request, {_usd_of(all_, _saturated(t))} at saturation"
+
+
+def _usd_of(usd: float, rate: Band) -> str:
+    """Return a price per token with the band of its rate."""
+    low, typical, high = (f"${figure(usd * rate.typical / one, ROUGH)}" for one in (rate.high, rate.typical, rate.low))
+    return f"{typical} ({low} to {high})"
 
 
 def _figures(console: Console, plan: Plan) -> None:
@@ -219,9 +250,7 @@ def _figures(console: Console, plan: Plan) -> None:
     if c.is_known:
         lines.append(("Cost", plan.bill))
         lines += [("Order" if index == 0 else "", line) for index, line in enumerate(order_lines(c.order))]
-        if c.usd_per_million_tokens is not None and c.usd_per_million_tokens_saturated is not None:
-            one, all_ = c.usd_per_million_tokens, c.usd_per_million_tokens_saturated
-            lines.append(("", f"${one:.2f} per 1M output tokens (one request), ${all_:.2f} at saturation"))
+        lines += [("", line) for line in _per_million(plan)]
     elif plan.platform != "own":
         lines.append(("Cost", f"unknown: the price list has no price of {plan.accelerator}"))
     if metrics := _metrics(plan.running):
@@ -240,10 +269,10 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
         ("figure", *_BAND),
         numbers=_BAND,
     )
-    for name, band, form in _answers(answer):
+    for name, band in _answers(answer):
         if name.startswith("USD") and not plan.cost.is_known:
             continue
-        shown.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
+        shown.add_row(name, *(_cell(name, one, band) for one in (band.low, band.typical, band.high)))
     console.print(shown)
     is_front_end = answer.most_requests_per_s >= answer.front_end_requests_per_s
     whose = " (that of the API process for any model, not the device's)" if is_front_end else ""
@@ -251,15 +280,15 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
     limit = (
         f"Limit{' per instance' if plan.platform == 'cloud-run' else ''}: "
         f"{number_of(answer.most_users, 'concurrent request')} of this workload ({limits}), "
-        f"{answer.most_requests_per_s:.3g} requests/s{whose}."
+        f"{figure(answer.most_requests_per_s, ROUGH)} requests/s{whose}."
     )
     paragraph(console, limit)
     if answer.recomputed_tokens:
         paragraph(
             console,
             f"Preemption: the KV cache holds {number_of(answer.whole_users, 'request')} of full length, but {answer.running_requests.typical:,.0f} "
-            f"run. vLLM preempts requests and computes about {answer.recomputed_tokens:,.0f} tokens per response again, which lowers the rate "
-            f"by {answer.preemption_share:.1%}.",
+            f"run. vLLM preempts requests and computes about {figure(answer.recomputed_tokens, ROUGH)} tokens per response again, which lowers the rate "
+            f"by {figure(answer.preemption_share * 100, ROUGH)}%.",
         )
     if answer.not_measured:
         words = " and ".join(answer.not_measured)
@@ -267,21 +296,30 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
     console.print()
 
 
-def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
-    """Return each metric with its name and number format."""
+def _cell(name: str, value: float, band: Band) -> str:
+    """Return a value of the table. A number without a band is known: a whole one is exact."""
+    if name in _SHARES:
+        return f"{value:.0%}"
+    if band.low < band.high:
+        return figure(value, ROUGH)
+    return f"{value:,.0f}" if value == round(value) else figure(value, CLOSE)
+
+
+def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band], ...]:
+    """Return each metric with its name."""
     return (
-        ("time to first token, s", answer.ttft_s, "{:,.3f}"),
-        ("time per output token, ms", answer.tpot_s.times(1e3), "{:,.2f}"),
-        ("whole request, s", answer.request_s, "{:,.2f}"),
-        ("output tokens/s, all requests", answer.output_tok_per_s, "{:,.0f}"),
-        ("requests/s", answer.requests_per_s, "{:,.3g}"),
-        ("USD per million input tokens", answer.usd_per_million_input_tokens, "{:,.3f}"),
-        ("USD per million output tokens", answer.usd_per_million_output_tokens, "{:,.3f}"),
-        ("running requests", answer.running_requests, "{:,.1f}"),
-        ("queued requests", answer.queued_requests, "{:,.1f}"),
-        ("queue time, s", answer.queue_s, "{:,.2f}"),
-        ("KV cache in use", answer.kv_share, "{:.0%}"),
-        ("prompt from the prefix cache", answer.prefix_hit_share, "{:.0%}"),
+        ("time to first token, s", answer.ttft_s),
+        ("time per output token, ms", answer.tpot_s.times(1e3)),
+        ("whole request, s", answer.request_s),
+        ("output tokens/s, all requests", answer.output_tok_per_s),
+        ("requests/s", answer.requests_per_s),
+        ("USD per million input tokens", answer.usd_per_million_input_tokens),
+        ("USD per million output tokens", answer.usd_per_million_output_tokens),
+        ("running requests", answer.running_requests),
+        ("queued requests", answer.queued_requests),
+        ("queue time, s", answer.queue_s),
+        (_SHARES[0], answer.kv_share),
+        (_SHARES[1], answer.prefix_hit_share),
     )
 
 

@@ -20,7 +20,7 @@ from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from gemma_serving.planning.units import format_duration
+from gemma_serving.planning.units import CLOSE, ROUGH, figure, format_duration
 from gemma_serving.stacks.loading import SettingsError, from_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
 from gemma_serving.stacks.wording import StackWording, inline_yaml, stated
@@ -143,14 +143,14 @@ def _figures(planned: Plan) -> dict[str, str]:
     speed = planned.known_throughput
     cost = planned.cost
     return {
-        "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",
-        "KV cache": f"{memory.kv_tokens * planned.replicas:,} tokens",
-        "concurrent max-length requests": f"{memory.max_concurrency * planned.replicas:.1f}",
+        "weights per device": f"{figure(memory.weights_gib, CLOSE)} of {memory.usable_gib:.1f} GiB",
+        "KV cache": f"{figure(memory.kv_tokens * planned.replicas, CLOSE)} tokens",
+        "concurrent max-length requests": figure(memory.max_concurrency * planned.replicas, CLOSE),
         START: _UNKNOWN if start is None else duration(start.ready_s),
         RESTART: _UNKNOWN if start is None else duration(start.restart_s),
-        "TTFT, one request": _UNKNOWN if speed is None else f"{speed.ttft_s * 1e3:,.0f} ms",
-        "output rate, one request": _UNKNOWN if speed is None else f"{speed.decode_tok_per_s:,.0f} tok/s",
-        "output rate at saturation": _UNKNOWN if speed is None else f"{speed.saturated_tok_per_s:,.0f} tok/s",
+        "TTFT, one request": _UNKNOWN if speed is None else f"{figure(speed.ttft_s * 1e3, ROUGH)} ms",
+        "output rate, one request": _UNKNOWN if speed is None else f"{figure(speed.decode_tok_per_s, ROUGH)} tok/s",
+        "output rate at saturation": _UNKNOWN if speed is None else f"{figure(speed.saturated_tok_per_s, ROUGH)} tok/s",
         HOURLY: f"${cost.usd_per_hour:,.2f}" if cost.is_known else _UNKNOWN,
         MOST: f"${cost.most_usd:,.2f} ({cost.most_usd_basis})" if cost.is_known else _UNKNOWN,
     }

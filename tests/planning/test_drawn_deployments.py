@@ -31,6 +31,7 @@ from gemma_serving.planning.solve.text_only_start import text_only_start
 from gemma_serving.planning.solve.wording import remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.laws import examples
+from tests.planning.test_digits import check_digits
 from tests.records import replace
 
 PLACES = [(one.name, platform) for one in ACCELERATORS.values() for platform in (None, *one.platforms)]
@@ -195,6 +196,7 @@ def check(deployment: Deployment) -> None:
     except PlanningError as error:
         check_sentence(str(error))
         return
+    check_digits(plan)
     document = plan_json(plan, WORDING)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     for finding in plan.findings:

@@ -48,6 +48,7 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
         usd_per_million_tokens_saturated=per_million(
             hourly, measured or (throughput and throughput.saturated_tok_per_s)
         ),
+        is_measured=measured is not None,
         prices_as_of=min(dates, default=""),
         is_known=bool(dates),
         order=order,

@@ -20,7 +20,7 @@ from gemma_serving.planning.settings.deployment import Platform, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.units import about
+from gemma_serving.planning.units import ROUGH, about, figure
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.outputs import PlanSummary
@@ -206,6 +206,11 @@ class Band(Struct, frozen=True, kw_only=True):
         """Return the band in another unit."""
         return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
 
+    @property
+    def words(self) -> str:
+        """The ends for people, such as 940 to 4,200."""
+        return f"{figure(self.low, ROUGH)} to {figure(self.high, ROUGH)}"
+
 
 def rounded(source: object | None, **places: int) -> dict[str, Any]:
     """Return these attributes with this many decimal places: numbers, bands as low, typical and high, with None for infinity.
@@ -360,6 +365,8 @@ class CostPlan(Struct, frozen=True, kw_only=True):
     """Output tokens at the measured rate if one is set, otherwise at the estimated rate of a single request: the worst case."""
     usd_per_million_tokens_saturated: float | None
     """The same for all requests together at saturation. Both are None if the speed is unknown and no rate was measured."""
+    is_measured: bool
+    """True if both are at a measured rate."""
     prices_as_of: str
     """Date of the oldest price in `usd_per_hour`; "" if one has no date."""
     is_known: bool = True

@@ -35,7 +35,7 @@ from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
-from gemma_serving.planning.units import from_gib, number_of, to_gib
+from gemma_serving.planning.units import CLOSE, ROUGH, figure, from_gib, number_of, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
@@ -99,7 +99,7 @@ def _offload(subject: Subject) -> RuleResult | None:
     link = subject.resolved.accelerator.host_link_gb_per_s * constant("ZERO_COPY_EFFICIENCY")
     return RuleResult(
         f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at "
-        f"about {link:.1f} GB/s. One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
+        f"about {link:.1f} GB/s. One request will get about {figure(subject.throughput.decode_tok_per_s, ROUGH)} tokens/s.",
         remedies=chain((change("vllm.cpu_offload_gib", None),), alternatives_for(subject)),
     )
 
@@ -348,7 +348,7 @@ def _small_kv(subject: Subject) -> RuleResult | None:
     )
     return RuleResult(
         f"vllm.kvCacheDtype is {_kv_type(resolved)}, but it does not double the KV cache on {resolved.accelerator.name}. "
-        f"It holds {memory.kv_tokens:,} tokens of {memory.kv_bytes_per_token / 1024:.0f} KiB, "
+        f"It holds {figure(memory.kv_tokens, CLOSE)} tokens of {memory.kv_bytes_per_token / 1024:.0f} KiB, "
         f"{gain} with bf16. {why}",
         severity="info" if times >= _WORTH_KEEPING else "warn",
         remedies=(_plain_kv(resolved), *more_replicas(resolved, kv_cache_dtype=None)),

@@ -31,7 +31,7 @@ from gemma_serving.planning.settings.vllm_args import ENABLE_LORA, LORA_MODULES,
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import media_tokens, prompt_tokens
 from gemma_serving.planning.speed.serving import LoadedServer, server_of
-from gemma_serving.planning.units import HOUR_S, ceil_div, duration, number_of, to_gib
+from gemma_serving.planning.units import HOUR_S, ROUGH, ceil_div, duration, figure, number_of, to_gib
 
 _WORTH: Final = 1.25
 """Least output rate with a proposed vllm.maxModelLen, as a multiple of the present one: assumed."""
@@ -54,13 +54,13 @@ def _arrivals(subject: Subject) -> RuleResult | None:
         return None
     is_certain = rate > band.high
     grows = (
-        f"The queue will grow by {(rate - most) * HOUR_S:,.0f} requests per hour"
+        f"The queue will grow by {figure((rate - most) * HOUR_S, ROUGH)} requests per hour"
         if is_certain
         else "The queue may grow without bound"
     )
     return RuleResult(
-        f"workload.ratePerS is {rate:g}, but the server processes {most:.3g} such requests per second "
-        f"({band.low:.3g} to {band.high:.3g}). {grows}.",
+        f"workload.ratePerS is {rate:g}, but the server processes {figure(most, ROUGH)} such requests per second "
+        f"({band.words}). {grows}.",
         remedies=_more_capacity(subject, change("workload.rate_per_s", _rounded_down(band.low))),
     )
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from gemma_serving.contracts.fields import to_json
+from gemma_serving.planning.question.types import Band, Plan
 from gemma_serving.planning.settings.finding import Finding, Remedy
+from gemma_serving.planning.speed.residuals import decode_band
 
 NO_STACK: Final = "STACK"
 """Word for the stack in the command of a finding."""
@@ -25,6 +27,11 @@ class Wording(Protocol):
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return an instruction for the changes, starting with a verb; None if the caller cannot change these fields."""
         ...
+
+
+def decode_of(plan: Plan) -> Band:
+    """Return the tokens per second of one request, with the band that the smoke checks expect. Raises PlanningError if they are unknown."""
+    return decode_band(plan.throughput.decode_tok_per_s, is_tpu=plan.platform == "tpu-vm")
 
 
 def message_of(finding: Finding, wording: Wording) -> str:
