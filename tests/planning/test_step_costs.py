@@ -49,8 +49,6 @@ def read_s(subject: Subject) -> float:
 
 H100 = "memory=80GiB,bandwidth=3350GB/s,tflops=989,name=H100"
 A100 = "memory=80GiB,bandwidth=2039GB/s,tflops=312,name=A100"
-
-
 B200 = "memory=180GiB,bandwidth=8000GB/s,tflops=2250,name=B200"
 FAST = (H100, A100, B200)
 FOUR_BITS = (

@@ -105,26 +105,23 @@ def step_of(
 
 
 def _unpacked_s(resolved: Resolved, layers: float) -> float:
-    """Return the time in which a device unpacks `layers` bytes of linear layers before their products; 0 if it does not, or has no known limit."""
+    """Return the time in which a device unpacks `layers` bytes of linear layers before their products; 0 on a GPU without a known limit.
+
+    A layer has four kernels on a GPU: of queries, keys and values, of attention's output, and two of the MLP. Experts have two more.
+    """
+    accelerator, scheme = resolved.accelerator, resolved.scheme.name
     if resolved.is_tpu:
-        return layers / bytes_per_s(resolved.accelerator) * _times_slower(resolved)
-    clocks = CONSTANTS.get(f"sm_ghz.{resolved.accelerator.generation}")
-    if clocks is None or resolved.scheme.name != "w4a16":
+        name = "TPU_BANDWIDTH_EFFICIENCY"
+        if scheme == "fp8":
+            name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
+        elif resolved.unpacks_int4:
+            name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"
+        return layers / (accelerator.bandwidth_gb_per_s * _GIGA * accelerator.measured(name))
+    clocks = CONSTANTS.get(f"sm_ghz.{accelerator.generation}")
+    if clocks is None or scheme != "w4a16":
         return 0.0
     kernels = sum(group.count * (6 if group.experts else 4) for group in resolved.spec.groups)
     return kernels * constant("marlin_kernel_s") + layers / (constant("marlin_bytes") * clocks.value * _GIGA)
-
-
-def _times_slower(resolved: Resolved) -> float:
-    """Return how many times slower a TPU reads linear layers that it unpacks before each product than it reads bf16 ones."""
-    if resolved.scheme.name == "fp8":
-        name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
-    elif resolved.unpacks_int4:
-        name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"
-    else:
-        return 1.0
-    measured = resolved.accelerator.measured
-    return measured("TPU_BANDWIDTH_EFFICIENCY") / measured(name)
 
 
 def experts_read(weights: WeightSizes, computed: float) -> float:
