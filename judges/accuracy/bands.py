@@ -6,8 +6,8 @@ prints the table in the format of gemma_serving/planning/speed/bands.py.
 
 A band is learned from the points with split `band` only: constants were fitted to others, which are closer than a new server will be.
 Publishers differ more than the points of one, so each is left out once: the percentiles of the others are widened until nine of ten of the
-points are inside the band that all other publishers give. A class with one publisher is widened as much as a class of the same metric with
-several, and at least to the points of publishers that are not in the corpus.
+points are inside the band that all other publishers give. A class with one publisher is widened as much as the class of the same metric with
+several, or as any class has to be, and at least to the points of publishers that are not in the corpus.
 """
 
 import math
@@ -55,18 +55,18 @@ def learn_bands(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Sp
 def bands_of(found: Sequence[ComparedPoint], without: str = "") -> Mapping[tuple[Figure, Kind], Spread]:
     """Return the table of bands from compared points; `without`: from those of all other publishers."""
     classes = ratios([one for one in found if publisher_of(one) != without])
+    learned = {key: publishers for key, publishers in classes.items() if sum(map(len, publishers)) >= _LEAST_POINTS}
+    factors = {key: widening(publishers) for key, publishers in learned.items() if len(publishers) > 1}
     return {
-        key: _spread(publishers, _class_widening(key[0], publishers, classes), _STRANGERS.get(key, (1.0, 1.0)))
-        for key, publishers in classes.items()
-        if sum(map(len, publishers)) >= _LEAST_POINTS
+        key: _spread(publishers, factors.get(key) or factor_of_others(key[0], factors), _STRANGERS.get(key, (1.0, 1.0)))
+        for key, publishers in learned.items()
     }
 
 
-def _class_widening(figure: Figure, publishers: Ratios, classes: Mapping[tuple[Figure, Kind], Ratios]) -> float:
-    """Return the factor of a class; with one publisher, the greatest of the classes of the same metric."""
-    if len(publishers) > 1:
-        return widening(publishers)
-    return max(widening(others) for (name, _), others in classes.items() if name == figure)
+def factor_of_others(figure: Figure, factors: Mapping[tuple[Figure, Kind], float]) -> float:
+    """Return the factor of a class with one publisher: that of the other classes of its metric, or the greatest if they have none."""
+    same = [factor for (other, _), factor in factors.items() if other == figure]
+    return max(same or factors.values(), default=1.0)
 
 
 def publisher_of(one: ComparedPoint) -> str:

@@ -96,7 +96,8 @@ def test_weights_differ_by_no_more_than_verdicts_allow():
     heavier = {row.boot.id: row.figure.measured / row.predicted - 1 for row in rows}
     assert {name: off for name, off in heavier.items() if off > constant("WEIGHTS_SCATTER")} == {}
     lighter = [name for name, off in heavier.items() if -off > constant("WEIGHTS_LIGHTER")]
-    assert (len(rows), lighter) == (68, ["qat-26b-l4"])
+    assert len(rows) > 60
+    assert lighter == ["qat-26b-l4"]
 
 
 def test_no_verdict_is_worse_than_at_first_sight():

@@ -39,7 +39,7 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     # python -m judges.accuracy.bands
     ("rate", "gpu"): Spread(low=0.54, high=1.41, points=41, publishers=4),
     ("rate", "tpu"): Spread(low=0.5, high=1.43, points=85, publishers=1),
-    ("tpot", "tpu"): Spread(low=0.66, high=1.26, points=74, publishers=1),
+    ("tpot", "tpu"): Spread(low=0.59, high=1.3, points=74, publishers=1),
     ("ttft", "gpu"): Spread(low=0.52, high=3.27, points=25, publishers=4),
     ("ttft", "tpu"): Spread(low=0.6, high=2.89, points=74, publishers=1),
 }
