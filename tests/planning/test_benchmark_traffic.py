@@ -28,11 +28,8 @@ def median(rounds: float | None) -> float:
 
 
 def test_a_source_that_does_not_state_its_rounds_is_a_steady_server():
-    planned = workload_plan(server(), 1.0)
-    assert Benchmark(rounds=None, is_mean=True).times(server(), USERS) == (
-        planned.ttft_s.typical,
-        planned.tpot_s.typical,
-    )
+    steady = server().load(USERS)
+    assert Benchmark(rounds=None, is_mean=True).times(server(), USERS) == (steady.ttft_s, steady.tpot_s)
 
 
 def test_more_rounds_are_closer_to_a_steady_server():
@@ -57,11 +54,16 @@ def test_responses_of_requests_in_step_are_shorter_by_what_their_first_tokens_ar
 
 @pytest.mark.parametrize("input_tokens", [16, 128, 512, 1_024, 4_096])
 @pytest.mark.parametrize("users", [1, 2, 4, 8, 16, 32, 64])
-def test_the_band_holds_users_whose_equal_responses_keep_them_in_step(input_tokens: int, users: int):
+def test_equal_responses_keep_users_in_step_and_the_band_holds_steady_ones(input_tokens: int, users: int):
     found = server(input_tokens, users)
-    in_step, _ = Benchmark(rounds=2.0, is_mean=False).times(found, float(min(users, found.slots)))
+    running = float(min(users, found.slots))
+    (first_s, token_s), steady = Benchmark(rounds=2.0, is_mean=False).times(found, running), found.load(running)
     planned = workload_plan(found, 1.0)
-    assert in_step + planned.queue_s.typical <= planned.ttft_s.high
+    assert planned.ttft_s.typical == pytest.approx(first_s + planned.queue_s.typical)
+    assert planned.tpot_s.typical == pytest.approx(token_s)
+    assert planned.ttft_s.low < steady.ttft_s + planned.queue_s.typical < planned.ttft_s.high
+    assert planned.tpot_s.low < steady.tpot_s < planned.tpot_s.high
+    assert users > 1 or first_s == steady.ttft_s
 
 
 def test_every_user_of_a_burst_waits_for_half_of_the_prompts():
@@ -93,5 +95,5 @@ def test_published_bursts_that_the_comparison_leaves_out_are_within_a_factor_of_
 
 def test_few_prompts_per_step_leave_the_first_token_of_many_users_near_that_of_one():
     """8 users compute a prompt in one of 60 steps, so another's rarely is in the way; a wave of all would take eight times as long."""
-    one, many = (workload_plan(server(8_192, users), 1.0).ttft_s.typical for users in (1, 8))
+    one, many = (server(8_192, users).load(float(users)).ttft_s for users in (1, 8))
     assert one < many < 1.3 * one

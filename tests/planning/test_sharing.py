@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gemma_serving.planning.speed.sharing import StepShares, shares_of
 from tests.laws import examples
 from tests.planning.corpus.scheduler import SchedulerRow, stored_rows
-from tests.planning.corpus.traffic import burst_s, in_step_s
+from tests.planning.corpus.traffic import burst_s
 
 ROWS = stored_rows()
 ASYNC_STEPS = 2.0
@@ -44,7 +44,7 @@ def steady_time(row: SchedulerRow) -> float:
 
 def in_step_time(row: SchedulerRow) -> float:
     found = shares(row, row.users)
-    return in_step_s(found, step_time(row, found.decoding), prompt_time(row))
+    return found.in_step_s(step_time(row, found.decoding), prompt_time(row))
 
 
 def burst_time(row: SchedulerRow) -> float:

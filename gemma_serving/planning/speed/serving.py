@@ -1,7 +1,7 @@
 """A deployment's results for a workload: time to the first token, time per token, rates, queues and prices; and its rates for one request.
 
-Concurrent requests share each step (`planning.speed.sharing`), and prompts lengthen the steps that process their chunks. Requests are at random phases of
-their responses, as in a server in operation. A benchmark that starts all users at once measures longer times to the first token.
+Concurrent requests share each step (`planning.speed.sharing`), and prompts lengthen the steps that process their chunks. Requests that arrive at a rate
+are at random phases of their responses. Users of a closed loop have responses of equal length, which keep them in step: their prompts arrive together.
 The rate is never higher than one HTTP front end passes on. Requests above max-num-seqs, the KV cache or the concurrency of Cloud Run are queued.
 
 With data parallelism each replica is such a server. It serves an equal share of the requests, and the rates of all are added.
@@ -253,6 +253,18 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
             prefill_share=prefill_s / (prefill_s + decode_s),
         )
 
+    def in_step(self, load: Load) -> Load:
+        """Return a load whose responses are equally long, so that prompts arrive together.
+
+        Its rate is the same: a response takes what its first token does not.
+        """
+        shares, step, _ = self.shared_steps(load.requests)
+        together = min(load.requests, 1 / shares.prompt_steps)
+        first_s = shares.in_step_s(step.total_s, self.extra_s(step, shares, together=together)) + self.outside_s
+        first_s = max(first_s, load.ttft_s)
+        token_s = load.tpot_s - (first_s - load.ttft_s) / self.workload.output_tokens
+        return replace(load, ttft_s=first_s, tpot_s=max(token_s, step.total_s / self.tokens_per_step))
+
 
 def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> LoadedServer:
     """Return the deployment under a workload."""
@@ -422,12 +434,15 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
     replicas, rate = state.replicas, state.requests_per_s * state.replicas
     shared, separate = _blocks(server.resolved, workload, prompt)
     held = min((shared + state.running * separate) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
-    tpot = server.band("tpot", load.tpot_s)
     ttft = server.band("ttft", load.ttft_s + state.queue_s)
+    tpot = server.band("tpot", load.tpot_s)
     if state.users:
-        # Responses of equal length end together, so all prompts may arrive together.
+        # Equal responses keep users in step. Others are steady, and all may begin at the same time.
+        in_step = server.in_step(load)
+        first_s = in_step.ttft_s + state.queue_s
         others_s = (state.running - 1) * prompt.service_s(server.alone)
-        ttft = replace(ttft, high=max(ttft.high, load.ttft_s + others_s + state.queue_s))
+        ttft = replace(ttft, typical=first_s, high=max(ttft.high, first_s + others_s))
+        tpot = replace(server.band("tpot", in_step.tpot_s), high=tpot.high)
     output = server.rate_band(rate * workload.output_tokens, load)
     if state.bound == "rate":
         output = _certain(rate * workload.output_tokens)

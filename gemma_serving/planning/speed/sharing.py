@@ -64,6 +64,18 @@ class StepShares(Struct, frozen=True, kw_only=True):
         queue_s = self.queue_steps * (step_s + prompt_s / self.prompt_steps)
         return arrival_s + queue_s + self.whole_steps * step_s + self.together * prompt_s
 
+    def in_step_s(self, step_s: float, prompt_s: float) -> float:
+        """Return the mean time to the first token of requests that arrive in step: as many together as a step has room for, one such group after the other."""
+        each, arrival = 1 / self.prompt_steps, self.arrival_steps
+        full_s = step_s + each * prompt_s
+        groups = max(self.requests / each, 1.0)
+        # The groups behind one compute their prompts while its next requests arrive; the last groups have fewer behind them.
+        behind = max(arrival * (1 - (arrival + 1) / 2 / groups), 0.0)
+        elsewhere = self.decoding_steps + arrival + self.whole_steps
+        queue_s = max(self.requests * self.prompt_steps - elsewhere, 0.0) * full_s
+        own_s = self.whole_steps * step_s + max(min(self.requests, each), 1.0) * prompt_s
+        return behind * full_s + (arrival - behind) * step_s + queue_s + own_s
+
     def token_s(self, step_s: float, prompt_s: float) -> float:
         """Return the mean time of a step of a decoding request, with the prompts of others."""
         return step_s + self.others_per_step * prompt_s

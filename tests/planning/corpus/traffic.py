@@ -1,15 +1,14 @@
-"""Times to the first token of a benchmark, which the plan of a steady server does not have.
+"""Times to the first token of a benchmark by its rounds, which the plan does not know.
 
-A plan is of a server in operation, whose requests are at random phases of their responses. A benchmark sends one request for each user at once. These
-are a burst, and if all responses are equally long, the requests of the second round arrive as their predecessors got their first
-tokens: in step. How long they stay in step differs between published runs, so later rounds count as steady.
+A benchmark sends one request for each user at once. These are a burst, and if all responses are equally long, the requests of the second round
+arrive as their predecessors got their first tokens: in step. How long they stay in step differs between published runs, so later rounds count
+as steady: at random phases of their responses.
 """
 
 import math
 from dataclasses import dataclass
 
 from gemma_serving.planning.speed.serving import LoadedServer
-from gemma_serving.planning.speed.sharing import StepShares
 
 
 def burst_s(requests: float, prompt_steps: float, step_s: float, prompt_s: float) -> float:
@@ -22,19 +21,6 @@ def burst_s(requests: float, prompt_steps: float, step_s: float, prompt_s: float
     # The first request starts alone, and the others wait for its step.
     alone_s = step_s * (requests - 1) / requests
     return alone_s + (each * group_s * groups * (groups + 1) / 2 + rest * last_s) / requests
-
-
-def in_step_s(shares: StepShares, step_s: float, prompt_s: float) -> float:
-    """Return the mean time to the first token of requests that arrive in step: as many together as a step has room for, one such group after the other."""
-    each = 1 / shares.prompt_steps
-    full_s = step_s + each * prompt_s
-    groups, arrival = max(shares.requests / each, 1.0), shares.arrival_steps
-    # The groups behind one compute their prompts while its next requests arrive; the last groups have fewer behind them.
-    behind = max(arrival * (1 - (arrival + 1) / 2 / groups), 0.0)
-    elsewhere = shares.decoding_steps + arrival + shares.whole_steps
-    queue_s = max(shares.requests * shares.prompt_steps - elsewhere, 0.0) * full_s
-    own_s = shares.whole_steps * step_s + max(min(shares.requests, each), 1.0) * prompt_s
-    return behind * full_s + (arrival - behind) * step_s + queue_s + own_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +37,14 @@ class Benchmark:
         steady = server.load(users)
         if self.rounds is None:
             return steady.ttft_s, steady.tpot_s
-        shares = server.shares(users)
-        together = min(users, 1 / shares.prompt_steps)
         half, step = server.shares((users + 1) / 2), server.step((users + 1) / 2)
         prompt_s = server.extra_s(server.alone, half, together=min(users, 1 / half.prompt_steps))
         first_s = burst_s(users, half.prompt_steps, step.total_s, prompt_s) + server.outside_s
         if self.rounds < 2:
             return first_s, steady.tpot_s
-        step = server.step(shares.decoding)
-        second_s = in_step_s(shares, step.total_s, server.extra_s(step, shares, together=together)) + server.outside_s
         later = self.rounds - 1
-        later_s = steady.ttft_s * max(second_s / steady.ttft_s, 1.0) ** (1 / later)
+        later_s = steady.ttft_s * (server.in_step(steady).ttft_s / steady.ttft_s) ** (1 / later)
         # The rate is the same, so a response takes what its first token does not.
         token_s = steady.tpot_s - (later_s - steady.ttft_s) / server.workload.output_tokens
-        token_s = max(token_s, step.total_s / server.tokens_per_step)
+        token_s = max(token_s, steady.step.total_s / server.tokens_per_step)
         return ((first_s + later * later_s) / self.rounds if self.is_mean else later_s), token_s
