@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.planning.cost.subject import Subject, examine
@@ -23,6 +23,7 @@ from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import IMAGE_TOKENS
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
@@ -184,6 +185,7 @@ drawn = settings(
 @pytest.mark.law
 @drawn
 @given(deployments())
+@example(Deployment(model="google/gemma-4-31B-it", accelerator="v6e-4", vllm=VllmOptions(max_model_len=-1)))
 def test_a_drawn_deployment_has_a_plan_or_one_sentence(deployment: Deployment):
     check(deployment)
 

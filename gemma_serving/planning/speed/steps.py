@@ -187,7 +187,7 @@ def decoded_positions(resolved: Resolved, tokens: float) -> int:
         attention = group.attention
         heads = next_power_of_two(align_to(2 * max(1, attention.kv_heads // resolved.tp), 4 // resolved.kv_bytes))
         position_bytes = align_to(attention.head_dim, 128) * heads * resolved.kv_bytes
-        longest = align_to(resolved.max_model_len, resolved.block_size)
+        longest = align_to(max(resolved.max_model_len, 1), resolved.block_size)
         chunk = min(int(constant("TPU_CHUNK_BYTES")) // position_bytes, longest)
         held = min(tokens, attention.window) if attention.window else tokens
         positions += group.count * chunk * math.ceil(held / chunk)
