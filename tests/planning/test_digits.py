@@ -28,7 +28,7 @@ ROUGH = re.compile(r"tok/s|tokens/s|per 1M output|requests/s|Preemption: ")
 ROW = re.compile(r"^(\S[^│]+)│([^│]+)│([^│]+)│([^│]+)$")
 GIVEN = re.compile(
     r"^.* on \S+ \([\w-]+\): |^.* fits on [^.]+\. |^Workload: .*|[\d.,]+ GiB (?:usable|budget|per device)|of [\d.]+ GiB|"
-    r"requests of [\d,]+ tokens|[\d,]+ concurrent requests? of this|for [\d,]+ concurrent|holds [\d,]+ requests?|1M output|\$[\d.,]+/h|"
+    r"requests of [\d,]+ tokens|[\d,]+ concurrent requests? of this|for [\d,]+ concurrent|holds [\d,]+ requests?|but [\d,]+ run|1M output|\$[\d.,]+/h|"
     r"of each of \d+ replicas|\(\d+\)"
 )
 """Settings, facts of the device, prices, and counts of requests, which are values for a setting."""
