@@ -3,6 +3,7 @@
 import json
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
 from functools import cache
 from typing import Final, cast
 
@@ -94,8 +95,8 @@ def _unknown_key(given: str, other_keys: Iterable[str]) -> PlanningError:
 
 def read_value(key: str, field: SettingField, text: str) -> object:
     """Return the value of a command-line text. Raises PlanningError with the key, the text and what is allowed."""
-    is_list = typing.get_origin(field.hint) is tuple
-    if text == NONE and (field.is_optional or is_list):
+    may_be_empty = typing.get_origin(field.hint) is tuple and field.default in ((), MISSING)
+    if text == NONE and (field.is_optional or may_be_empty):
         return None if field.is_optional else ()
     try:
         return read_text(field, text)

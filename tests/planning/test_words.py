@@ -278,6 +278,13 @@ def test_each_list_takes_words_brackets_and_json(subtests: pytest.Subtests):
             assert [list(parse_set([f"{key}={form}"]).values())[-1] for form in forms] == [words] * 3
 
 
+def test_none_empties_each_list_but_the_one_that_needs_an_item():
+    for key in LISTS.keys() - {"tpu.provisioning"}:
+        assert list(parse_set([f"{key}=none"]).values())[-1] in {None, ()}
+    with pytest.raises(PlanningError, match=r'^--set tpu.provisioning is "none"; expected '):
+        parse_set(["tpu.provisioning=none"])
+
+
 def test_a_stacks_list_takes_the_same_forms_and_an_item_may_have_spaces_and_commas():
     words = ("--hf-overrides", '{"a": 1, "b": 2}')
     forms = (json.dumps(words), f"[--hf-overrides, '{words[1]}']", option_value(set_keys()["vllm.extraArgs"], words))
