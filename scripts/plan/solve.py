@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.planning.question.recommendation import LEAST_CONTEXT
 from gemma_serving.planning.question.types import rounded
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.deployment import NO_TPU
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
-from gemma_serving.planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import ROUGH, figure, format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text

@@ -1,7 +1,7 @@
 """Resolve a deployment for a server: resolve names, fill in defaults, reject conflicts."""
 
 import dataclasses
-from typing import Final, cast, get_args
+from typing import Final, cast
 
 from msgspec.structs import replace as replace_struct
 
@@ -28,6 +28,7 @@ from gemma_serving.planning.question.drafters import drafter_of
 from gemma_serving.planning.question.recommendation import (
     FEWER_SEQUENCES,
     MAX_NUM_SEQS,
+    SHORTEST_MODEL_LEN,
     SMALL_DEVICE_MAX_NUM_SEQS,
     SMALL_NUM_BATCHED_TOKENS,
     UTILIZATION,
@@ -44,8 +45,6 @@ from gemma_serving.planning.settings.vllm_args import (
 )
 from gemma_serving.planning.units import ceil_div, next_power_of_two
 
-_SHORTEST_DEFAULT: Final = 2_048
-WEIGHTS_MODES: Final[tuple[WeightsMode, ...]] = get_args(WeightsMode)
 _KV_BYTES: Final = {
     **dict.fromkeys(("auto", "bfloat16", "float16"), 2),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"), 1),
@@ -168,7 +167,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
         return resolved
     length = resolved.max_model_len
     found = resolved
-    while edge.may_fail and length > _SHORTEST_DEFAULT:
+    while edge.may_fail and length > SHORTEST_MODEL_LEN:
         length //= 2
         shorter = dataclasses.replace(given, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens)
         found = replace_struct(filled_in(replace_struct(deployment, vllm=shorter)), deployment=deployment)

@@ -17,10 +17,11 @@ from gemma_serving.planning.units import next_power_of_two
 UTILIZATION: Final = 0.90
 """Middle of the recipe's range of 0.85 to 0.95; on TPU the rest holds compiled programs."""
 MAX_MODEL_LEN: Final = 16_384
+SHORTEST_MODEL_LEN: Final = 2_048
+LEAST_CONTEXT: Final = 4_096
+"""Minimum request length unless a user asks for another: with less, a chat has no history."""
 _ROOM: Final = 2
 """Times the tokens of a workload's request that a proposed vllm.maxModelLen allows: assumed."""
-_SHORTEST: Final = 2_048
-"""Shortest vllm.maxModelLen to propose: the shortest of the public load tests on TPUs."""
 MAX_NUM_BATCHED_TOKENS: Final = 4_096
 SMALL_NUM_BATCHED_TOKENS: Final = 2_560
 """Holds the longest multimodal item (2,496 tokens) in one step."""
@@ -47,7 +48,7 @@ def needs_text_alone(workload: Workload | None) -> bool:
 
 def roomy_length(need: int) -> int:
     """Return the vllm.maxModelLen to propose on a TPU for requests of `need` tokens: a longer one makes each request slower."""
-    return max(next_power_of_two(_ROOM * need), _SHORTEST)
+    return max(next_power_of_two(_ROOM * need), LEAST_CONTEXT)
 
 
 def replica_counts(spec: ModelSpec, accelerator: Accelerator) -> tuple[int, ...]:

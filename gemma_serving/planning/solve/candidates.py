@@ -37,6 +37,7 @@ from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import refuse_absent, spec_of, unknown_model
 from gemma_serving.planning.model.support import loading_image
 from gemma_serving.planning.question.recommendation import (
+    LEAST_CONTEXT,
     MAX_MODEL_LEN,
     MAX_NUM_SEQS,
     SMALL_DEVICE_GIB,
@@ -56,8 +57,6 @@ from gemma_serving.planning.units import align_to, ceil_div, next_power_of_two
 
 PROVISIONING: Final = "flex-start"
 """Provisioning model of slices, the default of a question: the cheapest that Google does not preempt."""
-LEAST_CONTEXT: Final = 4_096
-"""Minimum request length unless `min_context` requests another: with less, a chat has no history."""
 _SEQUENCES_STEP: Final = 8
 _LENGTH_STEP: Final = 256
 """Largest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
@@ -232,7 +231,9 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
     """
     resolved = filled_in(deployment)
     limit = resolved.spec.max_positions
-    usual_length = min(MAX_MODEL_LEN, limit, roomy_length(need) if resolved.is_tpu else limit)
+    usual_length = min(MAX_MODEL_LEN, limit)
+    if resolved.is_tpu and deployment.workload is not None:
+        usual_length = min(usual_length, max(need, roomy_length(longest_request(deployment.workload, 1))))
     wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
     utilizations = dict.fromkeys((None, _bold(resolved)))

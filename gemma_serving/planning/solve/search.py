@@ -27,6 +27,7 @@ from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.margins import margin_of
 from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.question.recommendation import LEAST_CONTEXT
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, MemoryPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
@@ -34,7 +35,6 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.reading import require_consistent
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
-    LEAST_CONTEXT,
     HostShape,
     Served,
     deployment_of,

@@ -18,7 +18,6 @@ from gcp_tpu_provider.errors import GoogleError, ProjectError
 QUOTA: Final = "quota"
 STOCK: Final = "stock"
 NOT_OFFERED: Final = "not offered here"
-NOT_TRIED: Final = "not tried"
 UNKNOWN: Final = "unknown"
 UNKNOWN_WORDS: Final = "unknown words"
 API_OFF: Final = "API off"
