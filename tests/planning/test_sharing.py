@@ -120,3 +120,19 @@ def test_no_step_has_more_tokens_than_its_budget(requests: float):
         found = shares(row, requests)
         own = row.prompt_tokens - row.shared_tokens
         assert found.decoding + found.prompts_per_step * own <= row.budget_tokens * 1.02
+
+
+@pytest.mark.parametrize("steps", [0.5, 1, 4])
+@pytest.mark.parametrize("output_steps", [1, 2, 100])
+def test_one_request_alone_shares_no_step(steps: float, output_steps: float):
+    """It finds an idle server, and a prompt of whole steps with one token leaves no other step at all."""
+    alone = shares_of(
+        requests=1,
+        prompt_tokens=steps * 4_096,
+        output_steps=output_steps,
+        budget_tokens=4_096,
+        tokens_per_decode=1,
+        arrival_steps=0.0,
+    )
+    assert alone.others_per_step == 0
+    assert alone.first_token_s(1.0, 2.0) == alone.in_step_s(1.0, 2.0) == alone.whole_steps + 2

@@ -51,7 +51,8 @@ class StepShares(Struct, frozen=True, kw_only=True):
     @property
     def others_per_step(self) -> float:
         """Prompts of other requests that are computed during a step in which a request's own is not."""
-        return (self.requests - 1) / (self.cycle_steps - self.prompt_steps)
+        elsewhere = self.cycle_steps - self.prompt_steps
+        return (self.requests - 1) / elsewhere if elsewhere > 0 else 0.0
 
     @property
     def together(self) -> float:
