@@ -155,7 +155,7 @@ def test_an_answer_that_agrees_is_shown_next_to_the_plan(run, judge):
     assert code == 0
     words = " ".join(out.split())
     assert "weights, GiB │ 8.970 │ 8.970 │" in words
-    assert "34,853 │ 34,853 │ +0" in words
+    assert "4,356 │ 4,356 │ +0" in words
     assert "step (4,096 tokens) │ 0.586 │ 55.0 │ 175" in words
     assert "sampler (256 sequences) │" in words
     assert (

@@ -15,7 +15,7 @@ def answer(events, reason=""):
 
 
 def planned(**changes):
-    figures = {"weights_gib": 8.970, "kv_gib": 19.146, "kv_blocks": 34853}
+    figures = {"weights_gib": 8.970, "kv_gib": 19.143, "kv_blocks": 4356}
     outside = {"outside_gib": 3.12, "outside_minimum_gib": 0.82, "outside_recommended_gib": 1.1}
     return Planned(**{"fits": True, **figures, **outside, **changes})
 
@@ -76,8 +76,8 @@ def test_equal_figures_agree_and_a_planted_fault_differs():
     halved = judgement(planned(weights_gib=8.970 / 2), answer(answered()))
     assert (halved.word, halved.exit_code) == ("differs", ExitCode.DONE)
     assert "weights 4.485 GiB planned, 8.970 GiB built" in halved.sentence
-    doubled = judgement(planned(kv_blocks=34853 // 2), answer(answered()))
-    assert "blocks 17,426 planned, 34,853 built" in doubled.sentence
+    doubled = judgement(planned(kv_blocks=4356 // 2), answer(answered()))
+    assert "blocks 2,178 planned, 4,356 built" in doubled.sentence
     assert "KV cache 19.200 GiB planned" in judgement(planned(kv_gib=19.2), answer(answered())).sentence
     assert judgement(planned(kv_gib=19.146 * 1.0019), answer(answered())).word == "agrees"
 
