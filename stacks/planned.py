@@ -20,8 +20,8 @@ from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of
-from gemma_serving.planning.units import CLOSE, ROUGH, figure
+from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, with_band
+from gemma_serving.planning.units import CLOSE, figure
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 
 
@@ -70,8 +70,8 @@ def headline(plan: Plan) -> str:
         return fit
     if startup is None or plan.known_throughput is None:
         return f"{fit}\nStart and speed: unknown."
-    rate = decode_of(plan)
-    return f"{fit}\nStarts in {startup.ready_words}. Speed: {figure(rate.typical, ROUGH)} tok/s for one request ({rate.words})."
+    speed = with_band(decode_of(plan), "tok/s for one request")
+    return f"{fit}\nStarts in {startup.ready_words}. Speed: {speed}."
 
 
 def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[str, bool]]:

@@ -58,12 +58,14 @@ def bands_of(found: Sequence[ComparedPoint], without: str = "") -> Mapping[tuple
     learned = {key: publishers for key, publishers in classes.items() if sum(map(len, publishers)) >= _LEAST_POINTS}
     factors = {key: widening(publishers) for key, publishers in learned.items() if len(publishers) > 1}
     return {
-        key: _spread(publishers, factors.get(key) or factor_of_others(key[0], factors), _STRANGERS.get(key, (1.0, 1.0)))
+        key: _spread(
+            publishers, factors.get(key) or _factor_of_others(key[0], factors), _STRANGERS.get(key, (1.0, 1.0))
+        )
         for key, publishers in learned.items()
     }
 
 
-def factor_of_others(figure: Figure, factors: Mapping[tuple[Figure, Kind], float]) -> float:
+def _factor_of_others(figure: Figure, factors: Mapping[tuple[Figure, Kind], float]) -> float:
     """Return the factor of a class with one publisher: that of the other classes of its metric, or the greatest if they have none."""
     same = [factor for (other, _), factor in factors.items() if other == figure]
     return max(same or factors.values(), default=1.0)

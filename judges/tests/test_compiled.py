@@ -139,7 +139,7 @@ def test_the_code_of_steps_is_the_compilers_mean_of_each_kind_of_layer():
     for one in found:
         assert 0.75 < one.planned_mib / one.mean_mib < 1.25, one
     together = sum(one.planned_mib for one in found) / sum(one.mean_mib for one in found)
-    assert together == pytest.approx(1, abs=0.04)
+    assert together == pytest.approx(1, abs=0.03)
 
 
 def test_a_text_server_has_half_of_the_steps_code_and_four_bits_the_whole():

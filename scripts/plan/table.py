@@ -14,7 +14,7 @@ from gemma_serving.planning.memory.margins import margin_words
 from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of
+from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, with_band
 from gemma_serving.planning.speed.bands import WIDER
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.units import CLOSE, ROUGH, duration, figure, number_of
@@ -73,7 +73,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
 def _speed_and_price(plan: Plan) -> str:
     """Return the two figures that the first line adds to the verdict."""
     rate = plan.known_throughput
-    speed = ", speed unknown" if rate is None else f", {_with_band(decode_of(plan), 'tok/s')}"
+    speed = ", speed unknown" if rate is None else f", {with_band(decode_of(plan), 'tok/s')}"
     if plan.cost.is_known:
         return f"{speed}, ${plan.cost.usd_per_hour:.2f}/h"
     return speed if plan.platform == "own" else f"{speed}, price unknown"
@@ -206,20 +206,17 @@ def _speed(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Speed", f"unknown ({figures}: no public vLLM server on {plan.accelerator} was measured)"
         return
     requests = number_of(t.saturated_batch, "concurrent request")
-    yield "Speed", f"{_with_band(decode_of(plan), 'tokens/s for one request')}, {_limit(t.bound)}"
+    yield "Speed", f"{with_band(decode_of(plan), 'tokens/s for one request')}, {_limit(t.bound)}"
     for text in _few_sources(ACCELERATORS.get(plan.accelerator), t, ignores=_ignores(plan)):
         yield "", text
     if t.accepted_share is not None:
-        times = f"{t.decode_tok_per_s / t.plain_tok_per_s:.2g} times the {figure(t.plain_tok_per_s, ROUGH)} without speculative decoding"
+        times = f"{figure(t.decode_tok_per_s / t.plain_tok_per_s, ROUGH)} times the {figure(t.plain_tok_per_s, ROUGH)} without speculative decoding"
         yield "", f"{times} if {t.accepted_share:.0%} of proposed tokens are accepted"
         if t.break_even_share is not None and t.saturated_break_even_share is not None:
-            one, full = (f"{min(share, 1):.0%}" for share in (t.break_even_share, t.saturated_break_even_share))
+            one = f"{min(t.break_even_share, 1):.0%}"
+            full = f"{min(t.saturated_break_even_share, 1):.0%}"
             yield "", f"slower if fewer than {one} are accepted; with {requests}, if fewer than {full} are"
-    yield "", _with_band(_saturated(t), f"tokens/s for {requests}")
-
-
-def _with_band(band: Band, unit: str) -> str:
-    return f"{figure(band.typical, ROUGH)} {unit} ({band.words})"
+    yield "", with_band(_saturated(t), f"tokens/s for {requests}")
 
 
 def _saturated(t: ThroughputPlan) -> Band:
@@ -240,8 +237,9 @@ def _per_million(plan: Plan) -> Iterator[str]:
 
 def _usd_of(usd: float, rate: Band) -> str:
     """Return a price per token with the band of its rate."""
-    low, typical, high = (f"${figure(usd * rate.typical / one, ROUGH)}" for one in (rate.high, rate.typical, rate.low))
-    return f"{typical} ({low} to {high})"
+    low = figure(usd * rate.typical / rate.high, ROUGH)
+    high = figure(usd * rate.typical / rate.low, ROUGH)
+    return f"${figure(usd, ROUGH)} (${low} to ${high})"
 
 
 def _figures(console: Console, plan: Plan) -> None:

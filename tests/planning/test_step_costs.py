@@ -69,7 +69,7 @@ def layers_s(subject: Subject) -> float:
 def test_more_bandwidth_does_not_unpack_four_bits_faster(device: str, model: str):
     """The kernel has one block of threads on each SM. Two cards with the same SMs unpack layers and experts in the same time."""
     card = parse_device(device)
-    more = Random(f"{device} {model}").uniform(1.1, 3.0)  # noqa: S311
+    more = Random(f"{device} {model}").uniform(1.1, 3.0)  # noqa: S311 - draws cases, not secrets
     faster = device.replace(f"{card.bandwidth_gb_per_s:.0f}GB/s", f"{card.bandwidth_gb_per_s * more:.0f}GB/s")
     slow, fast = subject_of(model, device), subject_of(model, faster)
     assert bytes_per_s(fast.resolved.accelerator) > 1.09 * bytes_per_s(slow.resolved.accelerator)

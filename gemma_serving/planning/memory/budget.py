@@ -93,9 +93,10 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
         enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + nccl_gib + drafter_gib
         # Two cards with peer access use vLLM's own all-reduce.
         return constant("CUDA_CONTEXT_GIB") + graphs_gib + (nccl_gib if resolved.tp > _PEERS else 0.0), enough_gib
-    programs, error_gib = program_memory(resolved), constant("TPU_PROGRAM_MARGIN_GIB")
-    needs_gib = programs.minimum_gib
-    return needs_gib - error_gib, max(needs_gib + error_gib, programs.recommended_gib)
+    programs = program_memory(resolved)
+    error_gib = constant("TPU_PROGRAM_MARGIN_GIB")
+    enough_gib = max(programs.minimum_gib + error_gib, programs.recommended_gib)
+    return programs.minimum_gib - error_gib, enough_gib
 
 
 def program_memory(resolved: Resolved) -> ProgramMemory:

@@ -539,8 +539,15 @@ class Plan(Figures, frozen=True, kw_only=True):
                 **rounded(self.known_startup, pull_s=1, load_s=1, compile_s=1, total_s=1, restart_s=1, probe_budget_s=0)
             ),
             throughput=outputs.ThroughputSummary(
-                **rounded(self.known_throughput, decode_tok_per_s=2, tokens_per_step=3, saturated_tok_per_s=1),
-                **rounded(self.known_throughput, plain_tok_per_s=2, break_even_share=2, saturated_break_even_share=2),
+                **rounded(
+                    self.known_throughput,
+                    decode_tok_per_s=2,
+                    tokens_per_step=3,
+                    saturated_tok_per_s=1,
+                    plain_tok_per_s=2,
+                    break_even_share=2,
+                    saturated_break_even_share=2,
+                )
             ),
             cost=outputs.CostSummary(
                 max_usd=round(self.cost.most_usd, 2),

@@ -29,7 +29,7 @@ from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.speed.prefill import media_tokens, prompt_tokens
+from gemma_serving.planning.speed.prefill import media_tokens, prompt_tokens, request_tokens
 from gemma_serving.planning.speed.serving import LoadedServer, server_of
 from gemma_serving.planning.units import HOUR_S, ROUGH, ceil_div, duration, figure, number_of, to_gib
 
@@ -123,7 +123,7 @@ def _length(subject: Subject) -> RuleResult | None:
         return None
     workload = sized(workload, subject.resolved)
     prompt = prompt_tokens(workload)
-    need = prompt + workload.output_tokens
+    need = request_tokens(workload)
     if need <= limit:
         return None
 
@@ -311,18 +311,21 @@ def _long_limit(subject: Subject) -> RuleResult | None:
     resolved, workload, answer = subject.resolved, _asked(subject), subject.workload
     if workload is None or answer is None:
         return None
-    need = prompt_tokens(sized(workload, resolved)) + workload.output_tokens
-    length, now = roomy_length(need), answer.output_tok_per_s.typical
+    length = roomy_length(request_tokens(sized(workload, resolved)))
     if length >= resolved.max_model_len:
         return None
     shorter = change("vllm.max_model_len", length)
     after = examine(with_changes(resolved.deployment, shorter.changes)).workload
-    if after is None or after.output_tok_per_s.typical < _WORTH * now:
+    if after is None:
         return None
-    usd, less_usd = (one.usd_per_million_output_tokens.typical for one in (answer, after))
+    times = after.output_tok_per_s.typical / answer.output_tok_per_s.typical
+    if times < _WORTH:
+        return None
+    usd = answer.usd_per_million_output_tokens.typical
+    less_usd = after.usd_per_million_output_tokens.typical
     return RuleResult(
         f"For each request, vLLM on TPU computes attention over whole chunks of up to vllm.maxModelLen tokens ({resolved.max_model_len:,}). "
-        f"With {length:,}, this workload would have {after.output_tok_per_s.typical / now:.1f} times its output rate, for ${less_usd:.2g} "
-        f"instead of ${usd:.2g} per million output tokens, and the server would reject longer requests.",
+        f"With {length:,}, this workload would have {times:.1f} times its output rate, for ${figure(less_usd, ROUGH)} "
+        f"instead of ${figure(usd, ROUGH)} per million output tokens, and the server would reject longer requests.",
         remedies=(shorter,),
     )

@@ -52,7 +52,7 @@ from gemma_serving.planning.settings.deployment import Deployment, Platform
 from gemma_serving.planning.settings.image import named_image
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.speed.prefill import prompt_tokens
+from gemma_serving.planning.speed.prefill import request_tokens
 from gemma_serving.planning.units import align_to, ceil_div, next_power_of_two
 
 PROVISIONING: Final = "flex-start"
@@ -220,7 +220,7 @@ def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...]
 
 def longest_request(workload: Workload, min_context: int | None) -> int:
     """Return the minimum length of a request in tokens: the workload's own, or `min_context`."""
-    return max(prompt_tokens(workload) + workload.output_tokens, min_context or LEAST_CONTEXT)
+    return max(request_tokens(workload), min_context or LEAST_CONTEXT)
 
 
 def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deployment]:
@@ -233,7 +233,7 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
     limit = resolved.spec.max_positions
     usual_length = min(MAX_MODEL_LEN, limit)
     if resolved.is_tpu and deployment.workload is not None:
-        usual_length = min(usual_length, max(need, roomy_length(longest_request(deployment.workload, 1))))
+        usual_length = min(usual_length, max(need, roomy_length(request_tokens(deployment.workload))))
     wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
     utilizations = dict.fromkeys((None, _bold(resolved)))

@@ -10,6 +10,7 @@ from gemma_serving.contracts.fields import to_json
 from gemma_serving.planning.question.types import Band, Plan
 from gemma_serving.planning.settings.finding import Finding, Remedy
 from gemma_serving.planning.speed.residuals import decode_band
+from gemma_serving.planning.units import ROUGH, figure
 
 NO_STACK: Final = "STACK"
 """Word for the stack in the command of a finding."""
@@ -32,6 +33,11 @@ class Wording(Protocol):
 def decode_of(plan: Plan) -> Band:
     """Return the tokens per second of one request, with the band that the smoke checks expect. Raises PlanningError if they are unknown."""
     return decode_band(plan.throughput.decode_tok_per_s, is_tpu=plan.platform == "tpu-vm")
+
+
+def with_band(band: Band, unit: str) -> str:
+    """Return a planned value with its unit and its band for people."""
+    return f"{figure(band.typical, ROUGH)} {unit} ({band.words})"
 
 
 def message_of(finding: Finding, wording: Wording) -> str:

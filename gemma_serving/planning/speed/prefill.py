@@ -132,6 +132,11 @@ def prompt_tokens(workload: Workload) -> int:
     return workload.input_tokens + media_tokens(workload)
 
 
+def request_tokens(workload: Workload) -> int:
+    """Return the tokens of a request of the workload: those of its prompt and of its response."""
+    return prompt_tokens(workload) + workload.output_tokens
+
+
 def encoder_flops(spec: ModelSpec, workload: Workload) -> float:
     """Return the operations of the towers for one prompt; a model without towers projects patches, at negligible cost."""
     frames = VIDEO_FRAMES * workload.videos

@@ -79,7 +79,7 @@ def test_equal_figures_agree_and_a_planted_fault_differs():
     doubled = judgement(planned(kv_blocks=4356 // 2), answer(answered()))
     assert "blocks 2,178 planned, 4,356 built" in doubled.sentence
     assert "KV cache 19.200 GiB planned" in judgement(planned(kv_gib=19.2), answer(answered())).sentence
-    assert judgement(planned(kv_gib=19.146 * 1.0019), answer(answered())).word == "agrees"
+    assert judgement(planned(kv_gib=19.143 * 1.0019), answer(answered())).word == "agrees"
 
 
 def test_a_refusal_is_an_answer_also_without_an_end():
