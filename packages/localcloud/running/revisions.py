@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, cast
 from localcloud.json_values import as_list, as_object
 from localcloud.running import interpreter
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
-from localcloud.running.probes import passes, read_probe, watch
+from localcloud.running.probes import Probe, passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
 from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command
 from localcloud.services.run_limits import memory_gib
@@ -53,6 +53,8 @@ _UP_LIMIT_S: Final = 60.0
 _CONNECTS_AFTER_S: Final = 60.0
 """Connections of an instance with Direct VPC work after a minute or more (configuring/vpc-direct-vpc, "Limitations", 2026-11). Its mount, and so its
 container, is assumed to wait for them."""
+_NOWHERE: Final = "http://127.0.0.1:9"
+"""The hub's address for an instance without a way to it: the discard port, on which nothing listens."""
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 """An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC routes all its traffic: comment of a public Terraform program that
 loads models on this platform (2026). No figure was found on Google's pages."""
@@ -170,7 +172,7 @@ class SimulatedRevisions:
         mounts = folder / "mounts.json"
         mounts.write_text(json.dumps(self._mounts(revision, template)), encoding="utf-8")
         buckets = folder / "buckets.json"
-        buckets.write_text(json.dumps(self._named_buckets(template)), encoding="utf-8")
+        buckets.write_text(json.dumps(self._named_buckets(revision, template)), encoding="utf-8")
         volumes = template.memory_volumes(folder / "volumes")
         starter = self._starter(revision, template, folder / "bin")
         simulator = {
@@ -190,11 +192,7 @@ class SimulatedRevisions:
                 {"/": str(folder / "nothing"), **{name: name for name in volumes.by_folder()}}
             ),
             "VLLM_SIM_LIFELINE": "stdin",
-            **(
-                {}
-                if self._google is None or not self._google.base_url
-                else {"VLLM_SIM_HUB": f"{self._google.base_url}/hub"}
-            ),
+            "VLLM_SIM_HUB": self._hub(revision),
         }
         return _Instance(
             spec=revision,
@@ -213,6 +211,12 @@ class SimulatedRevisions:
             volumes=volumes,
             starter=starter,
         )
+
+    def _hub(self, revision: RevisionSpec) -> str:
+        """Return the hub's address for the server. Empty: every model can be downloaded."""
+        if not revision.has_internet:
+            return _NOWHERE
+        return f"{self._google.base_url}/hub" if self._google is not None and self._google.base_url else ""
 
     def _starter(self, revision: RevisionSpec, template: "_TemplateReader", folder: Path) -> Starter | None:
         """Return the runner of the container's command, or None for the server itself. Raises RevisionFailedError."""
@@ -266,13 +270,15 @@ class SimulatedRevisions:
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
 
-    def _named_buckets(self, template: "_TemplateReader") -> dict[str, dict[str, Any]]:
+    def _named_buckets(self, revision: RevisionSpec, template: "_TemplateReader") -> dict[str, dict[str, Any]]:
         """List the buckets that the command line names as `gs://`, or return Google's error message if they cannot be listed."""
         out: dict[str, dict[str, Any]] = {}
         for name in sorted(set(re.findall(r"gs://([a-z0-9][a-z0-9._-]+)", " ".join(template.words)))):
             files = self._list_objects(name)
             ask = f"GET https://storage.googleapis.com/storage/v1/b/{name}/o"
-            if files is None:
+            if not revision.reaches_google:
+                problem = f"google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded, last exception: {ask}: timed out"
+            elif files is None:
                 problem = f"google.api_core.exceptions.NotFound: 404 {ask}: The specified bucket does not exist."
             elif not self._may(name, template.service_account, "storage.objects.list"):
                 problem = (
@@ -291,6 +297,9 @@ class SimulatedRevisions:
             await self._clock.sleep(_CONNECTS_AFTER_S)
         if instance.starter is not None:
             await instance.starter.start()
+            if not instance.spec.reaches_google:
+                await self._clock.sleep(probe.budget_s)
+                raise self._probe_failed(instance, probe)
         server = instance.server = await self._server(instance)
         try:
             planned = await asyncio.wait_for(server.up(), _UP_LIMIT_S)
@@ -310,10 +319,7 @@ class SimulatedRevisions:
         finally:
             probing.cancel()
             ending.cancel()
-        lines = run_messages.probe_failed(
-            probe.failure_threshold, instance.spec.template, service=instance.spec.service
-        )
-        raise self._not_started(instance.spec, lines)
+        raise self._probe_failed(instance, probe)
 
     async def _watch(self, instance: _Instance, template: "_TemplateReader") -> None:
         """Send no new requests while the readiness probe fails. Like Cloud Run, do not terminate the instance."""
@@ -350,6 +356,12 @@ class SimulatedRevisions:
         else:
             lines = run_messages.exited(code, spec.template, service=spec.service)
         return self._not_started(spec, lines)
+
+    def _probe_failed(self, instance: _Instance, probe: Probe) -> RevisionFailedError:
+        template, service = instance.spec.template, instance.spec.service
+        return self._not_started(
+            instance.spec, run_messages.probe_failed(probe.failure_threshold, template, service=service)
+        )
 
     def _not_started(self, spec: RevisionSpec, lines: list[LogLine]) -> RevisionFailedError:
         """Log why a revision did not start, and return the error without the reason."""

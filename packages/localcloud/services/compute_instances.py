@@ -346,7 +346,7 @@ class _Instances(ComputeCollection):
                 machine_type=_machine_type(document),
                 has_docker=False,
                 devices=self._cloud.scenario.tpu.devices,
-                has_internet=self._reaches_the_internet(name, document),
+                has_internet=self._reaches_the_internet(document),
                 reaches_google=self._may_connect(document, 443),
             )
             try:
@@ -410,13 +410,10 @@ class _Instances(ComputeCollection):
         address = f"203.0.113.{self._store.count_up('tpu.external') % 254 + 1}"
         return {"name": "external-nat", "type": "ONE_TO_ONE_NAT", **given, "natIP": address}
 
-    def _reaches_the_internet(self, name: str, document: JsonObject) -> bool:
-        """Return whether the instance has an external address, or Cloud NAT in its network and region."""
+    def _reaches_the_internet(self, document: JsonObject) -> bool:
+        """Return whether the instance has an external address, or Cloud NAT for its subnetwork."""
         interface = parts(document, "networkInterfaces")[0]
-        project, region = name.split("/")[1], name.split("/")[3].rpartition("-")[0]
-        network = str(interface["network"]).partition("/compute/v1/")[2]
-        routers = self._store.under(networks.ROUTERS, f"projects/{project}/regions/{region}/routers/")
-        nat = any(router["network"] == network and parts(router, "nats") for _, router in routers)
+        nat = networks.has_nat(self._cloud, str(interface["subnetwork"]).partition("/compute/v1/")[2])
         return (nat or bool(parts(interface, "accessConfigs"))) and self._may_connect(document, 80)
 
     def _may_connect(self, document: JsonObject, port: int) -> bool:

@@ -47,6 +47,14 @@ class NetworkPlace:
         return f"projects/{self.project}/{scope}/{collection}/{short}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Egress:
+    """What a machine reaches: public addresses, and Google's APIs."""
+
+    has_internet: bool = True
+    reaches_google: bool = True
+
+
 def add_default(cloud: Cloud, project: str) -> None:
     """Add the network `default` of a new project, with a subnetwork in each region."""
     stamp = cloud.timeline.stamp()
@@ -205,6 +213,39 @@ def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) 
     # The lowest priority number decides; of two rules with the same number, the one that denies (VPC firewall rules).
     first = min(rules, key=lambda rule: (int(rule["priority"]), bool(rule.get("allowed"))), default=None)
     return first is None or bool(first.get("allowed"))
+
+
+def egress_of(cloud: Cloud, subnetwork: str, tags: Collection[str]) -> Egress:
+    """Return what a machine without an external address reaches from a subnetwork.
+
+    A Cloud NAT opens the internet, and turns on Private Google Access on the subnetwork (docs.cloud.google.com/
+    vpc-service-controls/docs/access-level-design, 2026-04).
+    """
+    document = cloud.store.get(SUBNETWORKS, subnetwork) or {}
+    nat = has_nat(cloud, subnetwork)
+    may_connect = allows_egress(cloud, str(document.get("network")), tags, 443)
+    return Egress(
+        has_internet=nat and may_connect,
+        reaches_google=(nat or bool(document.get("privateIpGoogleAccess"))) and may_connect,
+    )
+
+
+def has_nat(cloud: Cloud, subnetwork: str) -> bool:
+    """Return whether a router of a subnetwork's network and region has a NAT to the internet for its primary range."""
+    network = (cloud.store.get(SUBNETWORKS, subnetwork) or {}).get("network")
+    routers = cloud.store.under(ROUTERS, f"{subnetwork.partition('/subnetworks/')[0]}/routers/")
+    nats = [nat for _, router in routers if router["network"] == network for nat in parts(router, "nats")]
+    return any(_translates(nat, subnetwork) for nat in nats if nat["type"] == "PUBLIC")
+
+
+def _translates(nat: JsonObject, subnetwork: str) -> bool:
+    if nat["sourceSubnetworkIpRangesToNat"] != "LIST_OF_SUBNETWORKS":
+        return True
+    return any(
+        f"/{one.get('name')}".endswith(f"/{subnetwork}")
+        and {"ALL_IP_RANGES", "PRIMARY_IP_RANGE"}.intersection(strings(one, "sourceIpRangesToNat"))
+        for one in parts(nat, "subnetworks")
+    )
 
 
 def _egress_rules(cloud: Cloud, network: str, tags: Collection[str], port: int) -> list[JsonObject]:

@@ -161,11 +161,19 @@ class Deployments:
         self._require_gpus(revision, template)
         self._require_cpus_and_memory(name, revision, template)
         references = References(cloud=self._cloud, service=name, template=template)
-        networks.reserve_addresses(self._cloud, name, references.networks())
+        used = references.networks()
+        networks.reserve_addresses(self._cloud, name, used)
+        egress = references.egress(used)
         references.images()
         references.secrets()
-        self._mounted(references, revision)
-        spec = RevisionSpec(name=revision, service=name, template=copy.deepcopy(template))
+        self._mounted(references, revision, egress)
+        spec = RevisionSpec(
+            name=revision,
+            service=name,
+            template=copy.deepcopy(template),
+            has_internet=egress.has_internet,
+            reaches_google=egress.reaches_google,
+        )
         try:
             url = await self._cloud.runtimes.revisions.start(spec)
         except RevisionFailedError as error:
@@ -180,9 +188,9 @@ class Deployments:
             record.pop("reconciling", None)
             self._store.put(REVISIONS, revision, record)
 
-    def _mounted(self, references: References, revision: str) -> None:
+    def _mounted(self, references: References, revision: str, egress: networks.Egress) -> None:
         """Raise DeploymentFailedError if a Cloud Storage volume cannot be mounted. Only the log contains the reason."""
-        found = references.unmountable()
+        found = references.unmountable(egress)
         if found is None:
             return
         volume, reason = found

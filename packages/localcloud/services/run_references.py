@@ -1,10 +1,12 @@
 """Checks of a Cloud Run revision's references at deployment: images, secrets, buckets, networks. A failed check fails the deployment."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, run_mount_options
+from localcloud.services.networks import Egress
 from localcloud.services.registries import Registries, RegistryError, parse
 from localcloud.services.secretmanager import SECRETS, version_name
 from localcloud.world import run_messages
@@ -57,6 +59,14 @@ class References:
                     f"VPC network access: {error.message}", reason="VPC_NETWORK_NOT_FOUND", code=5
                 ) from None
         return names
+
+    def egress(self, used: Sequence[str]) -> Egress:
+        """Return what an instance reaches. Only with ALL_TRAFFIC do public addresses lead through its network. `used`: the result of `networks`."""
+        access = part(self.template, "vpcAccess")
+        subnetwork = networks.subnetwork_of(self.cloud, self._project, self.service.split("/")[3], used)
+        if access.get("egress") != "ALL_TRAFFIC" or subnetwork is None:
+            return Egress()
+        return networks.egress_of(self.cloud, subnetwork, strings(parts(access, "networkInterfaces")[0], "tags"))
 
     def images(self) -> None:
         """Raise DeploymentFailedError for an image that does not exist or that its registry denies.
@@ -117,10 +127,10 @@ class References:
                 code=9,
             )
 
-    def unmountable(self) -> tuple[str, str] | None:
+    def unmountable(self, egress: Egress) -> tuple[str, str] | None:
         """Return the first volume that gcsfuse cannot mount and its error message, or None.
 
-        It rejects the options, the bucket does not exist, or the revision's account cannot list it.
+        It rejects the options, the instance does not reach Cloud Storage, the bucket does not exist, or the revision's account cannot list it.
         """
         for volume in parts(self.template, "volumes"):
             bucket = part(volume, "gcs").get("bucket")
@@ -129,6 +139,8 @@ class References:
             rejection = run_mount_options.rejection(strings(part(volume, "gcs"), "mountOptions"))
             if rejection is not None:
                 return volume["name"], rejection
+            if not egress.reaches_google:
+                return volume["name"], run_messages.bucket_unreachable()
             document = self.cloud.store.get("storage.buckets", bucket)
             if document is None:
                 return volume["name"], run_messages.no_such_bucket()

@@ -35,9 +35,12 @@ class IdleRevisions:
 
     def __init__(self) -> None:
         self.running: set[str] = set()
+        self.specs: list[RevisionSpec] = []
+        """Of each start, also of a failed one."""
 
     async def start(self, revision: RevisionSpec) -> str:
         await asyncio.sleep(0)
+        self.specs.append(revision)
         containers = revision.template.get("containers")
         if isinstance(containers, list) and any(
             isinstance(item, dict) and str(item.get("image", "")).endswith(":fails") for item in containers

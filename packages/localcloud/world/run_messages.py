@@ -117,6 +117,11 @@ def no_such_bucket() -> str:
     return f"{_SET_UP}: rpc error: code = NotFound desc = The specified bucket does not exist."
 
 
+def bucket_unreachable() -> str:
+    """Return gcsfuse's message for an instance without a way to Cloud Storage. That it ends with a gRPC deadline is assumed."""
+    return f"{_SET_UP}: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+
+
 def bucket_denied(account: str, bucket: str) -> str:
     """Return gcsfuse's message for a bucket that the revision's account cannot list."""
     return (

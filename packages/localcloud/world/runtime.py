@@ -28,6 +28,10 @@ class RevisionSpec:
     name: str
     service: str
     template: Mapping[str, Json]
+    has_internet: bool = True
+    """True if its instances can reach the hub."""
+    reaches_google: bool = True
+    """True if its instances can reach Google's APIs."""
 
 
 class RevisionRuntime(Protocol):

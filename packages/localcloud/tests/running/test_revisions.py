@@ -115,12 +115,12 @@ async def revisions(
         await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
 
 
-def start(state: Path, given: dict[str, Any], **options: Any) -> str:
+def start(state: Path, given: dict[str, Any], *, egress: dict[str, bool] | None = None, **options: Any) -> str:
     """Start one revision, request its models, stop it; return the models. The options are those of `revisions`."""
 
     async def run() -> str:
         async with revisions(state, **options) as running:
-            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given, **(egress or {})))
             return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
 
     return asyncio.run(run())
@@ -133,13 +133,13 @@ def failure(state: Path, given: dict[str, Any], **options: Any) -> str:
     return str(failed.value)
 
 
-def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[str], list[str]]:
+def logged(state: Path, given: dict[str, Any], **options: Any) -> tuple[list[str], list[str]]:
     """Start a revision that fails; return the container's output, and Cloud Run's log as `SEVERITY text`.
 
     The operation has Google's sentence and none of the container's output.
     """
     lines: list[LogLine] = []
-    assert failure(state, given, uid=uid, lines=lines) == PROBE_FAILED
+    assert failure(state, given, lines=lines, **options) == PROBE_FAILED
     own = [line.text for line in lines if line.stream != "varlog/system"]
     return own, [f"{line.severity} {line.text}".strip() for line in lines if line.stream == "varlog/system"]
 
@@ -229,6 +229,32 @@ def test_an_instance_with_direct_vpc_waits_for_its_first_connections(tmp_path: P
         clock = RecordingClock()
         assert start(tmp_path, template(**access), clock=clock)
         assert clock.slept.count(60.0) == waits
+
+
+@pytest.mark.parametrize(("egress", "serves"), [({}, True), ({"has_internet": False}, False)])
+def test_a_model_of_the_hub_needs_a_way_to_the_internet(tmp_path: Path, egress: dict[str, bool], serves: bool):
+    """The requests end without a response, and vLLM with them: huggingface_hub waits 10 s for each (constants.py of ee0a4510)."""
+    hub = template(container={"args": ["google/gemma-4-E2B-it", "--port=8000", "--max-model-len=8192"]})
+    if serves:
+        assert start(tmp_path, hub, egress=egress)
+    else:
+        own, said = logged(tmp_path, hub, egress=egress)
+        assert "OSError: We couldn't connect to 'https://huggingface.co' to load the files" in " ".join(own)
+        assert "Container called exit(1)." in " ".join(said)
+
+
+def test_without_a_way_to_google_a_streamer_and_a_starter_fail(tmp_path: Path):
+    """A starter waits for Cloud Storage until the startup probe has failed."""
+    closed = {"reaches_google": False}
+    streamed = template(container={"args": [f"gs://models/{MODEL}", "--load-format=runai_streamer", "--port=8000"]})
+    own, _ = logged(tmp_path, streamed, egress=closed)
+    assert "google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded" in " ".join(own)
+    words = ["python3", "-c", "import os; os.execvp('vllm', ['vllm', 'serve', *os.sys.argv[1:]])"]
+    starter = template(container={"command": words, "args": [f"/mnt/models/{MODEL}", "--port=8000"]})
+    clock = RecordingClock()
+    nobody = GoogleAccess(base_url="", access_token=lambda *_: "", id_token=lambda *_: "")
+    assert failure(tmp_path, starter, egress=closed, clock=clock, google=nobody) == PROBE_FAILED
+    assert clock.slept.count(240 + 12 * 60.0) == 1
 
 
 @pytest.mark.parametrize(("delay_s", "attempts"), [(0, 78), (240, 1)])

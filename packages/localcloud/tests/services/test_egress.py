@@ -10,8 +10,10 @@ from localcloud.running.shims.docker import own_host
 from localcloud.running.shims.docker_host import DockerError
 from localcloud.running.shims.machine import Machine
 from localcloud.services.networks import allows_egress
+from localcloud.tests.services.test_run_rules import PLAIN, P, changed, deploy
 
 NETWORK = "projects/p/global/networks/n"
+COMPUTE = f"/compute/compute/v1/{P}"
 
 
 def rule(priority, *, allow=(), deny=(), **changes):
@@ -59,3 +61,55 @@ def test_a_machine_that_may_not_connect_to_google_pulls_no_image(tmp_path: Path)
     machine = Machine(folder=tmp_path, google=False)
     with pytest.raises(DockerError, match="i/o timeout"):
         docker_images.pull(own_host(machine), "us-docker.pkg.dev/p/r/image:1", quiet=True)
+
+
+REGION, OTHER = "us-east4", "us-central1"
+PRIMARY, SECONDARY = ["PRIMARY_IP_RANGE"], ["LIST_OF_SECONDARY_IP_RANGES"]
+
+
+def nat_of(ranges, *, name="sub", region=REGION, network="vpc", **changes):
+    """A NAT; with `ranges`, for these ranges of one subnetwork only."""
+    listed = [{"name": f"{P}/regions/{region}/subnetworks/{name}", "sourceIpRangesToNat": ranges}]
+    chosen = {"sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES"}
+    if ranges is not None:
+        chosen = {"sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS", "subnetworks": listed}
+    return region, network, {"name": "nat", "natIpAllocateOption": "AUTO_ONLY", **chosen, **changes}
+
+
+NOTHING_AT_ALL, GOOGLE, ALL = (False, False), (False, True), (True, True)
+
+
+@pytest.mark.parametrize(
+    ("egress", "access", "nat", "reached"),
+    [
+        ("ALL_TRAFFIC", False, None, NOTHING_AT_ALL),
+        ("ALL_TRAFFIC", True, None, GOOGLE),
+        ("ALL_TRAFFIC", False, nat_of(None), ALL),
+        ("ALL_TRAFFIC", False, nat_of(PRIMARY), ALL),
+        ("ALL_TRAFFIC", False, nat_of(SECONDARY), NOTHING_AT_ALL),
+        ("ALL_TRAFFIC", False, nat_of(PRIMARY, name="else"), NOTHING_AT_ALL),
+        ("ALL_TRAFFIC", True, nat_of(None, region=OTHER), GOOGLE),
+        ("ALL_TRAFFIC", True, nat_of(None, network="default"), GOOGLE),
+        ("ALL_TRAFFIC", True, nat_of(None, type="PRIVATE"), GOOGLE),
+        ("PRIVATE_RANGES_ONLY", False, None, ALL),
+        (None, False, None, ALL),
+    ],
+)
+def test_an_instance_with_all_traffic_reaches_what_nat_and_private_google_access_open(
+    own_cloud, own_client, *, egress, access, nat, reached
+):
+    own_client.ok("POST", f"{COMPUTE}/global/networks", {"name": "vpc", "autoCreateSubnetworks": False})
+    subnetwork = {"name": "sub", "network": f"{P}/global/networks/vpc", "ipCidrRange": "10.80.0.0/26"}
+    own_client.ok("POST", f"{COMPUTE}/regions/{REGION}/subnetworks", {**subnetwork, "privateIpGoogleAccess": access})
+    if nat is not None:
+        region, network, body = nat
+        router = {"name": "router", "network": f"{P}/global/networks/{network}", "nats": [body]}
+        own_client.ok("POST", f"{COMPUTE}/regions/{region}/routers", router)
+    interface = {"networkInterfaces": [{"network": "vpc", "subnetwork": "sub"}]}
+    own_client.ok("POST", "/storage/storage/v1/b", {"name": "weights"}, project="local-project")
+    mounts = changed(PLAIN, "template.volumes", [{"name": "v", "gcs": {"bucket": "weights"}}])
+    uses = changed(mounts, "template.vpcAccess", {**interface, **({"egress": egress} if egress else {})})
+    operation = deploy(own_client, "uses", uses)
+    seen = [(one.has_internet, one.reaches_google) for one in own_cloud.cloud.runtimes.revisions.specs]
+    assert seen == ([reached] if reached[1] else [])
+    assert ("error" in operation) is not reached[1]
