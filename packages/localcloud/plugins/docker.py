@@ -22,7 +22,9 @@ from localcloud.plugins.diffing import Detail, Difference, DiffKind
 from localcloud.plugins.facts import described
 from localcloud.plugins.inputs import secret_paths
 from localcloud.plugins.lifecycle import CreatedResource, ReadReply
+from localcloud.plugins.package_schema import PackageSpec, package_schema
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
+from localcloud.plugins.schema import Object
 from localcloud.plugins.values import Path, Properties, Value, has_unknown, is_object, text_of
 
 VERSION: Final = "5.2.0"
@@ -65,6 +67,12 @@ class DockerProvider:
 
     def __init__(self, transport: RestTransport, *, token: str | None) -> None:
         self._pusher = _Pusher(transport=transport, token=token)
+
+    def schema(self) -> Object:
+        """Return the package's schema."""
+        return package_schema(
+            self.name, self.version, PackageSpec(dict.fromkeys(sorted(_SETTINGS)), {IMAGE: IMAGE_FIELDS}, {})
+        )
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Accept the real provider's settings, which have no effect here, and reject others."""

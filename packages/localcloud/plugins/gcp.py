@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import Final, NamedTuple, cast
 
 from localcloud.plugins import facts, labels
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
@@ -19,21 +19,30 @@ from localcloud.plugins.lifecycle import (
     ResourceType,
     UpdateRequest,
 )
-from localcloud.plugins.overlay import resource_type
+from localcloud.plugins.overlay import OVERLAYS, resource_type
+from localcloud.plugins.package_schema import FunctionSpec, PackageSpec, package_schema
 from localcloud.plugins.rest import PluginError, Rest, RestError, RestTransport
+from localcloud.plugins.schema import Object, PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
 VERSION: Final = "10.2.0"
-_Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Properties]]
 
 _FORBIDDEN: Final = 403
 _NOT_ENABLED: Final = "accessNotConfigured"
 """The only reason that the real provider tolerates (IsApiNotEnabledError of google/transport/transport.go, hashicorp/terraform-provider-google):
 that of an entry of `errors`, which Google does not send with every SERVICE_DISABLED."""
 
-_HONOURED: Final = frozenset(
-    {"project", "region", "defaultLabels", "addPulumiAttributionLabel", "userProjectOverride", "billingProject"}
-)
+_TEXT: Final = PropertySpec(kind=ValueKind.TEXT)
+_FLAG: Final = PropertySpec(kind=ValueKind.FLAG)
+_TEXTS_BY_KEY: Final = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
+_HONOURED: Final[PropertySpecs] = {
+    "project": _TEXT,
+    "region": _TEXT,
+    "defaultLabels": _TEXTS_BY_KEY,
+    "addPulumiAttributionLabel": _FLAG,
+    "userProjectOverride": _FLAG,
+    "billingProject": _TEXT,
+}
 
 # Deleted before they are replaced, regardless of their name, by a setting of the real provider.
 _DELETED_FIRST: Final = frozenset({"gcp:projects/iAMMember:IAMMember"})
@@ -58,11 +67,18 @@ class GcpProvider:
         self.rest = Rest(transport, token=self.token, speed=speed)
         self._locks = Locks()
 
+    def schema(self) -> Object:
+        """Return the package's schema."""
+        settings = {**dict.fromkeys(sorted(facts.settings_without_effect())), **_HONOURED}
+        resources = {token: resource_type(token).fields for token in sorted(OVERLAYS)}
+        functions = {token: each.spec for token, each in _FUNCTIONS.items()}
+        return package_schema(self.name, self.version, PackageSpec(settings, resources, functions))
+
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Reject configuration unless it has an effect here or is known to be harmless."""
         failures: list[Failure] = []
         for name in news:
-            if name not in _HONOURED | facts.settings_without_effect() and not name.endswith("CustomEndpoint"):
+            if name not in _HONOURED.keys() | facts.settings_without_effect() and not name.endswith("CustomEndpoint"):
                 known = ", ".join(sorted(_HONOURED))
                 reason = f"the local gcp stand-in does not support the provider setting {name!r}. Supported: {known}"
                 failures.append(Failure(path=name, reason=reason))
@@ -190,7 +206,12 @@ class GcpSession:
             raise PluginError(
                 f"the local gcp stand-in does not support the function {function}. Supported: {', '.join(sorted(_FUNCTIONS))}"
             )
-        return await found(self.context, arguments)
+        for name in sorted(arguments.keys() - found.spec.arguments.keys()):
+            supported = f"Supported: {', '.join(found.spec.arguments)}"
+            raise PluginError(
+                f"the local gcp stand-in does not support the argument {name!r} of {function}. {supported}"
+            )
+        return await found.answer(self.context, arguments)
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
         """Return the paths of a type's state that are always secret."""
@@ -209,16 +230,8 @@ def _has_fixed_name(entry: ResourceType, news: Mapping[str, Value]) -> bool:
     return entry.type_name in _DELETED_FIRST or any(name in news and name not in chosen for name in named)
 
 
-def _refuse_others(function: str, arguments: Properties, *known: str) -> None:
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise PluginError(
-            f"the local gcp stand-in does not support the argument {unknown[0]!r} of {function}. Supported: {', '.join(known)}"
-        )
-
-
 async def _client_config(context: OperationContext, arguments: Properties) -> Properties:
-    _refuse_others("gcp:organizations/getClientConfig:getClientConfig", arguments)
+    del arguments
     settings = context.settings
     return {
         "id": settings.project,
@@ -230,7 +243,6 @@ async def _client_config(context: OperationContext, arguments: Properties) -> Pr
 
 
 async def _project(context: OperationContext, arguments: Properties) -> Properties:
-    _refuse_others("gcp:organizations/getProject:getProject", arguments, "projectId")
     project = text_of(arguments, "projectId") or context.settings.project
     body = await context.rest.get(f"cloudresourcemanager/v1/projects/{project}")
     await _read_billing(context, project)
@@ -251,7 +263,19 @@ async def _read_billing(context: OperationContext, project: str) -> None:
             raise
 
 
+class _Function(NamedTuple):
+    """A data source."""
+
+    answer: Callable[[OperationContext, Properties], Awaitable[Properties]]
+    spec: FunctionSpec
+
+
 _FUNCTIONS: Final[Mapping[str, _Function]] = {
-    "gcp:organizations/getClientConfig:getClientConfig": _client_config,
-    "gcp:organizations/getProject:getProject": _project,
+    "gcp:organizations/getClientConfig:getClientConfig": _Function(
+        _client_config,
+        FunctionSpec({}, {**dict.fromkeys(("id", "project", "region", "zone"), _TEXT), "defaultLabels": _TEXTS_BY_KEY}),
+    ),
+    "gcp:organizations/getProject:getProject": _Function(
+        _project, FunctionSpec({"projectId": _TEXT}, dict.fromkeys(("id", "name", "number", "projectId"), _TEXT))
+    ),
 }

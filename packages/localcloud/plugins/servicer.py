@@ -67,10 +67,9 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
         return plugin_pb2.PluginInfo(version=self._provider.version)
 
     async def GetSchema(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Return the minimum schema because the SDKs have their own."""
+        """Return the schema of what the stand-in serves."""
         del request, context
-        schema = {"name": self._provider.name, "version": self._provider.version}
-        return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
+        return provider_pb2.GetSchemaResponse(schema=json.dumps(self._provider.schema()))
 
     async def CheckConfig(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Check the provider's configuration."""
