@@ -100,7 +100,12 @@ class HuggingFaceToken(StoredSecret):
     Pass it to a server as `secrets={"HF_TOKEN": token}`. The server reads the value at its start; no argument or log contains it.
     """
 
-    _kind = "HfTokenSecret"
+    _kind = "HuggingFaceToken"
+
+    def __init__(self, name: str, args: StoredSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        """Declare the token. A state that has it as HfTokenSecret, its former type, keeps its resources."""
+        former = pulumi.ResourceOptions(aliases=[pulumi.Alias(type_="gemma-serving:index:HfTokenSecret")])
+        super().__init__(name, args, pulumi.ResourceOptions.merge(opts, former))
 
 
 class ApiKeySecret(StoredSecret):

@@ -13,7 +13,7 @@ token = gemma.HuggingFaceToken(
     value=config.require_secret("hfToken"),
     readers={"server": f"serviceAccount:{account}"},
 )
-server = gemma.CloudRunServer(
+server = gemma.CloudRunGpuService(
     "gemma",
     project=project,
     service_name="package-gemma",

@@ -17,7 +17,10 @@ from gemma_serving.stacks.package.schema import COMPONENTS, output_kinds
 from gemma_serving.stacks.package.servers import cloud_run_server, tpu_server
 
 _Made = tuple[pulumi.ComponentResource, Plan | None]
-_SERVERS: Final[Mapping[str, Callable[..., _Made]]] = {"CloudRunServer": cloud_run_server, "TpuServer": tpu_server}
+_SERVERS: Final[Mapping[str, Callable[..., _Made]]] = {
+    "CloudRunGpuService": cloud_run_server,
+    "TpuQueuedResource": tpu_server,
+}
 
 
 class Constructed(NamedTuple):

@@ -52,10 +52,7 @@ class ServerInputs(Block):
 
 @arguments
 class CloudRunServerInputs(ServerInputs):
-    """A vLLM server on a Cloud Run service with one GPU per instance, planned before anything is declared.
-
-    It registers the component `CloudRunGpuService`.
-    """
+    """A vLLM server on a Cloud Run service with one GPU per instance, planned before anything is declared."""
 
     service_name: text.ServiceName
     """Name of the service, part of its URL. A change replaces the service."""
@@ -72,10 +69,7 @@ class CloudRunServerInputs(ServerInputs):
 
 @arguments
 class TpuServerInputs(ServerInputs):
-    """A vLLM server on TPU capacity in the first zone that grants it, planned before anything is declared.
-
-    It registers the component `TpuQueuedResource`, and needs the provider `gcp-tpu`.
-    """
+    """A vLLM server on TPU capacity in the first zone that grants it, planned before anything is declared. It needs the provider `gcp-tpu`."""
 
     queued_resource_id: text.QueuedResourceId
     """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""

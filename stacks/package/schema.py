@@ -46,10 +46,10 @@ class Component(NamedTuple):
 
 
 COMPONENTS: Final[Mapping[str, Component]] = {
-    "CloudRunServer": Component(CloudRunServerInputs, CloudRunGpuService, "cloudRun"),
+    "CloudRunGpuService": Component(CloudRunServerInputs, CloudRunGpuService, "cloudRun"),
     "HuggingFaceToken": Component(StoredSecretArgs, StoredSecret),
     "ModelBucket": Component(ModelBucketArgs, ModelBucket),
-    "TpuServer": Component(TpuServerInputs, TpuQueuedResource, "tpu"),
+    "TpuQueuedResource": Component(TpuServerInputs, TpuQueuedResource, "tpu"),
 }
 
 

@@ -50,7 +50,7 @@ def cloud_run_server(
     name: str, own: Mapping[str, Any], stated: Mapping[str, Any], opts: pulumi.ResourceOptions | None
 ) -> tuple[CloudRunGpuService, Plan]:
     """Declare a service. Raises InputPropertiesError before that. `own`: inputs of the component; `stated`: those that are settings."""
-    component = f'CloudRunServer "{name}"'
+    component = f'CloudRunGpuService "{name}"'
     given = read_inputs(CloudRunServerInputs, own, component)
     context = _context(component, given, "cloud-run", stated)
     run, vpc = context.settings.service, None
@@ -73,7 +73,7 @@ def tpu_server(
     name: str, own: Mapping[str, Any], stated: Mapping[str, Any], opts: pulumi.ResourceOptions | None
 ) -> tuple[TpuQueuedResource, Plan]:
     """Declare TPU capacity with its server. Raises InputPropertiesError before that. `own` and `stated` as in `cloud_run_server`."""
-    component = f'TpuServer "{name}"'
+    component = f'TpuQueuedResource "{name}"'
     given = read_inputs(TpuServerInputs, own, component)
     context = _context(component, given, "tpu", stated)
     if context.settings.tpu is None:

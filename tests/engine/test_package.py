@@ -63,8 +63,8 @@ Component("ModelBucket", "models", {"project": project, "name": f"{project}-own"
 of_each = {"project": project, "serviceAccount": account.email, "secrets": {"HF_TOKEN": token.versionName}, "vllm": {"maxModelLen": 8192}, "model": model}
 run = {"region": location, "gpu": "nvidia-l4", "cpu": 8, "memory": "32Gi", "concurrency": 16, "maxInstances": 1}
 tpu = {"acceleratorType": "v6e-1", "zones": [zone], "maxRunDuration": "4h"}
-gpu = Component("CloudRunServer", "gpu", {"serviceName": "own-gpu", "cloudRun": run, **of_each}, ["plan"])
-Component("TpuServer", "tpu", {"queuedResourceId": "own-tpu", "tpu": tpu, "network": network.id, "subnetwork": subnetwork.name, **of_each})
+gpu = Component("CloudRunGpuService", "gpu", {"serviceName": "own-gpu", "cloudRun": run, **of_each}, ["plan"])
+Component("TpuQueuedResource", "tpu", {"queuedResourceId": "own-tpu", "tpu": tpu, "network": network.id, "subnetwork": subnetwork.name, **of_each})
 pulumi.export("fits", gpu.plan["fits"])
 """
 )
@@ -127,14 +127,27 @@ def test_a_move_between_import_and_package_replaces_nothing_in_either_direction(
     }
     assert types == {
         f"gemma-serving:index:{name}"
-        for name in ("CloudRunGpuService", "HfTokenSecret", "ModelBucket", "TpuQueuedResource")
+        for name in ("CloudRunGpuService", "HuggingFaceToken", "ModelBucket", "TpuQueuedResource")
     }
+
+
+def test_a_state_that_has_the_token_under_its_former_type_keeps_its_resources(consumer, workspace):
+    exported = consumer("stack", "export").out
+    former = workspace.folder / "former.json"
+    former.write_text(exported.replace("index:HuggingFaceToken", "index:HfTokenSecret"))
+    for program in (PACKAGED, IMPORTED):
+        consumer("stack", "import", "--file", str(former))
+        assert "HfTokenSecret" in consumer("stack", "export").out
+        steps = json.loads(consumer("preview", "--json", program=program).out)["steps"]
+        assert {step["op"] for step in steps} <= {"same", "update"}
+    consumer("up", "--yes", "--skip-preview", program=IMPORTED)
+    assert _ours(consumer("stack", "export").out) == _ours(exported)
 
 
 def test_a_blocked_plan_and_an_invalid_input_name_the_input_and_change_nothing(consumer):
     before = consumer("stack", "export").out
     for changed, sentence in (
-        (("gemma-4-E2B-it", "gemma-4-31B-it"), 'CloudRunServer "gpu" is blocked by FIT01, FIT03. Nothing was declared.'),
+        (("gemma-4-E2B-it", "gemma-4-31B-it"), 'CloudRunGpuService "gpu" is blocked by FIT01, FIT03. Nothing was declared.'),
         (('"maxInstances": 1', '"maxInstances": 0'), "property cloudRun.maxInstances with value '{0}' has a problem: it is 0; expected a whole number"),
         (('"serviceName": "own-gpu"', '"serviceName": "Own"'), "property serviceName with value '{Own}' has a problem: it is \"Own\"; expected"),
         (('"model": model', '"model": account.email'), "property model (value not shown) has a problem: it is an output or a secret"),

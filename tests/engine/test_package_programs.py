@@ -26,7 +26,7 @@ config:
   serviceAccount: {type: string}
 resources:
   gemma:
-    type: gemma-serving:TpuServer
+    type: gemma-serving:TpuQueuedResource
     properties:
       project: ${gcp:project}
       queuedResourceId: package-gemma

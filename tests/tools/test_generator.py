@@ -21,8 +21,8 @@ import { QueuedResource } from "./index";
 new QueuedResource("q", { acceleratorType: "v6e-1", runtimeVersion: "v2-alpha-tpuv6e", zones: ["us-east5-a"] });
 """,
     "gemma-serving": """\
-import { CloudRunServer } from "./index";
-new CloudRunServer("gemma", {
+import { CloudRunGpuService } from "./index";
+new CloudRunGpuService("gemma", {
   project: "my-project-1", serviceName: "gemma", serviceAccount: "a@my-project-1.iam.gserviceaccount.com",
   model: "google/gemma-4-E2B-it", vllm: { maxModelLen: 8192 },
   cloudRun: { region: "us-east4", gpu: "nvidia-l4", cpu: 8, memory: "32Gi", concurrency: 16, maxInstances: 1 },
