@@ -19,9 +19,8 @@ from gemma_serving.stacks.planned import finding_text
 
 
 def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording: Wording, *, as_json: bool) -> ExitCode:
-    """Print the objects. Raises CommandRefusedError if findings block the plan or the objects, or without a project."""
+    """Print the objects. Raises CommandRefusedError if findings block the plan or the objects, or if they name a project that is not set."""
     settings, stack = settings_of(question), question.stack or ""
-    require_project(settings, stack)
     options = GkeOptions(
         replicas=choices.replicas or (1, 1),
         image=question.image or "",
@@ -30,6 +29,8 @@ def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording:
         spare_node=choices.spare_node,
     )
     _, objects, found = judged_server(settings, subject, options, wording)
+    if NO_PROJECT in json.dumps(objects):
+        require_project(settings, stack)
     if as_json:
         shown = [finding_json(one, wording) for one in found]
         print_text(json.dumps({"stack": stack, "objects": objects, "findings": shown}, indent=2))

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.stacks.loading import from_file
 
 ROOT = Path(__file__).parents[2]
+STACKS = [path.name.split(".")[1] for path in shipped_files(ROOT)]
+SECRET = "projects/theirs/secrets/token/versions/3"
 IMAGE = f"us-docker.pkg.dev/p/r/server@sha256:{'c' * 64}"
 
 
@@ -93,6 +96,27 @@ def test_a_built_image_is_served_by_the_digest_that_is_given(plan):
     code, out, _ = plan("tpu-v6e1-31b-w4a16", "--gke", "--image", IMAGE)
     assert code == 0
     assert f"image: {IMAGE}" in out
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes"),
+    [
+        *((stack, ()) for stack in STACKS),
+        ("tpu-v6e4", ("weights=bucket",)),
+        ("tpu-v6e4", ("weights=bucket", "bucket.existing=theirs")),
+        ("tpu-v6e4", (f"hfTokenSecret={SECRET}",)),
+    ],
+)
+def test_a_project_is_needed_exactly_if_an_object_names_it(plan, monkeypatch, stack, changes):
+    arguments = [stack, "--gke", "--image", IMAGE, *(word for change in changes for word in ("--set", change))]
+    with_project = plan(*arguments)
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    code, out, error = plan(*arguments)
+    if "my-project" in with_project[1]:
+        assert (code, out) == (2, "")
+        assert f"Set gcp:project in Pulumi.{stack}.yaml or GOOGLE_CLOUD_PROJECT." in error
+    else:
+        assert (code, out, error) == with_project
 
 
 @pytest.mark.parametrize("form", ["--gke", "--gcloud"])
