@@ -26,8 +26,8 @@ from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, Pl
 
 _DRAIN_S: Final = (30, 600)
 """Least and most time for running requests. Chosen: the agent of a TPU VM gives the first, and no chat's request takes longer than the second."""
-_DISK_MARGIN_GIB: Final = 10
-"""Space for logs and the container's own files next to the weights. Assumed."""
+_DISK_MARGIN_GIB: Final = 8
+"""Space for logs and the container's own files next to the weights. Assumed; with the FUSE driver's, less than Autopilot's 10 GiB."""
 
 
 class ServerOnGke(NamedTuple):
@@ -63,6 +63,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     )
     run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
     node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
+    weights_gib = math.ceil(to_gib(node.weights.checkpoint)) if settings.weights == "hub" else 0
     least, most = _DRAIN_S
     drain_s = min(max(math.ceil(node.workload.request_s.high), least), most) if node.workload else least
     return GkeServer(
@@ -76,8 +77,8 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         form=tpu.forms[0].model if tpu else "standard",
         zones=tpu.zones if tpu else (),
         cpu=run.cpu if run else None,
-        memory_mib=run.memory_mib if run else None,
-        disk_gib=math.ceil(to_gib(node.weights.checkpoint)) + _DISK_MARGIN_GIB if settings.weights == "hub" else 0,
+        memory_mib=run.memory_mib - (run.mount.cache_size_mib or 0) if run else None,
+        disk_gib=_DISK_MARGIN_GIB + weights_gib,
         bucket=settings.bucket_name(stack) if settings.weights == "bucket" else "",
         mount=_mount(settings),
         token_secret=(settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else "",

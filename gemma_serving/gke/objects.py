@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 import yaml
 
 from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
-from gemma_serving.gke.server import QUEUE_SHARE, GkeOptions, GkeServer
+from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import ceil_div
 
@@ -73,8 +73,8 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     # (ai-ml/gke-a100-jax/kubernetes/job-patch.yaml).
     taints = [resource, *([_FORMS["spot"]] if server.form == "spot" else [])]
     limits = {resource: str(chips)} | ({"memory": f"{server.memory_mib}Mi"} if server.memory_mib else {})
-    disk = {"ephemeral-storage": f"{server.disk_gib}Gi"} if server.disk_gib else {}
-    unlimited = {f"gke-gcsfuse/{one}-limit": "0" for one in ("cpu", "ephemeral-storage", "memory")}
+    # Without a request, Autopilot sets 1 GiB and evicts a Pod that writes more (autopilot.json).
+    disk = {"ephemeral-storage": f"{server.disk_gib}Gi"}
     return {
         **asdict(server),
         "labels": {_NAME_LABEL: server.name},
@@ -91,8 +91,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "leave_s": _LEAVE_S,
         "probe_period_s": PROBE_PERIOD_S,
         "probe_failures": ceil_div(server.replica_start_s, PROBE_PERIOD_S),
-        # The FUSE driver's container, without limits ([GKS] ai-ml/vllm-tpu/vllm-llama3-70b.yaml).
-        "annotations": {"gke-gcsfuse/volumes": "true", **unlimited} if server.mount else None,
+        "annotations": _sidecar(server.mount) if server.mount else None,
         "node_labels": _node_labels(server, options),
         "tolerations": [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints],
         "requests": {**limits, **({"cpu": str(server.cpu)} if server.cpu else {}), **disk},
@@ -103,6 +102,17 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "running": str(server.concurrent_requests),
         "picker": f"{server.name}-epp",
         "gateway": options.gateway,
+    }
+
+
+def _sidecar(mount: BucketMount) -> Mapping[str, str]:
+    """Return the annotations that add the FUSE driver's container. The driver takes its limits as its requests too (autopilot.json)."""
+    cpu, memory_mib, disk_gib = mount.sidecar
+    return {
+        "gke-gcsfuse/volumes": "true",
+        "gke-gcsfuse/cpu-limit": str(cpu),
+        "gke-gcsfuse/memory-limit": f"{memory_mib}Mi",
+        "gke-gcsfuse/ephemeral-storage-limit": f"{disk_gib}Gi",
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from gemma_serving.gke.server import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.units import duration, to_gib
+from gemma_serving.planning.units import MIB_PER_GIB, duration, to_gib
 
 _CLUSTER_USD_PER_HOUR: Final = 0.10
 _BOOT_DISK_GB: Final = 100
@@ -24,6 +24,13 @@ _FLEX_START_ZONES: Final = ("asia-northeast1-b", "us-east5-a", "us-east5-b")
 _DIGEST: Final = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
+AUTOPILOT: Final[Mapping[str, float]] = Table(
+    lambda: {
+        row["name"]: row["value"]
+        for row in json.loads(Path(__file__).with_name("autopilot.json").read_text(encoding="utf-8"))["limits"]
+    }
+)
+"""Published limits of Autopilot by name. The file has their units and sources, and what is unknown."""
 GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(
     lambda: {row["id"]: row for row in json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))}
 )
@@ -43,6 +50,7 @@ def findings(
     probes = [one.get("startupProbe", {}) for one in containers]
     probe_s = min(one.get("periodSeconds", 0) * one.get("failureThreshold", 0) for one in probes)
     is_flex = server.form == "flex-start" and not options.compute_class
+    autopilot = [*_beyond_autopilot(server)]
     least, most = options.replicas
     applies: Mapping[str, bool] = {
         "GKE01": not server.node_labels,
@@ -60,6 +68,7 @@ def findings(
         "GKE15": server.disk_gib > _disk_left_gib(_BOOT_DISK_GB),
         "GKE13": True,
         "GKE14": True,
+        "GKE16": bool(autopilot),
     }
     words = {
         "accelerator": server.accelerator,
@@ -77,6 +86,7 @@ def findings(
         "disk_size": str(next(size for size in count(_BOOT_DISK_GB, 50) if _disk_left_gib(size) >= server.disk_gib)),
         "needs": _needs(server, options),
         "price": _price(server, options),
+        "autopilot": ", and ".join(autopilot),
     }
     texts = {
         identifier: {"message": row["message"].format_map(words), "advice": row["advice"].format_map(words)}
@@ -96,9 +106,20 @@ def _disk_left_gib(disk_gb: int) -> float:
     return 0.9 * whole_gib - (6 + 0.35 * whole_gib)
 
 
+def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
+    """Yield each resource of a Pod that is above a published limit of Autopilot."""
+    sidecar = server.mount.sidecar if server.mount else None
+    disk_gib = server.disk_gib + (sidecar.disk_gib if sidecar else 0)
+    if disk_gib > AUTOPILOT["POD_DISK_GIB"]:
+        yield f"it requests {disk_gib} GiB of ephemeral storage, and the published maximum is {AUTOPILOT['POD_DISK_GIB']:g} GiB"
+    if sidecar and not server.is_tpu and sidecar.memory_mib > AUTOPILOT["GPU_SIDECAR_GIB"] * MIB_PER_GIB:
+        most = f"{AUTOPILOT['GPU_SIDECAR_GIB']:g} GiB on GPU nodes"
+        yield f"the FUSE driver's container requests {sidecar.memory_mib / MIB_PER_GIB:.1f} GiB of memory, and the published maximum is {most}"
+
+
 def _needs(server: GkeServer, options: GkeOptions) -> str:
     """Return the parts of the cluster that the objects use."""
-    is_buffered = server.mount is not None and "enable-buffered-read=true" in server.mount.options
+    is_buffered = server.mount is not None and server.mount.is_buffered
     parts = {
         "Managed Service for Prometheus": True,
         "Custom Metrics Stackdriver Adapter": options.replicas[0] != options.replicas[1],

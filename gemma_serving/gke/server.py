@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, topology_of
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
-from gemma_serving.planning.units import align_to
+from gemma_serving.planning.units import MIB_PER_GIB, align_to
 
 NODE_START_S: Final = 300
 """From a Pod that no node has room for to a node that is ready, without a wait for capacity. Assumed: public reports of GPU nodes say 3 to 8
@@ -19,6 +20,13 @@ _METRICS_AGE_S: Final = 120
 """Assumed: scrapes 15 s apart, Cloud Monitoring, its adapter, and 15 s between two decisions of an autoscaler. With metrics one minute old, the
 real autoscaler added one replica too many when a start took as long as planned (judges/real/kubernetes)."""
 _MINUTE_S: Final = 60
+_SIDECAR_CPU: Final = 1
+"""CPU of gcsfuse, with which it must read as fast as planned. Assumed: up to the 1 GB/s of `planning.data.overheads`, no page has the CPU for it."""
+_SIDECAR_MIB: Final = 1024
+"""Memory of gcsfuse without its buffers and its cache. Assumed: the driver's default for all of it is 256 MiB (gcs-fuse-csi-driver 5fcdc04,
+pkg/webhook/config.go)."""
+_SIDECAR_DISK_GIB: Final = 1
+"""Log and temporary files of gcsfuse. Assumed: a read-only mount stages no writes, and its cache is in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,26 @@ class BucketMount:
     cache_mib: int | None
     """Size of the file cache in memory; None without one."""
 
+    @property
+    def is_buffered(self) -> bool:
+        """True if gcsfuse reads ahead into its memory."""
+        return "enable-buffered-read=true" in self.options
+
+    @property
+    def sidecar(self) -> "Sidecar":
+        """Resources of the driver's container. It writes the file cache, so its memory holds it (kubernetes.io, volumes: emptyDir)."""
+        buffers_gib = constant("FUSE_BUFFERS_GIB") if self.is_buffered else 0.0
+        memory_mib = _SIDECAR_MIB + round(buffers_gib * MIB_PER_GIB) + (self.cache_mib or 0)
+        return Sidecar(cpu=_SIDECAR_CPU, memory_mib=memory_mib, disk_gib=_SIDECAR_DISK_GIB)
+
+
+class Sidecar(NamedTuple):
+    """Resources of the FUSE driver's container in the Pod, which it requests and cannot exceed."""
+
+    cpu: int
+    memory_mib: int
+    disk_gib: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GkeServer:
@@ -68,8 +96,9 @@ class GkeServer:
     cpu: int | None
     """vCPU that the container requests. None, as the memory: a TPU's host has one Pod, which takes all of it."""
     memory_mib: int | None
+    """Memory of the container, without the file cache."""
     disk_gib: int
-    """Space on the node's boot disk for weights from the hub; 0 for weights from a bucket."""
+    """Space on the node's boot disk for the container's own files and for weights from the hub."""
     bucket: str
     """Bucket with the weights, which the Pods read; empty for weights from the hub or the image."""
     mount: BucketMount | None

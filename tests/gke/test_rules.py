@@ -107,7 +107,7 @@ def test_a_planted_fault_is_named(plant, identifier, says):
             {},
             {},
             "GKE15",
-            "needs 69 GiB of its node's boot disk for the weights, but the default disk of 100 GB leaves 45 GiB",
+            "needs 67 GiB of its node's boot disk for the weights, but the default disk of 100 GB leaves 45 GiB",
         ),
         ("l4-qat", {"gateway": "inference"}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
         (

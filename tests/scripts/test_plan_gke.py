@@ -39,7 +39,7 @@ def test_stdout_is_yaml_and_stderr_has_the_findings(plan):
         *("PodDisruptionBudget", "InferencePool", "HTTPRoute"),
     ]
     assert "&id" not in out
-    assert [line.split(": ")[1] for line in error.splitlines()] == ["GKE09", "GKE10", "GKE13", "GKE14"]
+    assert [line.split(": ")[1] for line in error.splitlines()] == ["GKE09", "GKE10", "GKE13", "GKE14", "GKE16"]
 
 
 def test_the_objects_follow_the_changed_settings(plan):
