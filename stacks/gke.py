@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
@@ -19,6 +20,7 @@ from gemma_serving.planning.settings.cloud_run import MountSettings
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
 from gemma_serving.planning.settings.stack import Settings
+from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import to_gib
 from gemma_serving.stacks.planned import require_unblocked
@@ -64,6 +66,8 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
     node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
     weights_gib = math.ceil(to_gib(node.weights.checkpoint)) if settings.weights == "hub" else 0
+    programs, start = _programs(settings), node.startup
+    saved_s = start.recompile_s - start.restart_s if programs and start.recompile_s else 0
     least, most = _DRAIN_S
     drain_s = min(max(math.ceil(node.workload.request_s.high), least), most) if node.workload else least
     return GkeServer(
@@ -79,10 +83,13 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         cpu=run.cpu if run else None,
         memory_mib=run.memory_mib - (run.mount.cache_size_mib or 0) if run else None,
         disk_gib=_DISK_MARGIN_GIB + weights_gib,
-        bucket=settings.bucket_name(stack) if settings.weights == "bucket" else "",
+        bucket=settings.bucket_name(stack) if settings.weights == "bucket" or programs else "",
         mount=_mount(settings),
+        programs=programs,
         token_secret=(settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else "",
-        container_start_s=node.startup.total_high_s,
+        container_start_s=start.total_high_s,
+        warm_start_s=start.total_high_s - saved_s,
+        graphs_s=start.compile_s if run and settings.archives_programs else 0,
         concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
         drain_s=drain_s,
         lacks=tuple(_lacks(planned)),
@@ -100,6 +107,19 @@ def _mount(settings: Settings) -> BucketMount | None:
         # As Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm).
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
     return BucketMount(path=MODELS_FOLDER, options=(*options, *mount.options), cache_mib=mount.cache_size_mib)
+
+
+def _programs(settings: Settings) -> BucketMount | None:
+    """Return the mount of compiled programs at the path that the plan's environment names; None unless a TPU stack stores them in its bucket.
+
+    Google's manifests mount the bucket too ([GKS] of objects.yaml, ai-ml/vllm-tpu; kubernetes-sigs/wg-serving#48). The path can be a gs:// URI
+    (vllm-project/tpu-inference#1554), but no public run shows that JAX then finds a program again (marin-community/marin#2318).
+    """
+    if settings.tpu is None or not settings.archives_programs:
+        return None
+    owner = (f"uid={settings.image.uid or 0}", f"gid={settings.image.gid or 0}")
+    # JAX finds a program by a hash of all that it depends on, so the bucket's servers can share the folder. The agents of TPU VMs read others.
+    return BucketMount(path=XLA_CACHE_PATH, options=(*owner, "implicit-dirs", f"only-dir={ARCHIVE_PREFIX}/pods"))
 
 
 def _lacks(planned: PlannedServer) -> Iterator[str]:

@@ -18,7 +18,14 @@ number = gcp.organizations.get_project_output(project_id=project).number
 member = workload_member(project=project, project_number=number, namespace=namespace, account=server.name)
 bucket, token, readers = None, None, {"gke": member}
 if name := server.bucket:
-    weights = ModelBucketArgs(project=project, name=name, existing=name, location="us-east4", readers=readers)
+    weights = ModelBucketArgs(
+        project=project,
+        name=name,
+        existing=name,
+        location="us-east4",
+        readers=readers,
+        archivers=readers if server.programs else {},
+    )
     bucket = ModelBucket("weights", weights)
 if server.token_secret:
     token = ExistingSecret("hf-token", ExistingSecretArgs(version_name=server.token_secret, readers=readers))

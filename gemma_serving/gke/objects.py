@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 import yaml
 
 from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
-from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer
+from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer, Sidecar
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import ceil_div
 
@@ -91,7 +91,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "leave_s": _LEAVE_S,
         "probe_period_s": PROBE_PERIOD_S,
         "probe_failures": ceil_div(server.replica_start_s, PROBE_PERIOD_S),
-        "annotations": _sidecar(server.mount) if server.mount else None,
+        "annotations": _sidecar(server.sidecar) if server.sidecar else None,
         "node_labels": _node_labels(server, options),
         "tolerations": [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints],
         "requests": {**limits, **({"cpu": str(server.cpu)} if server.cpu else {}), **disk},
@@ -105,14 +105,13 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     }
 
 
-def _sidecar(mount: BucketMount) -> Mapping[str, str]:
+def _sidecar(needs: Sidecar) -> Mapping[str, str]:
     """Return the annotations that add the FUSE driver's container. The driver takes its limits as its requests too (autopilot.json)."""
-    cpu, memory_mib, disk_gib = mount.sidecar
     return {
         "gke-gcsfuse/volumes": "true",
-        "gke-gcsfuse/cpu-limit": str(cpu),
-        "gke-gcsfuse/memory-limit": f"{memory_mib}Mi",
-        "gke-gcsfuse/ephemeral-storage-limit": f"{disk_gib}Gi",
+        "gke-gcsfuse/cpu-limit": str(needs.cpu),
+        "gke-gcsfuse/memory-limit": f"{needs.memory_mib}Mi",
+        "gke-gcsfuse/ephemeral-storage-limit": f"{needs.disk_gib}Gi",
     }
 
 
@@ -137,14 +136,20 @@ def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:
     yield {"name": "dev-shm", "emptyDir": {"medium": "Memory"}}, "/dev/shm"  # noqa: S108 - the container's own
     mount = server.mount
     if mount is not None:
-        options = ",".join(mount.options)
-        yield _csi("models", "gcsfuse.csi.storage.gke.io", bucketName=server.bucket, mountOptions=options), mount.path
+        yield _fuse("models", server.bucket, mount, read_only=True), mount.path
         if mount.cache_mib is not None:
             cache = {"medium": "Memory", "sizeLimit": f"{mount.cache_mib}Mi"}
             yield {"name": "gke-gcsfuse-cache", "emptyDir": cache}, ""
+    if server.programs is not None:
+        yield _fuse("programs", server.bucket, server.programs, read_only=False), server.programs.path
     if server.token_secret:
         yield _csi("hf-token", "secrets-store-gke.csi.k8s.io", secretProviderClass=server.name), _TOKEN_FOLDER
 
 
-def _csi(name: str, driver: str, **attributes: str) -> KubernetesObject:
-    return {"name": name, "csi": {"driver": driver, "readOnly": True, "volumeAttributes": attributes}}
+def _fuse(name: str, bucket: str, mount: BucketMount, *, read_only: bool) -> KubernetesObject:
+    options = ",".join(mount.options)
+    return _csi(name, "gcsfuse.csi.storage.gke.io", read_only=read_only, bucketName=bucket, mountOptions=options)
+
+
+def _csi(name: str, driver: str, *, read_only: bool = True, **attributes: str) -> KubernetesObject:
+    return {"name": name, "csi": {"driver": driver, "readOnly": read_only, "volumeAttributes": attributes}}

@@ -69,6 +69,7 @@ def findings(
         "GKE13": True,
         "GKE14": True,
         "GKE16": bool(autopilot),
+        "GKE17": server.graphs_s > 0,
     }
     words = {
         "accelerator": server.accelerator,
@@ -79,6 +80,7 @@ def findings(
         "container_start": duration(server.container_start_s),
         "start": duration(server.replica_start_s),
         "period": duration(server.scaling_period_s),
+        "graphs": duration(server.graphs_s),
         "zones": ", ".join(server.zones),
         "flex_zones": ", ".join(_FLEX_START_ZONES),
         "disk": str(server.disk_gib),
@@ -108,7 +110,7 @@ def _disk_left_gib(disk_gb: int) -> float:
 
 def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
     """Yield each resource of a Pod that is above a published limit of Autopilot."""
-    sidecar = server.mount.sidecar if server.mount else None
+    sidecar = server.sidecar
     disk_gib = server.disk_gib + (sidecar.disk_gib if sidecar else 0)
     if disk_gib > AUTOPILOT["POD_DISK_GIB"]:
         yield f"it requests {disk_gib} GiB of ephemeral storage, and the published maximum is {AUTOPILOT['POD_DISK_GIB']:g} GiB"
@@ -119,12 +121,12 @@ def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
 
 def _needs(server: GkeServer, options: GkeOptions) -> str:
     """Return the parts of the cluster that the objects use."""
-    is_buffered = server.mount is not None and server.mount.is_buffered
+    is_buffered = any(one.is_buffered for one in server.mounts)
     parts = {
         "Managed Service for Prometheus": True,
         "Custom Metrics Stackdriver Adapter": options.replicas[0] != options.replicas[1],
         "Workload Identity Federation": server.bucket or server.token_secret,
-        f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}": server.mount,
+        f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}": server.mounts,
         "Secret Manager add-on": server.token_secret,
         f"endpoint picker {server.name}-epp": options.gateway,
     }

@@ -23,10 +23,10 @@ _MINUTE_S: Final = 60
 _SIDECAR_CPU: Final = 1
 """CPU of gcsfuse, with which it must read as fast as planned. Assumed: up to the 1 GB/s of `planning.data.overheads`, no page has the CPU for it."""
 _SIDECAR_MIB: Final = 1024
-"""Memory of gcsfuse without its buffers and its cache. Assumed: the driver's default for all of it is 256 MiB (gcs-fuse-csi-driver 5fcdc04,
+"""Memory of a gcsfuse without its buffers and its cache. Assumed: the driver's default for all of it is 256 MiB (gcs-fuse-csi-driver 5fcdc04,
 pkg/webhook/config.go)."""
 _SIDECAR_DISK_GIB: Final = 1
-"""Log and temporary files of gcsfuse. Assumed: a read-only mount stages no writes, and its cache is in memory."""
+"""Log and temporary files of a gcsfuse. Assumed: a file cache is in memory, and of compiled programs it stages few at a time, of 12 to 26 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class GkeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketMount:
-    """The bucket, mounted read-only by Cloud Storage FUSE."""
+    """The bucket or a folder of it, mounted by Cloud Storage FUSE."""
 
     path: str
     options: Sequence[str]
     """Options of gcsfuse, as of the stack's own mount."""
-    cache_mib: int | None
+    cache_mib: int | None = None
     """Size of the file cache in memory; None without one."""
 
     @property
@@ -61,11 +61,10 @@ class BucketMount:
         return "enable-buffered-read=true" in self.options
 
     @property
-    def sidecar(self) -> "Sidecar":
-        """Resources of the driver's container. It writes the file cache, so its memory holds it (kubernetes.io, volumes: emptyDir)."""
+    def memory_mib(self) -> int:
+        """Memory of its gcsfuse. It writes the file cache, so its memory holds it (kubernetes.io, volumes: emptyDir)."""
         buffers_gib = constant("FUSE_BUFFERS_GIB") if self.is_buffered else 0.0
-        memory_mib = _SIDECAR_MIB + round(buffers_gib * MIB_PER_GIB) + (self.cache_mib or 0)
-        return Sidecar(cpu=_SIDECAR_CPU, memory_mib=memory_mib, disk_gib=_SIDECAR_DISK_GIB)
+        return _SIDECAR_MIB + round(buffers_gib * MIB_PER_GIB) + (self.cache_mib or 0)
 
 
 class Sidecar(NamedTuple):
@@ -102,11 +101,17 @@ class GkeServer:
     bucket: str
     """Bucket with the weights, which the Pods read; empty for weights from the hub or the image."""
     mount: BucketMount | None
-    """None if the server streams or downloads the weights."""
+    """Weights, mounted read-only; None if the server streams or downloads them."""
+    programs: BucketMount | None
+    """Compiled XLA programs, which each Pod reads and adds to; None if each Pod compiles all of its own."""
     token_secret: str
     """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""
     container_start_s: float
     """Planned seconds from a ready node to the first healthy response, at the slow end of the band."""
+    warm_start_s: float
+    """The same of a start that finds its programs in `programs`; `container_start_s` without."""
+    graphs_s: float
+    """Planned seconds of each start for graphs that `cloudRun.compileCache: bucket` stores on Cloud Run; 0 without it."""
     concurrent_requests: int
     """Requests that one replica runs at the same time."""
     drain_s: int
@@ -115,6 +120,19 @@ class GkeServer:
     """Why a Pod cannot have some settings, and what to do, in sentences."""
     usd_per_hour: float | None
     """Price of a replica's node; None if it is unknown."""
+
+    @property
+    def mounts(self) -> Sequence[BucketMount]:
+        """All mounts of the bucket."""
+        return [one for one in (self.mount, self.programs) if one is not None]
+
+    @property
+    def sidecar(self) -> Sidecar | None:
+        """Resources of the driver's container, which runs a gcsfuse for each mount; None without a mount."""
+        if not self.mounts:
+            return None
+        memory_mib = sum(one.memory_mib for one in self.mounts)
+        return Sidecar(cpu=_SIDECAR_CPU, memory_mib=memory_mib, disk_gib=_SIDECAR_DISK_GIB * len(self.mounts))
 
     @property
     def is_tpu(self) -> bool:
@@ -145,9 +163,17 @@ class GkeServer:
     @property
     def replica_start_s(self) -> int:
         """Seconds until a new replica on a new node serves, at the slow end of the band, without a wait for capacity."""
-        return align_to(round(NODE_START_S + self.container_start_s), _MINUTE_S)
+        return _on_new_node_s(self.container_start_s)
 
     @property
     def scaling_period_s(self) -> int:
-        """Seconds until the metrics that an autoscaler reads show what a new replica changed."""
-        return self.replica_start_s + _METRICS_AGE_S
+        """Seconds until the metrics that an autoscaler reads show what a new replica changed.
+
+        A replica is added to one that serves, which has stored its programs. Replicas that a change starts compile again: then the autoscaler
+        may add one too many.
+        """
+        return _on_new_node_s(self.warm_start_s) + _METRICS_AGE_S
+
+
+def _on_new_node_s(container_s: float) -> int:
+    return align_to(round(NODE_START_S + container_s), _MINUTE_S)

@@ -83,6 +83,22 @@ def test_streamed_weights_are_granted_like_mounted_ones(declare, monkeypatch, tm
     assert grant["member"] == f"{MEMBER}/ns/models/sa/{service}"
 
 
+def test_compiled_programs_are_in_the_one_folder_that_pods_may_write(declare, monkeypatch, tmp_path):
+    settings = tmp_path / "Pulumi.compiled.yaml"
+    shipped = FILES["Pulumi.tpu-v6e1.yaml"].read_text()
+    settings.write_text(shipped.replace("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    compileCache: bucket\n"))
+    recorder, service = run_program(settings, declare, monkeypatch, tmp_path)
+    reader, writer = (one.inputs for one in recorder.all("bucketIAMMember"))
+    assert {reader["member"], writer["member"]} == {f"{MEMBER}/ns/models/sa/{service}"}
+    assert (reader["role"], "condition" in reader) == ("roles/storage.objectViewer", False)
+    assert writer["role"] == "roles/storage.objectUser"
+    pod = recorder.one("apps/v1:Deployment").inputs["spec"]["template"]["spec"]
+    (mount,) = [one["csi"]["volumeAttributes"] for one in pod["volumes"] if "csi" in one]
+    folder = mount["mountOptions"].rpartition("only-dir=")[2]
+    written = writer["condition"]["expression"].partition('"')[2].partition('"')[0]
+    assert f"projects/_/buckets/{mount['bucketName']}/objects/{folder}".startswith(written)
+
+
 def test_a_token_is_a_file_that_only_its_pods_may_read(declare, monkeypatch, tmp_path):
     settings = tmp_path / "Pulumi.with-token.yaml"
     stored = "projects/theirs/secrets/hf/versions/7"

@@ -122,7 +122,7 @@ def test_the_container_and_the_driver_share_what_the_instance_had():
     plain = server_of("l4-qat", cloud_run={"mount": dataclasses.replace(run.mount, mode="fuse")})
     server = server_of("l4-qat", cloud_run={"mount": cached})
     assert server.memory_mib + 8192 == plain.memory_mib == run.memory_mib
-    assert server.mount.sidecar.memory_mib == plain.mount.sidecar.memory_mib + 8192
+    assert server.sidecar.memory_mib == plain.sidecar.memory_mib + 8192
 
 
 def test_each_row_has_its_source():

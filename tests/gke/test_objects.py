@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.gke.objects import objects
 from gemma_serving.gke.server import NODE_START_S, GkeOptions
@@ -164,6 +165,31 @@ def test_weights_are_mounted_with_the_options_of_the_stack():
         ",file-cache:max-size-mb:14336,file-cache:enable-parallel-downloads:true,log-severity=info"
     )
     assert volumes["gke-gcsfuse-cache"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "14336Mi"}
+
+
+@pytest.mark.parametrize("weights", ["hub", "bucket"])
+def test_compiled_programs_are_a_folder_of_the_bucket_that_each_pod_adds_to(weights):
+    server = server_of("tpu-v6e4", weights=weights, tpu={"compile_cache": "bucket"})
+    found = {one["kind"]: one for one in objects(server, GkeOptions())}
+    assert found["Deployment"]["spec"]["template"]["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    pod = pod_of(found)
+    (container,) = pod["containers"]
+    (volume,) = [one["csi"] for one in pod["volumes"] if one["name"] == "programs"]
+    (path,) = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "programs"]
+    assert {"name": "VLLM_XLA_CACHE_PATH", "value": path} in container["env"]
+    assert (volume["driver"], volume["readOnly"]) == ("gcsfuse.csi.storage.gke.io", False)
+    assert volume["volumeAttributes"]["bucketName"] == "my-project-gemma-tpu-v6e4-models"
+    folder = volume["volumeAttributes"]["mountOptions"].rpartition("only-dir=")[2]
+    assert folder.startswith(f"{ARCHIVE_PREFIX}/")  # the only folder that the bucket's grant lets a server write
+
+
+@pytest.mark.parametrize("stack", ["tpu-v6e4", "tpu-v6e8", TOO_SLOW])
+def test_only_stored_programs_shorten_the_autoscalers_period_and_never_the_probe(stack):
+    cold = server_of(stack, tpu={"compile_cache": "machine"})
+    warm = server_of(stack, tpu={"compile_cache": "bucket"})
+    assert cold.programs is None
+    assert warm.replica_start_s == cold.replica_start_s
+    assert cold.scaling_period_s - warm.scaling_period_s >= 60
 
 
 def test_a_tpu_stack_with_weights_in_a_bucket_mounts_it_and_downloads_nothing():

@@ -109,6 +109,7 @@ def test_a_planted_fault_is_named(plant, identifier, says):
             "GKE15",
             "needs 67 GiB of its node's boot disk for the weights, but the default disk of 100 GB leaves 45 GiB",
         ),
+        ("l4-qat", {}, {"cloud_run": {"compile_cache": "bucket"}}, "GKE17", "captures its graphs, which takes 104 s."),
         ("l4-qat", {"gateway": "inference"}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
         (
             "l4-qat",
@@ -134,6 +135,12 @@ def test_a_question_has_its_finding(stack, options, changes, identifier, says):
             (1, 1),
             {"hf_token_secret": "projects/p/secrets/t/versions/3"},
             "Managed Service for Prometheus, Workload Identity Federation, Secret Manager add-on.",
+        ),
+        (
+            "tpu-v6e4",
+            (1, 1),
+            {"tpu": {"compile_cache": "bucket"}},
+            f"Managed Service for Prometheus, Workload Identity Federation, {FUSE}.",
         ),
         (
             "l4-qat",

@@ -54,7 +54,7 @@ def test_json_has_the_objects_with_the_findings(plan):
     code, out, error = plan("l4-qat", "--gke", "--spare-node", "--json")
     answer = json.loads(out)
     assert (code, error, answer["stack"]) == (0, "", "l4-qat")
-    assert [one["id"] for one in answer["findings"]] == ["GKE12", "GKE13", "GKE14"]
+    assert [one["id"] for one in answer["findings"]] == ["GKE12", "GKE13", "GKE14", "GKE17"]
     assert answer["objects"][0]["kind"] == "ServiceAccount"
 
 
