@@ -25,7 +25,7 @@ from localcloud.services.run_limits import memory_gib
 from localcloud.vllm.arguments import ArgumentError, split_command
 from localcloud.world import run_messages
 from localcloud.world.run_messages import LogLine, Stream, container_port, serving_container
-from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.runtime import NOWHERE, RevisionFailedError, RevisionSpec
 from localcloud.world.timeline import Clock
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
@@ -53,8 +53,6 @@ _UP_LIMIT_S: Final = 60.0
 _CONNECTS_AFTER_S: Final = 60.0
 """Connections of an instance with Direct VPC work after a minute or more (configuring/vpc-direct-vpc, "Limitations", 2026-11). Its mount, and so its
 container, is assumed to wait for them."""
-_NOWHERE: Final = "http://127.0.0.1:9"
-"""The hub's address for an instance without a way to it: the discard port, on which nothing listens."""
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 """An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC routes all its traffic: comment of a public Terraform program that
 loads models on this platform (2026). No figure was found on Google's pages."""
@@ -214,8 +212,8 @@ class SimulatedRevisions:
 
     def _hub(self, revision: RevisionSpec) -> str:
         """Return the hub's address for the server. Empty: every model can be downloaded."""
-        if not revision.has_internet:
-            return _NOWHERE
+        if not revision.egress.internet:
+            return NOWHERE
         return f"{self._google.base_url}/hub" if self._google is not None and self._google.base_url else ""
 
     def _starter(self, revision: RevisionSpec, template: "_TemplateReader", folder: Path) -> Starter | None:
@@ -276,7 +274,7 @@ class SimulatedRevisions:
         for name in sorted(set(re.findall(r"gs://([a-z0-9][a-z0-9._-]+)", " ".join(template.words)))):
             files = self._list_objects(name)
             ask = f"GET https://storage.googleapis.com/storage/v1/b/{name}/o"
-            if not revision.reaches_google:
+            if not revision.egress.google:
                 problem = f"google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded, last exception: {ask}: timed out"
             elif files is None:
                 problem = f"google.api_core.exceptions.NotFound: 404 {ask}: The specified bucket does not exist."
@@ -297,7 +295,7 @@ class SimulatedRevisions:
             await self._clock.sleep(_CONNECTS_AFTER_S)
         if instance.starter is not None:
             await instance.starter.start()
-            if not instance.spec.reaches_google:
+            if not instance.spec.egress.google:
                 await self._clock.sleep(probe.budget_s)
                 raise self._probe_failed(instance, probe)
         server = instance.server = await self._server(instance)

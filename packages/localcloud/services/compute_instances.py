@@ -346,8 +346,13 @@ class _Instances(ComputeCollection):
                 machine_type=_machine_type(document),
                 has_docker=False,
                 devices=self._cloud.scenario.tpu.devices,
-                has_internet=self._reaches_the_internet(document),
-                reaches_google=self._may_connect(document, 443),
+                egress=networks.egress_of(
+                    self._cloud,
+                    document["_subnetwork"],
+                    strings(part(document, "tags"), "items"),
+                    external=parts(parts(document, "networkInterfaces")[0], "accessConfigs"),
+                    port=80,  # of package archives
+                ),
             )
             try:
                 await self._cloud.runtimes.machines.boot(spec)
@@ -409,17 +414,6 @@ class _Instances(ComputeCollection):
     def _external(self, given: JsonObject) -> JsonObject:
         address = f"203.0.113.{self._store.count_up('tpu.external') % 254 + 1}"
         return {"name": "external-nat", "type": "ONE_TO_ONE_NAT", **given, "natIP": address}
-
-    def _reaches_the_internet(self, document: JsonObject) -> bool:
-        """Return whether the instance has an external address, or Cloud NAT for its subnetwork."""
-        interface = parts(document, "networkInterfaces")[0]
-        nat = networks.has_nat(self._cloud, str(interface["subnetwork"]).partition("/compute/v1/")[2])
-        return (nat or bool(parts(interface, "accessConfigs"))) and self._may_connect(document, 80)
-
-    def _may_connect(self, document: JsonObject, port: int) -> bool:
-        """Return whether the rules of the instance's network allow it to connect to a port."""
-        network = str(parts(document, "networkInterfaces")[0]["network"]).partition("/compute/v1/")[2]
-        return networks.allows_egress(self._cloud, network, strings(part(document, "tags"), "items"), port)
 
     # Showing
 

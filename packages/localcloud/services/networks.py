@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from localcloud.json_values import JsonObject, packaged, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world.cloud import REGIONS, Cloud, fingerprint, random_id
+from localcloud.world.runtime import Egress
 
 NETWORKS = "compute.networks"
 SUBNETWORKS = "compute.subnetworks"
@@ -45,14 +46,6 @@ class NetworkPlace:
         scope = "global" if self.region is None else f"regions/{self.region}"
         scope = scope if self.zone is None else f"zones/{self.zone}"
         return f"projects/{self.project}/{scope}/{collection}/{short}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Egress:
-    """What a machine reaches: public addresses, and Google's APIs."""
-
-    has_internet: bool = True
-    reaches_google: bool = True
 
 
 def add_default(cloud: Cloud, project: str) -> None:
@@ -215,24 +208,26 @@ def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) 
     return first is None or bool(first.get("allowed"))
 
 
-def egress_of(cloud: Cloud, subnetwork: str, tags: Collection[str]) -> Egress:
-    """Return what a machine without an external address reaches from a subnetwork.
+def egress_of(
+    cloud: Cloud, subnetwork: str, tags: Collection[str], *, external: object = False, port: int = 443
+) -> Egress:
+    """Return what a machine reaches from a subnetwork. `external`: true with an external address. `port`: TCP port of what it needs of the internet.
 
     A Cloud NAT opens the internet, and turns on Private Google Access on the subnetwork (docs.cloud.google.com/
     vpc-service-controls/docs/access-level-design, 2026-04).
     """
     document = cloud.store.get(SUBNETWORKS, subnetwork) or {}
-    nat = has_nat(cloud, subnetwork)
-    may_connect = allows_egress(cloud, str(document.get("network")), tags, 443)
+    network = str(document.get("network"))
+    leaves = bool(external) or _has_nat(cloud, subnetwork, network)
+    to_google = leaves or bool(document.get("privateIpGoogleAccess"))
     return Egress(
-        has_internet=nat and may_connect,
-        reaches_google=(nat or bool(document.get("privateIpGoogleAccess"))) and may_connect,
+        internet=leaves and allows_egress(cloud, network, tags, port),
+        google=to_google and allows_egress(cloud, network, tags, 443),
     )
 
 
-def has_nat(cloud: Cloud, subnetwork: str) -> bool:
-    """Return whether a router of a subnetwork's network and region has a NAT to the internet for its primary range."""
-    network = (cloud.store.get(SUBNETWORKS, subnetwork) or {}).get("network")
+def _has_nat(cloud: Cloud, subnetwork: str, network: str) -> bool:
+    """Return whether a router of the network and region has a NAT to the internet for the subnetwork's primary range."""
     routers = cloud.store.under(ROUTERS, f"{subnetwork.partition('/subnetworks/')[0]}/routers/")
     nats = [nat for _, router in routers if router["network"] == network for nat in parts(router, "nats")]
     return any(_translates(nat, subnetwork) for nat in nats if nat["type"] == "PUBLIC")

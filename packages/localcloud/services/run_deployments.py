@@ -15,7 +15,7 @@ from localcloud.services.run_references import DeploymentFailedError, References
 from localcloud.services.service import visible
 from localcloud.world import run_messages
 from localcloud.world.cloud import Cloud
-from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.runtime import Egress, RevisionFailedError, RevisionSpec
 
 SERVICES, REVISIONS = "run.services", "run.revisions"
 USED = "run.used"
@@ -167,13 +167,7 @@ class Deployments:
         references.images()
         references.secrets()
         self._mounted(references, revision, egress)
-        spec = RevisionSpec(
-            name=revision,
-            service=name,
-            template=copy.deepcopy(template),
-            has_internet=egress.has_internet,
-            reaches_google=egress.reaches_google,
-        )
+        spec = RevisionSpec(name=revision, service=name, template=copy.deepcopy(template), egress=egress)
         try:
             url = await self._cloud.runtimes.revisions.start(spec)
         except RevisionFailedError as error:
@@ -188,7 +182,7 @@ class Deployments:
             record.pop("reconciling", None)
             self._store.put(REVISIONS, revision, record)
 
-    def _mounted(self, references: References, revision: str, egress: networks.Egress) -> None:
+    def _mounted(self, references: References, revision: str, egress: Egress) -> None:
         """Raise DeploymentFailedError if a Cloud Storage volume cannot be mounted. Only the log contains the reason."""
         found = references.unmountable(egress)
         if found is None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, run_mount_options
-from localcloud.services.networks import Egress
 from localcloud.services.registries import Registries, RegistryError, parse
 from localcloud.services.secretmanager import SECRETS, version_name
 from localcloud.world import run_messages
 from localcloud.world.cloud import Cloud, project_policy
+from localcloud.world.runtime import OPEN, Egress
 
 
 class DeploymentFailedError(Exception):
@@ -65,7 +65,7 @@ class References:
         access = part(self.template, "vpcAccess")
         subnetwork = networks.subnetwork_of(self.cloud, self._project, self.service.split("/")[3], used)
         if access.get("egress") != "ALL_TRAFFIC" or subnetwork is None:
-            return Egress()
+            return OPEN
         return networks.egress_of(self.cloud, subnetwork, strings(parts(access, "networkInterfaces")[0], "tags"))
 
     def images(self) -> None:
@@ -139,7 +139,7 @@ class References:
             rejection = run_mount_options.rejection(strings(part(volume, "gcs"), "mountOptions"))
             if rejection is not None:
                 return volume["name"], rejection
-            if not egress.reaches_google:
+            if not egress.google:
                 return volume["name"], run_messages.bucket_unreachable()
             document = self.cloud.store.get("storage.buckets", bucket)
             if document is None:

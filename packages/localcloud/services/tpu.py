@@ -305,7 +305,12 @@ class Queue(ApiService):
                 accelerator_type=document["acceleratorType"],
                 metadata=metadata_of(document),
                 service_account=account or self._cloud.default_account(project),
-                reaches_google=self._reaches_google(project, zone, document),
+                egress=networks.egress_of(
+                    self._cloud,
+                    document["_subnetwork"],
+                    strings(document, "tags"),
+                    external=document["networkConfig"].get("enableExternalIps"),
+                ),
                 devices=self._devices(document),
             )
             try:
@@ -321,13 +326,6 @@ class Queue(ApiService):
         own = generation_of_type(str(node["acceleratorType"]))
         others = {OLDER_RUNTIME, *(one.runtime_version for one in tpu_generations().values() if one is not own)}
         return "absent" if own and node["runtimeVersion"] in others else self._cloud.scenario.tpu.devices
-
-    def _reaches_google(self, project: str, zone: str, node: JsonObject) -> bool:
-        """Return whether the rules of the node's networks allow it to connect to port 443."""
-        names = tpu_requests.networks_of(self._cloud, project, zone, node)
-        tags = strings(node, "tags")
-        found = [name for name in names if "/networks/" in name]
-        return all(networks.allows_egress(self._cloud, name, tags, 443) for name in found)
 
     def _stop(self, node: str, *, owner: str) -> None:
         """Power off the machine if the node belongs to this queued resource."""

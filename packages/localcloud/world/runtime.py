@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 DeviceAccess: TypeAlias = Literal["open", "denied", "absent"]
 """`open`: every container with the accelerator's devices can open them. `denied`: only a privileged one can."""
@@ -22,16 +22,28 @@ class MachineFailedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Egress:
+    """What the network of an instance or machine lets it reach."""
+
+    internet: bool = True
+    """True for the hub, Docker Hub and package archives."""
+    google: bool = True
+    """True for Google's APIs and Artifact Registry."""
+
+
+OPEN: Final = Egress()
+NOWHERE: Final = "http://127.0.0.1:9"
+"""The hub's address without a way to the internet: the discard port, on which nothing listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionSpec:
     """One Cloud Run revision: `name` is its full resource name, `template` the RevisionTemplate of run.v2."""
 
     name: str
     service: str
     template: Mapping[str, Json]
-    has_internet: bool = True
-    """True if its instances can reach the hub."""
-    reaches_google: bool = True
-    """True if its instances can reach Google's APIs."""
+    egress: Egress = OPEN
 
 
 class RevisionRuntime(Protocol):
@@ -97,10 +109,7 @@ class MachineSpec:
     """Name for the metadata server. Empty: a TPU node's name."""
     has_docker: bool = True
     """True if the boot image includes docker, as Cloud TPU's runtime versions do."""
-    has_internet: bool = True
-    """True if the machine can reach package archives."""
-    reaches_google: bool = True
-    """True if its network allows connections to port 443."""
+    egress: Egress = OPEN
     devices: DeviceAccess = "open"
     """Access of an unprivileged container to the accelerator's devices. `absent`: the image has no driver for them, so /dev has none."""
 

@@ -106,11 +106,9 @@ def _host_and_path(name: str) -> tuple[str, str]:
 def query_registry(host: Host, reference: str) -> None:
     """Read the image's manifest from the simulated registry, with the token of the docker login. Raises DockerError."""
     match, machine = _parsed(reference), host.machine
-    if not machine.google:
-        raise DockerError(
-            f'Error response from daemon: Get "https://{reference.partition("/")[0]}/v2/": dial tcp: i/o timeout'
-        )
     registry, path = _host_and_path(match["name"])
+    if not (machine.google if registry.endswith("pkg.dev") else machine.internet):
+        raise DockerError(f'Error response from daemon: Get "https://{registry}/v2/": dial tcp: i/o timeout')
     version = match["digest"] or match["tag"] or "latest"
     token = login_token(host, registry)
     headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}

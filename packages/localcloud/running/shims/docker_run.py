@@ -17,6 +17,7 @@ from localcloud.running.shims.docker_host import ContainerOptions, DockerError, 
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.iptables import redirected
 from localcloud.running.shims.machine import Machine, new_id, read_json, write_json
+from localcloud.world.runtime import NOWHERE
 
 METADATA_ADDRESS: Final = "169.254.169.254"
 _STOP_GRACE_S: Final = 10.0
@@ -232,7 +233,7 @@ def _server_environment(host: Host, wanted: ContainerOptions) -> dict[str, str]:
         # Address of the metadata server for a program in the container.
         "GCE_METADATA_HOST": _metadata_host(host, wanted),
         "VLLM_SIM_DEVICE_PROBLEM": problem_of(machine, wanted.rights),
-        "VLLM_SIM_HUB": f"{machine.base_url}/hub",
+        "VLLM_SIM_HUB": f"{machine.base_url}/hub" if machine.internet else NOWHERE,
         charges.VARIABLE: str(machine.folder / charges.FILE),
     }
     if wanted.network != "host":

@@ -26,9 +26,8 @@ class Machine:
     init_pid: int = 0
     paths: dict[str, str] = field(default_factory=dict[str, str])
     internet: bool = True
-    """True if package archives respond."""
     google: bool = True
-    """True if Google's addresses respond on port 443."""
+    """Both as in `localcloud.world.runtime.Egress`."""
     denies_devices: bool = False
     """True if unprivileged containers cannot open the accelerator's devices."""
 

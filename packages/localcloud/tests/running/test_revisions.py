@@ -20,7 +20,7 @@ from localcloud.tests.conftest import in_loop
 from localcloud.tests.running.machine_world import until
 from localcloud.tests.running.running_server import ask
 from localcloud.world.run_messages import LogLine
-from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+from localcloud.world.runtime import OPEN, Egress, RevisionFailedError, RevisionSpec
 from localcloud.world.timeline import Clock
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
@@ -115,12 +115,12 @@ async def revisions(
         await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
 
 
-def start(state: Path, given: dict[str, Any], *, egress: dict[str, bool] | None = None, **options: Any) -> str:
+def start(state: Path, given: dict[str, Any], *, egress: Egress = OPEN, **options: Any) -> str:
     """Start one revision, request its models, stop it; return the models. The options are those of `revisions`."""
 
     async def run() -> str:
         async with revisions(state, **options) as running:
-            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given, **(egress or {})))
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given, egress=egress))
             return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
 
     return asyncio.run(run())
@@ -231,8 +231,8 @@ def test_an_instance_with_direct_vpc_waits_for_its_first_connections(tmp_path: P
         assert clock.slept.count(60.0) == waits
 
 
-@pytest.mark.parametrize(("egress", "serves"), [({}, True), ({"has_internet": False}, False)])
-def test_a_model_of_the_hub_needs_a_way_to_the_internet(tmp_path: Path, egress: dict[str, bool], serves: bool):
+@pytest.mark.parametrize(("egress", "serves"), [(OPEN, True), (Egress(internet=False), False)])
+def test_a_model_of_the_hub_needs_a_way_to_the_internet(tmp_path: Path, egress: Egress, serves: bool):
     """The requests end without a response, and vLLM with them: huggingface_hub waits 10 s for each (constants.py of ee0a4510)."""
     hub = template(container={"args": ["google/gemma-4-E2B-it", "--port=8000", "--max-model-len=8192"]})
     if serves:
@@ -245,7 +245,7 @@ def test_a_model_of_the_hub_needs_a_way_to_the_internet(tmp_path: Path, egress: 
 
 def test_without_a_way_to_google_a_streamer_and_a_starter_fail(tmp_path: Path):
     """A starter waits for Cloud Storage until the startup probe has failed."""
-    closed = {"reaches_google": False}
+    closed = Egress(google=False)
     streamed = template(container={"args": [f"gs://models/{MODEL}", "--load-format=runai_streamer", "--port=8000"]})
     own, _ = logged(tmp_path, streamed, egress=closed)
     assert "google.api_core.exceptions.RetryError: Timeout of 120.0s exceeded" in " ".join(own)

@@ -57,10 +57,14 @@ def test_the_first_rule_by_priority_decides_and_of_two_the_one_that_denies(rules
     assert {port for port in (80, 443, 22) if allows_egress(world(rules), NETWORK, ["mine"], port)} == ports
 
 
-def test_a_machine_that_may_not_connect_to_google_pulls_no_image(tmp_path: Path):
-    machine = Machine(folder=tmp_path, google=False)
+@pytest.mark.parametrize(
+    ("image", "closed"),
+    [("us-docker.pkg.dev/p/r/image:1", {"google": False}), ("vllm/vllm-tpu:1", {"internet": False})],
+)
+def test_a_machine_that_does_not_reach_a_registry_pulls_no_image(tmp_path: Path, image, closed):
+    machine = Machine(folder=tmp_path, **closed)
     with pytest.raises(DockerError, match="i/o timeout"):
-        docker_images.pull(own_host(machine), "us-docker.pkg.dev/p/r/image:1", quiet=True)
+        docker_images.pull(own_host(machine), image, quiet=True)
 
 
 REGION, OTHER = "us-east4", "us-central1"
@@ -74,6 +78,17 @@ def nat_of(ranges, *, name="sub", region=REGION, network="vpc", **changes):
     if ranges is not None:
         chosen = {"sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS", "subnetworks": listed}
     return region, network, {"name": "nat", "natIpAllocateOption": "AUTO_ONLY", **chosen, **changes}
+
+
+def network_of(client, access, nat, region=REGION):
+    """Create the network `vpc` with a subnetwork in the region, and the NAT of `nat_of` if there is one."""
+    client.ok("POST", f"{COMPUTE}/global/networks", {"name": "vpc", "autoCreateSubnetworks": False})
+    subnetwork = {"name": "sub", "network": f"{P}/global/networks/vpc", "ipCidrRange": "10.80.0.0/26"}
+    client.ok("POST", f"{COMPUTE}/regions/{region}/subnetworks", {**subnetwork, "privateIpGoogleAccess": access})
+    if nat is not None:
+        place, network, body = nat
+        router = {"name": "router", "network": f"{P}/global/networks/{network}", "nats": [body]}
+        client.ok("POST", f"{COMPUTE}/regions/{place}/routers", router)
 
 
 NOTHING_AT_ALL, GOOGLE, ALL = (False, False), (False, True), (True, True)
@@ -98,18 +113,36 @@ NOTHING_AT_ALL, GOOGLE, ALL = (False, False), (False, True), (True, True)
 def test_an_instance_with_all_traffic_reaches_what_nat_and_private_google_access_open(
     own_cloud, own_client, *, egress, access, nat, reached
 ):
-    own_client.ok("POST", f"{COMPUTE}/global/networks", {"name": "vpc", "autoCreateSubnetworks": False})
-    subnetwork = {"name": "sub", "network": f"{P}/global/networks/vpc", "ipCidrRange": "10.80.0.0/26"}
-    own_client.ok("POST", f"{COMPUTE}/regions/{REGION}/subnetworks", {**subnetwork, "privateIpGoogleAccess": access})
-    if nat is not None:
-        region, network, body = nat
-        router = {"name": "router", "network": f"{P}/global/networks/{network}", "nats": [body]}
-        own_client.ok("POST", f"{COMPUTE}/regions/{region}/routers", router)
+    network_of(own_client, access, nat)
     interface = {"networkInterfaces": [{"network": "vpc", "subnetwork": "sub"}]}
     own_client.ok("POST", "/storage/storage/v1/b", {"name": "weights"}, project="local-project")
     mounts = changed(PLAIN, "template.volumes", [{"name": "v", "gcs": {"bucket": "weights"}}])
     uses = changed(mounts, "template.vpcAccess", {**interface, **({"egress": egress} if egress else {})})
     operation = deploy(own_client, "uses", uses)
-    seen = [(one.has_internet, one.reaches_google) for one in own_cloud.cloud.runtimes.revisions.specs]
+    seen = [(one.egress.internet, one.egress.google) for one in own_cloud.cloud.runtimes.revisions.specs]
     assert seen == ([reached] if reached[1] else [])
     assert ("error" in operation) is not reached[1]
+
+
+@pytest.mark.parametrize(
+    ("access", "nat", "external", "reached"),
+    [
+        (False, None, False, NOTHING_AT_ALL),
+        (True, None, False, GOOGLE),
+        (False, nat_of(None, region="europe-west4"), False, ALL),
+        (False, None, True, ALL),
+    ],
+)
+def test_a_tpu_vm_reaches_what_nat_private_google_access_and_an_external_address_open(
+    own_cloud, own_client, *, access, nat, external, reached
+):
+    network_of(own_client, access, nat, region="europe-west4")
+    zone = f"{P}/locations/europe-west4-a"
+    config = {"network": "vpc", "subnetwork": "sub", "enableExternalIps": external}
+    node = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e", "networkConfig": config}
+    spec = {"parent": zone, "nodeId": "node", "node": node}
+    body = {"tpu": {"nodeSpec": [spec]}, "spot": {}}
+    own_client.ok("POST", f"/tpu/v2alpha1/{zone}/queuedResources", body, queuedResourceId="queued")
+    own_client.ok("GET", f"/tpu/v2alpha1/{zone}/queuedResources/queued")
+    (machine,) = own_cloud.cloud.runtimes.machines.machines.values()
+    assert (machine.egress.internet, machine.egress.google) == reached
