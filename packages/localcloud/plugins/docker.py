@@ -70,9 +70,7 @@ class DockerProvider:
 
     def schema(self) -> Object:
         """Return the package's schema."""
-        return package_schema(
-            self.name, self.version, PackageSpec(dict.fromkeys(sorted(_SETTINGS)), {IMAGE: IMAGE_FIELDS}, {})
-        )
+        return package_schema(self.name, self.version, PackageSpec(_SETTINGS, {IMAGE: IMAGE_FIELDS}, {}))
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Accept the real provider's settings, which have no effect here, and reject others."""

@@ -22,7 +22,7 @@ from localcloud.plugins.lifecycle import (
 from localcloud.plugins.overlay import OVERLAYS, resource_type
 from localcloud.plugins.package_schema import FunctionSpec, PackageSpec, package_schema
 from localcloud.plugins.rest import PluginError, Rest, RestError, RestTransport
-from localcloud.plugins.schema import Object, PropertySpec, PropertySpecs, ValueKind
+from localcloud.plugins.schema import Object, PropertySpec, ValueKind
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
 VERSION: Final = "10.2.0"
@@ -32,17 +32,9 @@ _NOT_ENABLED: Final = "accessNotConfigured"
 """The only reason that the real provider tolerates (IsApiNotEnabledError of google/transport/transport.go, hashicorp/terraform-provider-google):
 that of an entry of `errors`, which Google does not send with every SERVICE_DISABLED."""
 
-_TEXT: Final = PropertySpec(kind=ValueKind.TEXT)
-_FLAG: Final = PropertySpec(kind=ValueKind.FLAG)
-_TEXTS_BY_KEY: Final = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
-_HONOURED: Final[PropertySpecs] = {
-    "project": _TEXT,
-    "region": _TEXT,
-    "defaultLabels": _TEXTS_BY_KEY,
-    "addPulumiAttributionLabel": _FLAG,
-    "userProjectOverride": _FLAG,
-    "billingProject": _TEXT,
-}
+_HONOURED: Final = frozenset(
+    {"project", "region", "defaultLabels", "addPulumiAttributionLabel", "userProjectOverride", "billingProject"}
+)
 
 # Deleted before they are replaced, regardless of their name, by a setting of the real provider.
 _DELETED_FIRST: Final = frozenset({"gcp:projects/iAMMember:IAMMember"})
@@ -69,7 +61,7 @@ class GcpProvider:
 
     def schema(self) -> Object:
         """Return the package's schema."""
-        settings = {**dict.fromkeys(sorted(facts.settings_without_effect())), **_HONOURED}
+        settings = _HONOURED | facts.settings_without_effect()
         resources = {token: resource_type(token).fields for token in sorted(OVERLAYS)}
         functions = {token: each.spec for token, each in _FUNCTIONS.items()}
         return package_schema(self.name, self.version, PackageSpec(settings, resources, functions))
@@ -78,7 +70,7 @@ class GcpProvider:
         """Reject configuration unless it has an effect here or is known to be harmless."""
         failures: list[Failure] = []
         for name in news:
-            if name not in _HONOURED.keys() | facts.settings_without_effect() and not name.endswith("CustomEndpoint"):
+            if name not in _HONOURED | facts.settings_without_effect() and not name.endswith("CustomEndpoint"):
                 known = ", ".join(sorted(_HONOURED))
                 reason = f"the local gcp stand-in does not support the provider setting {name!r}. Supported: {known}"
                 failures.append(Failure(path=name, reason=reason))
@@ -261,6 +253,10 @@ async def _read_billing(context: OperationContext, project: str) -> None:
     except RestError as error:
         if error.status != _FORBIDDEN or error.reason != _NOT_ENABLED:
             raise
+
+
+_TEXT: Final = PropertySpec(kind=ValueKind.TEXT)
+_TEXTS_BY_KEY: Final = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
 
 
 class _Function(NamedTuple):

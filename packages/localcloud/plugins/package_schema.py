@@ -4,7 +4,7 @@ It has the types, functions and settings that the stand-in serves, without descr
 after their path, not as in the real schema. Source of the form: pulumi/pulumi 3.256.0, pkg/codegen/schema/pulumi.json.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from localcloud.plugins.schema import Json, Object, PropertySpec, PropertySpecs, ValueKind
@@ -17,7 +17,6 @@ _SCALARS: Final[Mapping[ValueKind, str]] = {
 }
 _OF_THE_ENGINE: Final = frozenset({"version", "pluginDownloadURL"})
 """Settings of each provider that no schema may name."""
-_ANY: Final[Object] = {"$ref": "pulumi.json#/Any"}
 
 
 class FunctionSpec(NamedTuple):
@@ -28,10 +27,9 @@ class FunctionSpec(NamedTuple):
 
 
 class PackageSpec(NamedTuple):
-    """What a stand-in serves: resource types and functions by token, and the settings of its provider."""
+    """What a stand-in serves: settings of its provider, resource types by token, and functions by token."""
 
-    settings: Mapping[str, PropertySpec | None]
-    """None: a setting of any type."""
+    settings: Iterable[str]
     resources: Mapping[str, PropertySpecs]
     functions: Mapping[str, FunctionSpec]
 
@@ -39,11 +37,7 @@ class PackageSpec(NamedTuple):
 def package_schema(name: str, version: str, package: PackageSpec) -> Object:
     """Return the schema of a package."""
     types: Object = {}
-    settings: Object = {
-        setting: _ANY if each is None else _type(each, f"{name}:index/Provider", types)
-        for setting, each in package.settings.items()
-        if setting not in _OF_THE_ENGINE
-    }
+    settings: Object = {one: {"$ref": "pulumi.json#/Any"} for one in sorted({*package.settings} - _OF_THE_ENGINE)}
     return {
         "name": name,
         "version": version,
