@@ -30,6 +30,8 @@ from gemma_serving.planning.machine.families import (
 
 _GENERATIONS: Final[Mapping[str, list[str]]] = Table(lambda: data_file("gpu_generations.json"))
 """Parts of the names of cards, by NVIDIA's architecture."""
+_NVLINK_GENERATIONS: Final = ("hopper", "datacenter-blackwell")
+"""Generations whose cards of one machine are linked; of Ampere, the A100's are."""
 _SHARED_MEMORY: Final = ("GB10", "DGX SPARK")
 """Parts of the names of cards whose memory is the processor's, and was measured."""
 
@@ -89,6 +91,11 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     def has_measured(self, name: str) -> bool:
         """Return whether its family's row has a constant."""
         return self.family in FAMILIES and name in FAMILIES[self.family].measured
+
+    @property
+    def has_nvlink(self) -> bool:
+        """True if several cards of a machine are known to be connected by NVLink. Others add up their results over PCIe."""
+        return self.generation in _NVLINK_GENERATIONS or "A100" in self.name
 
     @property
     def shares_memory(self) -> bool:

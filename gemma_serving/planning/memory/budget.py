@@ -30,8 +30,6 @@ _GRAPH_STEP_LARGE: Final = 16
 _GRAPH_STEP_CHANGE: Final = 256
 _LARGEST_GRAPH: Final = 512
 _PEERS: Final = 2
-_NVLINK: Final = frozenset({"hopper", "datacenter-blackwell"})
-"""Generations whose cards of one machine are linked; of Ampere, the A100's are."""
 
 
 def memory_plan(resolved: Resolved) -> MemoryPlan:
@@ -170,9 +168,7 @@ def _all_reduces_gib(resolved: Resolved) -> float:
 
     There vLLM leaves all-reduces to NCCL: its own needs NVLink for more than two cards, and peer access for two (custom_all_reduce.py).
     """
-    accelerator = resolved.accelerator
-    has_nvlink = accelerator.generation in _NVLINK or "A100" in accelerator.name
-    if resolved.tp == 1 or has_nvlink or not is_before(resolved, RESERVES_GRAPHS):
+    if resolved.tp == 1 or resolved.accelerator.has_nvlink or not is_before(resolved, RESERVES_GRAPHS):
         return 0.0
     all_reduces = captured_graphs(resolved) * resolved.spec.layers * constant("ALL_REDUCES_PER_LAYER")
     return all_reduces * constant("NCCL_CAPTURE_MIB") / MIB_PER_GIB

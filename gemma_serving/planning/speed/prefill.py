@@ -19,6 +19,7 @@ from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.steps import (
     FLOP_PER_PARAM,
     StepTime,
+    all_reduced_s,
     attention_flops_per_s,
     expert_rows_s,
     flops_per_s,
@@ -77,6 +78,7 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
         attention_flops_per_s(resolved) * resolved.tp
     )
     token_s = products_s(resolved, body_params(resolved.spec), 1) / resolved.tp + expert_rows_s(resolved, 1)
+    token_s += all_reduced_s(resolved, 1)
     return Prompt(
         tokens=tokens,
         cached=cached,

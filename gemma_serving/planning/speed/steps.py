@@ -94,7 +94,7 @@ def step_of(
         memory_s=local / rate + max(_unpacked_s(resolved, layers) - layers / rate, 0.0),
         compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp
         + expert_rows_s(resolved, computed),
-        link_s=linked / link_rate if linked and link_rate else 0.0,
+        link_s=(linked / link_rate if linked and link_rate else 0.0) + all_reduced_s(resolved, computed),
         fixed_s=_fixed_s(resolved, batch, proposals) + _attention_s(resolved, batch, tokens, is_split=not proposals),
     )
     if resolved.is_tpu or not resolved.eager:
@@ -148,6 +148,19 @@ def expert_rows_s(resolved: Resolved, tokens: float) -> float:
     rows = tokens * sum(group.count * group.experts.active for group in resolved.spec.groups if group.experts)
     rate = resolved.accelerator.measured("TPU_EXPERT_ROWS_GB_PER_S") * _GIGA
     return rows * resolved.spec.hidden * _BF16 / rate
+
+
+def all_reduced_s(resolved: Resolved, tokens: float) -> float:
+    """Return the seconds in which the hidden states of `tokens` tokens cross PCIe, between cards without NVLink; 0 for all other devices.
+
+    In a ring, each card sends its part of the sum to all others, twice.
+    """
+    accelerator, cards = resolved.accelerator, resolved.tp
+    rate = accelerator.host_link_gb_per_s * _GIGA * constant("all_reduce.pcie")
+    if resolved.is_tpu or accelerator.has_nvlink or not rate:
+        return 0.0
+    all_reduces = resolved.spec.layers * constant("ALL_REDUCES_PER_LAYER")
+    return all_reduces * tokens * resolved.spec.hidden * _BF16 * 2 * (cards - 1) / cards / rate
 
 
 def uses_flash_attention(resolved: Resolved) -> bool:
@@ -306,7 +319,8 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     if resolved.scheme.name == "fp8" and resolved.accelerator.generation != "ampere":
         per_layer += constant("fp8_layer_s")
     if resolved.tp > 1:
-        per_layer += constant("ALL_REDUCES_PER_LAYER") * constant("all_reduce_s")
+        name = "all_reduce_s" if resolved.accelerator.has_nvlink else "all_reduce_s.pcie"
+        per_layer += constant("ALL_REDUCES_PER_LAYER") * constant(name)
     return layers * per_layer + constant("step_s") + sampling_s
 
 
