@@ -1,5 +1,6 @@
 """A stack's server on GKE: the same words as on its own target, sized and timed for a node."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH
+from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import to_gib
 from gemma_serving.stacks.planned import require_unblocked
@@ -28,6 +30,9 @@ from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, Pl
 
 _DRAIN_S: Final = (30, 600)
 """Least and most time for running requests. Chosen: the agent of a TPU VM gives the first, and no chat's request takes longer than the second."""
+_UNKNOWN_REQUEST_S: Final = 3_600
+"""Time for a request whose speed is not known, as in Google's overlays of Gemma 4 ([AP] of objects.yaml,
+../examples/llmd/_shared_config/templates/gateway/gcp-backend-policy-override.yaml.tftpl)."""
 _DISK_MARGIN_GIB: Final = 8
 """Space for logs and the container's own files next to the weights. Assumed; with the FUSE driver's, less than Autopilot's 10 GiB."""
 
@@ -92,9 +97,19 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         graphs_s=start.compile_s if run and settings.archives_programs else 0,
         concurrent_requests=node.workload.most_users if node.workload else resolved.max_num_seqs * resolved.dp,
         drain_s=drain_s,
+        longest_request_s=_longest_request_s(node),
         lacks=tuple(_lacks(planned)),
         usd_per_hour=node.cost.usd_per_hour if node.cost.is_known else None,
     )
+
+
+def _longest_request_s(node: Subject) -> int:
+    deployment = node.resolved.deployment
+    full = dataclasses.replace(deployment.workload or DEFAULT_WORKLOAD, users=None, rate_per_s=None)
+    answer = examine(replace(deployment, workload=full)).workload
+    if answer is None:
+        return _UNKNOWN_REQUEST_S
+    return math.ceil(answer.ttft_s.high + answer.tpot_s.high * node.resolved.max_model_len)
 
 
 def _mount(settings: Settings) -> BucketMount | None:

@@ -1,6 +1,7 @@
 """The objects of a server: a pure function from a `GkeServer` to what kubectl, Argo CD, Flux or Pulumi apply. objects.yaml has them."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,8 @@ _DRIVER_LIBRARIES: Final = "/usr/local/nvidia/lib64:/usr/local/cuda/lib64"
 The second has the image's own."""
 _FORMS: Final = {"flex-start": "cloud.google.com/gke-flex-start", "spot": "cloud.google.com/gke-spot"}
 """Labels of nodes by form of capacity (cluster-toolkit#5111; [GKS] ai-ml/llm-multiple-gpus/llama3-70b/text-generation-inference.yaml)."""
+_CHART: Final = ("oci://registry.k8s.io/gateway-api-inference-extension/charts/inferencepool", "v1.5.0")
+"""Chart of an InferencePool and its endpoint picker (kubernetes-sigs/gateway-api-inference-extension df9f890, site-src/_includes/epp.md)."""
 
 
 def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
@@ -45,6 +48,21 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
     ]
 
 
+def picker_command(server: GkeServer) -> str:
+    """Return the command that installs the InferencePool, which has the server's name, and its endpoint picker.
+
+    The chart's provider stays `none`: with `gke`, it adds policies of the same names, whose timeout is always 300 s.
+    """
+    labels = {"matchLabels": {_NAME_LABEL: server.name}}
+    values = {
+        "inferencePool": {"targetPorts": [{"number": server.port}], "modelServers": labels},
+        "inferenceExtension": {"failureMode": "FailOpen"},
+    }
+    chart, version = _CHART
+    given = [f"--set-json={name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items()]
+    return shlex.join(["helm", "upgrade", "--install", server.name, chart, f"--version={version}", *given])
+
+
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its types
     if isinstance(value, dict):
         return {name: _without_nulls(one) for name, one in cast("KubernetesObject", value).items() if one is not None}
@@ -61,7 +79,7 @@ def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
     if most == 1:  # it would only block the drain of the replica's node
         yield "PodDisruptionBudget"
     if not options.gateway:
-        yield from ("InferencePool", "HTTPRoute")
+        yield from ("HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy")
 
 
 def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
@@ -100,8 +118,8 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "volumes": [one for one, _ in volumes],
         "waiting": str(max(1, server.concurrent_requests // QUEUE_SHARE)),
         "running": str(server.concurrent_requests),
-        "picker": f"{server.name}-epp",
         "gateway": options.gateway,
+        "pool": {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": server.name},
     }
 
 

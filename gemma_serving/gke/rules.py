@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import convert
 
-from gemma_serving.gke.objects import KubernetesObject, objects
+from gemma_serving.gke.objects import KubernetesObject, objects, picker_command
 from gemma_serving.gke.server import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.question.extra_arguments import plain_secrets
@@ -87,6 +87,7 @@ def findings(
         "disk_left": f"{_disk_left_gib(_BOOT_DISK_GB):.0f}",
         "disk_size": str(next(size for size in count(_BOOT_DISK_GB, 50) if _disk_left_gib(size) >= server.disk_gib)),
         "needs": _needs(server, options),
+        "picker": f"Install the pool and its picker: `{picker_command(server)}`" if options.gateway else "",
         "price": _price(server, options),
         "autopilot": ", and ".join(autopilot),
     }
@@ -128,7 +129,7 @@ def _needs(server: GkeServer, options: GkeOptions) -> str:
         "Workload Identity Federation": server.bucket or server.token_secret,
         f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}": server.mounts,
         "Secret Manager add-on": server.token_secret,
-        f"endpoint picker {server.name}-epp": options.gateway,
+        f"Gateway {options.gateway} with an HTTPS listener named https, InferencePool {server.name} (GKE 1.34.0-gke.1626000 or newer)": options.gateway,
     }
     return ", ".join(part for part, is_used in parts.items() if is_used)
 
@@ -141,4 +142,5 @@ def _price(server: GkeServer, options: GkeOptions) -> str:
     whole = [
         f"${number * usd + _CLUSTER_USD_PER_HOUR:.2f}/h for {number}" for number in dict.fromkeys(options.replicas)
     ]
-    return f"The node of a replica costs ${usd:.2f}/h ({server.form}). With the {fee}, that is {' and '.join(whole)}."
+    rest = " Add the picker's node and the load balancer." if options.gateway else ""
+    return f"The node of a replica costs ${usd:.2f}/h ({server.form}). With the {fee}, that is {' and '.join(whole)}.{rest}"

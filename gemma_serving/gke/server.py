@@ -40,7 +40,7 @@ class GkeOptions:
     compute_class: str = ""
     """ComputeClass, which replaces the node selectors and the form of capacity."""
     gateway: str = ""
-    """Gateway of the namespace, for an InferencePool and a route to it. Empty: clients call the Service."""
+    """Gateway of the namespace whose listener `https` gets a route to the server's InferencePool. Empty: clients call the Service."""
     spare_node: bool = False
     """True if a change may start a new Pod before it ends an old one, because one more node is there or can be had."""
 
@@ -116,6 +116,8 @@ class GkeServer:
     """Requests that one replica runs at the same time."""
     drain_s: int
     """Time for running requests after Kubernetes stops a Pod."""
+    longest_request_s: int
+    """Time that a Gateway lets a request take: until it fills `vllm.maxModelLen` on a full server, at the slow end of the band."""
     lacks: Sequence[str]
     """Why a Pod cannot have some settings, and what to do, in sentences."""
     usd_per_hour: float | None

@@ -177,7 +177,8 @@ class GkeChoices:
         str | None, Rare("With --gke: ComputeClass that chooses nodes.", metavar="NAME", parse=_object_name)
     ] = None
     gateway: Annotated[
-        str | None, Rare("With --gke: Gateway for an InferencePool.", metavar="NAME", parse=_object_name)
+        str | None,
+        Rare("With --gke: Gateway whose HTTPS listener serves the replicas.", metavar="NAME", parse=_object_name),
     ] = None
 
 

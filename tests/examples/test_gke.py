@@ -24,7 +24,7 @@ SLOW = "Pulumi.tpu-v6e1-31b-w4a16.yaml"
 """Starts too slowly for an autoscaler."""
 SCHEMAS = ("1.33", "1.37")
 """An older minor version, and the newest that the package has."""
-OF_GKE = {"SecretProviderClass", "PodMonitoring", "InferencePool", "HTTPRoute"}
+OF_GKE = {"SecretProviderClass", "PodMonitoring", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
 """Kinds that Kubernetes itself does not have."""
 
 

@@ -113,14 +113,6 @@ def test_an_autoscaler_owns_the_number_and_one_replica_has_no_disruption_budget(
     assert found["Deployment"]["spec"].get("replicas") == number
 
 
-def test_a_gateway_gets_a_pool_and_a_route_to_it():
-    found = made("l4-qat", gateway="inference")
-    assert found["InferencePool"]["spec"]["targetPorts"] == [{"number": 8000}]
-    rule = found["HTTPRoute"]["spec"]["rules"][0]["backendRefs"][0]
-    assert (rule["kind"], rule["name"]) == ("InferencePool", "gemma-l4-qat")
-    assert found["HTTPRoute"]["spec"]["parentRefs"] == [{"name": "inference"}]
-
-
 @pytest.mark.parametrize("spare", [False, True])
 def test_a_change_starts_a_second_pod_only_with_a_spare_node(spare):
     strategy = made("tpu-v6e4", spare_node=spare)["Deployment"]["spec"]["strategy"]

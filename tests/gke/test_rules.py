@@ -110,7 +110,7 @@ def test_a_planted_fault_is_named(plant, identifier, says):
             "needs 67 GiB of its node's boot disk for the weights, but the default disk of 100 GB leaves 45 GiB",
         ),
         ("l4-qat", {}, {"cloud_run": {"compile_cache": "bucket"}}, "GKE17", "captures its graphs, which takes 104 s."),
-        ("l4-qat", {"gateway": "inference"}, {}, "GKE13", "endpoint picker gemma-l4-qat-epp"),
+        ("l4-qat", {"gateway": "inference"}, {}, "GKE13", "Gateway inference with an HTTPS listener named https"),
         (
             "l4-qat",
             {},

@@ -17,6 +17,8 @@ _PATHS: Final = {
     "SecretProviderClass": "apis/secrets-store.csi.x-k8s.io/v1/{}secretproviderclasses",
     "InferencePool": "apis/inference.networking.k8s.io/v1/{}inferencepools",
     "HTTPRoute": "apis/gateway.networking.k8s.io/v1/{}httproutes",
+    "GCPBackendPolicy": "apis/networking.gke.io/v1/{}gcpbackendpolicies",
+    "HealthCheckPolicy": "apis/networking.gke.io/v1/{}healthcheckpolicies",
     "EndpointSlice": "apis/discovery.k8s.io/v1/{}endpointslices",
     "Event": "api/v1/{}events",
     "Pod": "api/v1/{}pods",

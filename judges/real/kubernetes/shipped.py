@@ -20,9 +20,12 @@ def names() -> Sequence[str]:
     return [path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)]
 
 
-def shipped(stack: str, *, replicas: tuple[int, int] = (1, 2)) -> tuple[GkeServer, list[KubernetesObject]]:
+def shipped(
+    stack: str, *, replicas: tuple[int, int] = (1, 2), gateway: str = ""
+) -> tuple[GkeServer, list[KubernetesObject]]:
     """Return the server of a shipped stack and its objects. Raises pulumi.RunError if a finding blocks it."""
     path = settings_file(stack, ROOT)
     builds = from_file(path, changes={"gcp:project": PROJECT}).image.build_context
-    planned = server_on_gke(path, GkeOptions(replicas=replicas, image=_BUILT if builds else ""), project=PROJECT)
+    options = GkeOptions(replicas=replicas, image=_BUILT if builds else "", gateway=gateway)
+    planned = server_on_gke(path, options, project=PROJECT)
     return planned.server, planned.objects

@@ -15,18 +15,20 @@ from judges.real.kubernetes.cluster import Cluster
 
 BOOT_DISK_GB: Final = 200
 """Boot disk of each node, which the owner chooses. GKE's default of 100 GB leaves less than the weights of some stacks."""
+EXTENSION: Final = "sigs.k8s.io/gateway-api-inference-extension@v1.5.0"
 DEFINITIONS: Final = {
     "github.com/GoogleCloudPlatform/prometheus-engine@v0.8.2": "cmd/operator/deploy/crds/monitoring.googleapis.com_podmonitorings.yaml",
     "sigs.k8s.io/secrets-store-csi-driver@v1.5.3": "config/crd/bases/secrets-store.csi.x-k8s.io_secretproviderclasses.yaml",
     "sigs.k8s.io/gateway-api@v1.6.1": "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",
-    "sigs.k8s.io/gateway-api-inference-extension@v1.5.0": "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+    EXTENSION: "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+    "github.com/GoogleCloudPlatform/gke-gateway-api@v1.3.0": "config/crd/networking.gke.io_*s.yaml",
 }
-"""Published definitions, as files of Go modules. Newer versions of the first module are not served."""
+"""Published definitions, as patterns of files of Go modules. Newer versions of the first module are not served."""
 NOT_JUDGED: Final = (
     "ComputeClass and its node pools: no definition is published",
     "the drivers for Cloud Storage FUSE and Secret Manager",
     "GKE's webhooks: side car of FUSE, Autopilot's limits, tolerations that GKE adds",
-    "Workload Identity and IAM; the Gateway that carries InferencePool and HTTPRoute",
+    "Workload Identity and IAM; Google's load balancer, which carries HTTPRoute and policies; the endpoint picker as it runs",
 )
 _NODES_EACH: Final = 2
 
@@ -36,10 +38,16 @@ def table() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(Path(__file__).with_name("nodes.toml").read_text(encoding="utf-8"))
 
 
+def definitions() -> Iterator[Object]:
+    """Yield the published definitions. Skips the test if a module cannot be downloaded."""
+    for module, pattern in DEFINITIONS.items():
+        for path in sorted(downloaded(module).glob(pattern)):
+            yield yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
 def furnish(cluster: Cluster) -> None:
     """Create definitions, nodes and the metrics API."""
-    for module, path in DEFINITIONS.items():
-        definition = yaml.safe_load((_downloaded(module) / path).read_text(encoding="utf-8"))
+    for definition in definitions():
         cluster.api.call("POST", "apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
     for node in nodes():
         cluster.api.call("POST", "api/v1/nodes", node)
@@ -83,7 +91,7 @@ def disk_left_gib(boot_disk_gb: int) -> int:
     return int(disk_gib * 0.9 - min(disk_gib * 0.5, 6 + disk_gib * 0.35, 100))
 
 
-def _downloaded(module: str) -> Path:
+def downloaded(module: str) -> Path:
     """Return the folder of a Go module, which the Go client downloads once."""
     done = run([go_compiler("download published definitions"), "mod", "download", "-json", module], limit_s=300)
     if done.returncode:
