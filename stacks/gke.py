@@ -70,6 +70,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     )
     run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
     node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
+    mount = _mount(settings)
     weights_gib = math.ceil(to_gib(node.weights.checkpoint)) if settings.weights == "hub" else 0
     programs, start = _programs(settings), node.startup
     saved_s = start.recompile_s - start.restart_s if programs and start.recompile_s else 0
@@ -85,11 +86,12 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         accelerator=plan.accelerator,
         form=tpu.forms[0].model if tpu else "standard",
         zones=tpu.zones if tpu else (),
-        cpu=run.cpu if run else None,
+        # As on Cloud Run, gcsfuse shares the CPU that the stack sets.
+        cpu=max(1, run.cpu - (mount.cpu if mount else 0)) if run else None,
         memory_mib=run.memory_mib - (run.mount.cache_size_mib or 0) if run else None,
         disk_gib=_DISK_MARGIN_GIB + weights_gib,
         bucket=settings.bucket_name(stack) if settings.weights == "bucket" or programs else "",
-        mount=_mount(settings),
+        mount=mount,
         programs=programs,
         token_secret=(settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else "",
         container_start_s=start.total_high_s,

@@ -115,9 +115,15 @@ def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
     disk_gib = server.disk_gib + (sidecar.disk_gib if sidecar else 0)
     if disk_gib > AUTOPILOT["POD_DISK_GIB"]:
         yield f"it requests {disk_gib} GiB of ephemeral storage, and the published maximum is {AUTOPILOT['POD_DISK_GIB']:g} GiB"
-    if sidecar and not server.is_tpu and sidecar.memory_mib > AUTOPILOT["GPU_SIDECAR_GIB"] * MIB_PER_GIB:
-        most = f"{AUTOPILOT['GPU_SIDECAR_GIB']:g} GiB on GPU nodes"
-        yield f"the FUSE driver's container requests {sidecar.memory_mib / MIB_PER_GIB:.1f} GiB of memory, and the published maximum is {most}"
+    if sidecar and not server.is_tpu:
+        requests = (
+            ("GPU_SIDECAR_CPU", sidecar.cpu, "vCPU"),
+            ("GPU_SIDECAR_GIB", sidecar.memory_mib / MIB_PER_GIB, "GiB"),
+        )
+        for name, used, unit in requests:
+            if used > AUTOPILOT[name]:
+                most = f"{AUTOPILOT[name]:g} {unit} on GPU nodes"
+                yield f"the FUSE driver's container requests {used:.3g} {unit}, and the published maximum is {most}"
 
 
 def _needs(server: GkeServer, options: GkeOptions) -> str:

@@ -1,5 +1,6 @@
 """Inputs of the objects of a server: its planned words, sizes and times, and the choices of the cluster's owner."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -20,11 +21,15 @@ _METRICS_AGE_S: Final = 120
 """Assumed: scrapes 15 s apart, Cloud Monitoring, its adapter, and 15 s between two decisions of an autoscaler. With metrics one minute old, the
 real autoscaler added one replica too many when a start took as long as planned (judges/real/kubernetes)."""
 _MINUTE_S: Final = 60
-_SIDECAR_CPU: Final = 1
-"""CPU of gcsfuse, with which it must read as fast as planned. Assumed: up to the 1 GB/s of `planning.data.overheads`, no page has the CPU for it."""
-_SIDECAR_MIB: Final = 1024
-"""Memory of a gcsfuse without its buffers and its cache. Assumed: the driver's default for all of it is 256 MiB (gcs-fuse-csi-driver 5fcdc04,
-pkg/webhook/config.go)."""
+_BILLION: Final = 1e9
+_CPU_S_PER_GB: Final = 1.9
+"""CPU time of gcsfuse per gigabyte that is read. Measured: gcsfuse 3.11.3 took 1.6 to 1.9 s with buffered reads and 1.9 s without, over HTTP without
+TLS, on a loaded machine with 2 vCPU."""
+_CACHED_CPU_S_PER_GB: Final = 4.2
+"""The same with parallel downloads into a file cache in memory."""
+_SIDECAR_MIB: Final = 512
+"""Memory of a gcsfuse without its buffers and its cache. Measured as above: 45 MiB. The rest is a margin, twice the driver's default for all of it
+(gcs-fuse-csi-driver 5fcdc04, pkg/webhook/config.go)."""
 _SIDECAR_DISK_GIB: Final = 1
 """Log and temporary files of a gcsfuse. Assumed: a file cache is in memory, and of compiled programs it stages few at a time, of 12 to 26 MiB."""
 
@@ -66,6 +71,14 @@ class BucketMount:
         buffers_gib = constant("FUSE_BUFFERS_GIB") if self.is_buffered else 0.0
         return _SIDECAR_MIB + round(buffers_gib * MIB_PER_GIB) + (self.cache_mib or 0)
 
+    @property
+    def cpu(self) -> int:
+        """CPU with which its gcsfuse reads as fast as planned, in vCPU."""
+        if self.cache_mib:
+            return math.ceil(constant("FUSE_CACHED_BYTES_PER_S") / _BILLION * _CACHED_CPU_S_PER_GB)
+        rate = constant("FUSE_BUFFERED_BYTES_PER_S" if self.is_buffered else "FUSE_BYTES_PER_S")
+        return math.ceil(rate / _BILLION * _CPU_S_PER_GB)
+
 
 class Sidecar(NamedTuple):
     """Resources of the FUSE driver's container in the Pod, which it requests and cannot exceed."""
@@ -93,7 +106,7 @@ class GkeServer:
     zones: Sequence[str]
     """Zones of a TPU stack."""
     cpu: int | None
-    """vCPU that the container requests. None, as the memory: a TPU's host has one Pod, which takes all of it."""
+    """vCPU that the container requests, without the FUSE driver's. None, as the memory: a TPU's host has one Pod, which takes all of it."""
     memory_mib: int | None
     """Memory of the container, without the file cache."""
     disk_gib: int
@@ -130,11 +143,14 @@ class GkeServer:
 
     @property
     def sidecar(self) -> Sidecar | None:
-        """Resources of the driver's container, which runs a gcsfuse for each mount; None without a mount."""
+        """Resources of the driver's container, which runs a gcsfuse for each mount, one of them busy at a time; None without a mount."""
         if not self.mounts:
             return None
-        memory_mib = sum(one.memory_mib for one in self.mounts)
-        return Sidecar(cpu=_SIDECAR_CPU, memory_mib=memory_mib, disk_gib=_SIDECAR_DISK_GIB * len(self.mounts))
+        return Sidecar(
+            cpu=max(one.cpu for one in self.mounts),
+            memory_mib=sum(one.memory_mib for one in self.mounts),
+            disk_gib=_SIDECAR_DISK_GIB * len(self.mounts),
+        )
 
     @property
     def is_tpu(self) -> bool:

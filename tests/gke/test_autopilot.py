@@ -12,7 +12,9 @@ from gemma_serving.gke import rules
 from gemma_serving.gke.objects import objects
 from gemma_serving.gke.rules import AUTOPILOT, findings
 from gemma_serving.gke.server import GkeOptions
+from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.settings.cloud_run import MountSettings
+from gemma_serving.planning.speed.startup import LOAD_RATES
 from tests.gke.test_objects import SHIPPED, server_of, settings_of
 
 TABLE = json.loads(Path(rules.__file__).with_name("autopilot.json").read_text(encoding="utf-8"))
@@ -93,7 +95,7 @@ def test_a_pod_of_a_stack_is_within_the_published_rules_or_says_where_it_is_not(
 @pytest.mark.parametrize("number", range(DRAWS))
 def test_a_pod_of_drawn_settings_is_within_the_published_rules_or_says_where_it_is_not(number):
     broken, is_said = judged(drawn(number))
-    assert broken <= {"GPU_SIDECAR_GIB"}
+    assert broken <= {"GPU_SIDECAR_GIB", "GPU_SIDECAR_CPU"}
     assert is_said is bool(broken)
 
 
@@ -116,13 +118,22 @@ def test_a_pod_without_its_own_numbers_breaks_the_rules():
 
 
 def test_the_container_and_the_driver_share_what_the_instance_had():
-    """On Cloud Run the file cache is part of the instance's memory, in a Pod of the driver's container."""
+    """On Cloud Run gcsfuse runs on the instance's CPU, and its file cache is part of the instance's memory."""
     run = settings_of("l4-qat").cloud_run
     cached = dataclasses.replace(run.mount, mode="fuse-cached", cache_size_mib=8192)
     plain = server_of("l4-qat", cloud_run={"mount": dataclasses.replace(run.mount, mode="fuse")})
     server = server_of("l4-qat", cloud_run={"mount": cached})
     assert server.memory_mib + 8192 == plain.memory_mib == run.memory_mib
+    assert server.cpu + server.sidecar.cpu == plain.cpu + plain.sidecar.cpu == run.cpu
     assert server.sidecar.memory_mib == plain.sidecar.memory_mib + 8192
+
+
+@pytest.mark.parametrize(("mode", "vcpu"), [("fuse", 1), ("fuse-buffered", 2), ("fuse-cached", 3)])
+def test_the_driver_has_the_cpu_of_the_planned_rate(mode, vcpu):
+    cache = 8192 if mode == "fuse-cached" else None
+    mount = server_of("l4-qat", cloud_run={"mount": MountSettings(mode=mode, cache_size_mib=cache)}).mount
+    seconds_per_gb = 4.2 if cache else 1.9
+    assert mount.cpu == vcpu >= constant(LOAD_RATES[mode]) / 1e9 * seconds_per_gb > vcpu - 1
 
 
 def test_each_row_has_its_source():
