@@ -15,6 +15,7 @@ from gemma_serving.gke.objects import KubernetesObject, objects
 from gemma_serving.gke.rules import findings
 from gemma_serving.gke.server import BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.cost.subject import Subject, examine
+from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
@@ -47,6 +48,7 @@ class ServerOnGke(NamedTuple):
 
 def judged_server(settings: Settings, subject: Subject, options: GkeOptions, wording: Wording) -> ServerOnGke:
     """Return the server of a stack with its objects. Raises CommandRefusedError if a finding blocks the plan or the objects."""
+    subject = _on_machine(subject, options.accelerator) if options.accelerator else subject
     plan = plan_of(subject)
     server = gke_server(settings, subject, plan, wording.stack, options)
     found = findings(server, options)
@@ -54,8 +56,21 @@ def judged_server(settings: Settings, subject: Subject, options: GkeOptions, wor
     return ServerOnGke(server, objects(server, options), found)
 
 
+def _on_machine(subject: Subject, machine: str) -> Subject:
+    """Return the server on a machine with more of its GPUs, each with the vCPU and memory of the stack's instance."""
+    deployment, own = subject.resolved.deployment, subject.resolved.accelerator
+    sizes = [one for one in ACCELERATORS.values() if one.family == own.family and not one.is_tpu]
+    found = find_accelerator(machine)
+    if found not in sizes:
+        allowed = f"Use one of {', '.join(one.name for one in sizes)}." if sizes else "Set tpu.acceleratorType."
+        raise CommandRefusedError(f'accelerator is "{machine}", but the stack has {own.name}. {allowed}')
+    run = deployment.cloud_run
+    whole = dataclasses.replace(run, cpu=run.cpu * found.chips, memory_mib=run.memory_mib * found.chips)
+    return examine(replace(deployment, accelerator=found.name, platform="gce", cloud_run=whole))
+
+
 def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, options: GkeOptions) -> GkeServer:
-    """Return the server of a stack. `subject` and `plan` are the stack's own, so its flags and its environment stay the same.
+    """Return the server of a stack. `subject` and `plan` are the stack's own, or those of a machine with more of its GPUs.
 
     Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU. The weights of
     a TPU count as copied from the bucket first, which is slower, because no public log measures a mount there.
@@ -70,7 +85,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     )
     run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
     node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
-    mount = _mount(settings)
+    mount, gpus = _mount(settings), resolved.accelerator.chips
     weights_gib = math.ceil(to_gib(node.weights.checkpoint)) if settings.weights == "hub" else 0
     programs, start = _programs(settings), node.startup
     saved_s = start.recompile_s - start.restart_s if programs and start.recompile_s else 0
@@ -87,8 +102,8 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         form=tpu.forms[0].model if tpu else "standard",
         zones=tpu.zones if tpu else (),
         # As on Cloud Run, gcsfuse shares the CPU that the stack sets.
-        cpu=max(1, run.cpu - (mount.cpu if mount else 0)) if run else None,
-        memory_mib=run.memory_mib - (run.mount.cache_size_mib or 0) if run else None,
+        cpu=max(1, run.cpu * gpus - (mount.cpu if mount else 0)) if run else None,
+        memory_mib=run.memory_mib * gpus - (run.mount.cache_size_mib or 0) if run else None,
         disk_gib=_DISK_MARGIN_GIB + weights_gib,
         bucket=settings.bucket_name(stack) if settings.weights == "bucket" or programs else "",
         mount=mount,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, topology_of
+from gemma_serving.planning.machine.families import FAMILIES
+from gemma_serving.planning.machine.hardware import ACCELERATORS, topology_of
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.units import MIB_PER_GIB, align_to
 
@@ -42,6 +43,8 @@ class GkeOptions:
     """Minimum and maximum. With different numbers, an autoscaler chooses between them."""
     image: str = ""
     """REPOSITORY@sha256:..., instead of the stack's image. Required for a stack that builds its image."""
+    accelerator: str = ""
+    """Machine with more of the stack's GPUs, such as L4x4, on which vLLM splits the model. Empty: the stack's accelerator."""
     compute_class: str = ""
     """ComputeClass, which replaces the node selectors and the form of capacity."""
     gateway: str = ""
@@ -166,12 +169,13 @@ class GkeServer:
     def node_labels(self) -> Mapping[str, str]:
         """Labels of a node with the accelerator; empty if they are not known.
 
-        GPU: Compute Engine's name, which Cloud Run uses too (accelerated-platforms 9320f3b, custom_compute_class/templates/manifests/gpu).
+        GPU: Compute Engine's name, which Cloud Run uses too, for any number of them (accelerated-platforms 9320f3b,
+        custom_compute_class/templates/manifests/gpu).
         TPU: kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml.
         """
         accelerator = ACCELERATORS[self.accelerator]
         if not accelerator.is_tpu:
-            name = CLOUD_RUN_GPUS.get(self.accelerator)
+            name = FAMILIES[accelerator.family].cloud_run.name
             return {"cloud.google.com/gke-accelerator": name} if name else {}
         if accelerator.family != "v6e":
             return {}

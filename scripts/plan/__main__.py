@@ -297,7 +297,7 @@ def _used(options: PlanOptions) -> set[str]:
 
 def _check(used: set[str]) -> None:
     """Raise PlanningError for options that cannot be combined, or without a deployment."""
-    for sentence in (*_wrong(used - {"image"} if "gke" in used else used), *_lacking(used)):
+    for sentence in (*_wrong(used - {"accelerator", "image"} if "gke" in used else used), *_lacking(used)):
         raise PlanningError(sentence)
 
 

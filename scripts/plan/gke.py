@@ -24,6 +24,7 @@ def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording:
     options = GkeOptions(
         replicas=choices.replicas or (1, 1),
         image=question.image or "",
+        accelerator=question.accelerator or "",
         compute_class=choices.compute_class or "",
         gateway=choices.gateway or "",
         spare_node=choices.spare_node,

@@ -18,7 +18,12 @@ class Question:
     stack: Annotated[str | None, Option("Plan the settings of Pulumi.STACK.yaml.", metavar="STACK")] = None
     model: Annotated[str | None, Option("Hugging Face id, e.g. google/gemma-4-12B-it.", metavar="ID")] = None
     accelerator: Annotated[
-        str | None, Option("TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all.", metavar="NAME")
+        str | None,
+        Option(
+            "TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all. With STACK and --gke: a machine with more of the stack's GPUs, "
+            "such as L4x4.",
+            metavar="NAME",
+        ),
     ] = None
     platform: Annotated[str | None, Rare("tpu-vm, cloud-run or gce. Default: the accelerator's usual platform.")] = None
     quantization: Annotated[str | None, Rare("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None

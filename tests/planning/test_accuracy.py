@@ -158,7 +158,7 @@ def test_a_card_counts_the_public_sources_of_its_decoding_and_prefill():
     """By chip: slices and pairs of cards are of the same. A rate of a boot counts, and a time per token of a sweep."""
 
     def chip(card: str) -> str:
-        return card.removeprefix("2 x ").removesuffix("x2").partition("-")[0]
+        return card.removeprefix("2 x ").removesuffix("x2").removesuffix("x4").partition("-")[0]
 
     found = {(chip(name), key): set[str]() for name in ACCELERATORS for key in ("decode", "ttft")}
     for boot in MEASURED.boots:

@@ -15,6 +15,8 @@ from gemma_serving.stacks.loading import from_file
 ROOT = Path(__file__).parents[2]
 STACKS = [path.name.split(".")[1] for path in shipped_files(ROOT)]
 SECRET = "projects/theirs/secrets/token/versions/3"
+LARGE = "google/gemma-4-31B-it"
+"""59 GiB in bf16."""
 IMAGE = f"us-docker.pkg.dev/p/r/server@sha256:{'c' * 64}"
 
 
@@ -50,6 +52,47 @@ def test_the_objects_follow_the_changed_settings(plan):
     assert container["resources"]["limits"]["memory"] == "24576Mi"
 
 
+LARGER = {
+    "L4x4": (
+        ("l4-qat", "--accelerator", "L4x4", "--set", f"model={LARGE}", "--set", "modelRevision=none"),
+        "nvidia.com/gpu",
+        4,
+    ),
+    "v6e-8": (
+        ("tpu-v6e4-31b", "--set", "tpu.acceleratorType=v6e-8", "--set", "vllm.tensorParallelSize=none"),
+        "google.com/tpu",
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_a_larger_machine_serves_one_model_on_all_its_devices(plan, name):
+    arguments, resource, count = LARGER[name]
+    code, out, error = plan(*arguments, "--gke")
+    (deployment,) = [one for one in yaml.safe_load_all(out) if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert code == 0
+    assert container["resources"]["limits"][resource] == str(count)
+    assert f"--tensor-parallel-size={count}" in container["args"]
+    if name == "L4x4":
+        run = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project").cloud_run
+        requests = container["resources"]["requests"]
+        driver = int(deployment["spec"]["template"]["metadata"]["annotations"]["gke-gcsfuse/cpu-limit"])
+        assert (int(requests["cpu"]) + driver, requests["memory"]) == (run.cpu * count, f"{run.memory_mib * count}Mi")
+        assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+        assert "The node of a replica costs $4.00/h" in error
+    else:
+        assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+
+
+def test_a_model_that_one_gpu_cannot_hold_is_refused_without_the_larger_machine(plan):
+    code, out, error = plan("l4-qat", "--gke", "--set", f"model={LARGE}", "--set", "modelRevision=none")
+    assert (code, out) == (2, "")
+    assert "is blocked by FIT01" in error
+
+
 def test_json_has_the_objects_with_the_findings(plan):
     code, out, error = plan("l4-qat", "--gke", "--spare-node", "--json")
     answer = json.loads(out)
@@ -70,6 +113,10 @@ def test_json_has_the_objects_with_the_findings(plan):
         (("l4-qat", "--gke", "--replicas", "1:1000000"), "MIN:MAX with whole numbers from 1 to 9999, such as 1:3"),
         (("l4-qat", "--gke", "--gateway", "a b"), "--gateway is 'a b'; it must be up to 63 lower-case letters"),
         (("l4-qat", "--gke", "--compute-class", "Big_One"), "--compute-class is 'Big_One'; it must be up to 63"),
+        (("l4-qat", "--gke", "--accelerator", "H100"), 'is "H100", but the stack has L4. Use one of L4, L4x2, L4x4.'),
+        (("l4-qat", "--gke", "--accelerator", "x"), 'is "x", but the stack has L4. Use one of L4, L4x2, L4x4.'),
+        (("tpu-v6e4", "--gke", "--accelerator", "v6e-8"), "but the stack has v6e-4. Set tpu.acceleratorType."),
+        (("l4-qat", "--accelerator", "L4x4"), "STACK and --accelerator cannot be combined."),
         (("l4-qat", "--replicas", "1:3"), "--replicas requires --gke. Add --gke."),
         (("l4-qat", "--image", IMAGE), "STACK and --image cannot be combined."),
         (("l4-qat", "--gke", "--costs"), "--gke and --costs cannot be combined."),
