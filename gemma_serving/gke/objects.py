@@ -87,9 +87,10 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     grace_s = _LEAVE_S + server.drain_s + _STOP_S
     volumes = list(_volumes(server))
     resource, chips = server.resource
-    # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and owners the second on spot nodes
-    # (ai-ml/gke-a100-jax/kubernetes/job-patch.yaml).
-    taints = [resource, *([_FORMS["spot"]] if server.form == "spot" else [])]
+    # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and the second on spot nodes, also on
+    # those of a ComputeClass (google/skills 1af7775, skills/cloud/gke-compute-classes/SKILL.md).
+    may_be_spot = server.form == "spot" or options.compute_class
+    taints = [resource, *([_FORMS["spot"]] if may_be_spot else [])]
     limits = {resource: str(chips)} | ({"memory": f"{server.memory_mib}Mi"} if server.memory_mib else {})
     # Without a request, Autopilot sets 1 GiB and evicts a Pod that writes more (autopilot.json).
     disk = {"ephemeral-storage": f"{server.disk_gib}Gi"}
