@@ -52,6 +52,7 @@ def findings(
     is_flex = server.form == "flex-start" and not options.compute_class
     autopilot = [*_beyond_autopilot(server)]
     least, most = options.replicas
+    faster_setting, faster_load_s = server.faster_load or ("", 0)
     applies: Mapping[str, bool] = {
         "GKE01": not server.node_labels,
         "GKE02": bool(server.lacks),
@@ -70,6 +71,7 @@ def findings(
         "GKE14": True,
         "GKE16": bool(autopilot),
         "GKE17": server.graphs_s > 0,
+        "GKE18": server.faster_load is not None,
     }
     words = {
         "accelerator": server.accelerator,
@@ -81,6 +83,9 @@ def findings(
         "start": duration(server.replica_start_s),
         "period": duration(server.scaling_period_s),
         "graphs": duration(server.graphs_s),
+        "load": duration(server.load_s),
+        "faster_setting": faster_setting,
+        "faster_load": duration(faster_load_s),
         "zones": ", ".join(server.zones),
         "flex_zones": ", ".join(_FLEX_START_ZONES),
         "disk": str(server.disk_gib),
