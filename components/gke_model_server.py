@@ -63,6 +63,8 @@ class GkeModelServerArgs(Block):
     """Bucket with the weights. `workload_member` must be one of its readers."""
     token: StoredSecret | ExistingSecret | None = None
     """Hugging Face token. `workload_member` must be one of its readers."""
+    api_key: StoredSecret | ExistingSecret | None = None
+    """API key of the server. `workload_member` must be one of its readers."""
 
 
 def workload_member(
@@ -79,7 +81,7 @@ def workload_member(
 
 
 class GkeModelServer(pulumi.ComponentResource):
-    """The objects of a plan, created in their order after the grants of bucket and token, and deleted in reverse.
+    """The objects of a plan, created in their order after the grants of bucket and secrets, and deleted in reverse.
 
     Cluster, namespace, node pools and compute classes belong to their owner: the objects name them, and no component creates them.
     `pulumi up` ends when the API server has stored the objects, because the provider's own rule for Pods does not fit a server that scales:
@@ -106,7 +108,7 @@ class GkeModelServer(pulumi.ComponentResource):
             namespace=args.namespace,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        created: list[pulumi.Resource] = [one for one in (args.bucket, args.token) if one]
+        created: list[pulumi.Resource] = [one for one in (args.bucket, args.token, args.api_key) if one]
         for item in args.objects:
             child = pulumi.ResourceOptions(parent=self, provider=cluster, depends_on=created[:])
             created.append(_declared(name, item, child))

@@ -103,13 +103,14 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         form=tpu.forms[0].model if tpu else "standard",
         zones=tpu.zones if tpu else (),
         # As on Cloud Run, gcsfuse shares the CPU that the stack sets.
-        cpu=max(1, run.cpu * gpus - (mount.cpu if mount else 0)) if run else None,
+        cpu=max(1, run.cpu * gpus - (mount.sidecar.cpu if mount else 0)) if run else None,
         memory_mib=run.memory_mib * gpus - (run.mount.cache_size_mib or 0) if run else None,
         disk_gib=_DISK_MARGIN_GIB + weights_gib,
         bucket=settings.bucket_name(stack) if settings.weights == "bucket" or programs else "",
         mount=mount,
         programs=programs,
         token_secret=(settings.secret_version(HF_TOKEN.key) or "") if planned.needs_hub else "",
+        key_secret=settings.secret_version(API_KEY.key) or "",
         container_start_s=start.total_high_s,
         warm_start_s=start.total_high_s - saved_s,
         load_s=start.load_s,
@@ -141,7 +142,9 @@ def _mount(settings: Settings) -> BucketMount | None:
     if mount.cache_size_mib is not None:
         # As Google spells it for a cache in a volume of its own ([AP] of objects.yaml, online-inference-tpu/vllm).
         options += [f"file-cache:max-size-mb:{mount.cache_size_mib}", "file-cache:enable-parallel-downloads:true"]
-    return BucketMount(path=MODELS_FOLDER, options=(*options, *mount.options), cache_mib=mount.cache_size_mib)
+    return BucketMount(
+        path=MODELS_FOLDER, mode=mount.mode, options=(*options, *mount.options), cache_mib=mount.cache_size_mib
+    )
 
 
 def _faster_load(settings: Settings, node: Subject) -> tuple[str, float] | None:
@@ -172,17 +175,16 @@ def _programs(settings: Settings) -> BucketMount | None:
         return None
     owner = (f"uid={settings.image.uid or 0}", f"gid={settings.image.gid or 0}")
     # JAX finds a program by a hash of all that it depends on, so the bucket's servers can share the folder. The agents of TPU VMs read others.
-    return BucketMount(path=XLA_CACHE_PATH, options=(*owner, "implicit-dirs", f"only-dir={ARCHIVE_PREFIX}/pods"))
+    options = (*owner, "implicit-dirs", f"only-dir={ARCHIVE_PREFIX}/pods")
+    return BucketMount(path=XLA_CACHE_PATH, mode="fuse", options=options)
 
 
 def _lacks(planned: PlannedServer) -> Iterator[str]:
     """Yield each setting that a Pod cannot have, with what to do."""
     settings, run = planned.settings, planned.settings.cloud_run
-    if settings.has_secret(API_KEY.key):
-        limits = "Remove apiKey and apiKeySecret, and limit clients at a Gateway or by a NetworkPolicy."
-        yield f"The API key's guard also protects /metrics, which the autoscaler reads. {limits}"
-    if planned.needs_hub and HF_TOKEN.key in settings.secrets:
-        yield "The stack's teardown deletes the token of hfToken. Store it by reference: `gemma save_token STACK hfToken --secret ID`."
+    for kind in (API_KEY, *([HF_TOKEN] if planned.needs_hub else [])):
+        if kind.key in settings.secrets:
+            yield f"The stack's teardown deletes the secret of {kind.key}. Store it by reference: `gemma save_token STACK {kind.key} --secret ID`."
     if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
         mode = f"cloudRun.mount.mode {run.mount.mode}"
         yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."

@@ -1,4 +1,4 @@
-"""The server of stack l4-12b-qat on an existing GKE cluster, with access to the stack's bucket and token."""
+"""The server of stack l4-12b-qat on an existing GKE cluster, with access to the stack's bucket and secrets."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ namespace, settings = config.require("namespace"), Path(__file__).parents[2] / "
 server, objects, _ = server_on_gke(settings, GkeOptions(replicas=(1, 3)), project=project)
 number = gcp.organizations.get_project_output(project_id=project).number
 member = workload_member(project=project, project_number=number, namespace=namespace, account=server.name)
-bucket, token, readers = None, None, {"gke": member}
+bucket, token, api_key, readers = None, None, None, {"gke": member}
 if name := server.bucket:
     weights = ModelBucketArgs(
         project=project,
@@ -29,7 +29,9 @@ if name := server.bucket:
     bucket = ModelBucket("weights", weights)
 if server.token_secret:
     token = ExistingSecret("hf-token", ExistingSecretArgs(version_name=server.token_secret, readers=readers))
+if server.key_secret:
+    api_key = ExistingSecret("api-key", ExistingSecretArgs(version_name=server.key_secret, readers=readers))
 place = GkeModelServerArgs(
-    context=config.require("context"), namespace=namespace, objects=objects, bucket=bucket, token=token
+    context=config.require("context"), namespace=namespace, objects=objects, bucket=bucket, token=token, api_key=api_key
 )
 pulumi.export("service", GkeModelServer("server", place).service)

@@ -10,6 +10,9 @@ PYTHON_PATH: Final = "PYTHONPATH"
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """Variable of the server with the API key. A rotated key must not be accepted again."""
 
+OPEN_PATH_VARIABLE: Final = "GEMMA_SERVING_OPEN_PATH"
+"""Variable of the server with one more path without a key, besides /health."""
+
 
 def is_guarded(arguments: Sequence[str]) -> bool:
     """Return whether a server's arguments name the guard."""

@@ -11,13 +11,25 @@ from typing import Any, Final, TypeAlias, cast
 import yaml
 
 from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
-from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer, Sidecar
+from gemma_serving.contracts.path_guard import GUARD_MODULE, OPEN_PATH_VARIABLE
+from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
-from gemma_serving.planning.units import ceil_div
+from gemma_serving.planning.units import MIB_PER_GIB, ceil_div
 
 KubernetesObject: TypeAlias = dict[str, Any]
 _NAME_LABEL: Final = "app.kubernetes.io/name"
-_TOKEN_FOLDER: Final = "/var/run/secrets/huggingface.co"  # noqa: S105 - a path, as in [AP] model-download/huggingface/job.yaml
+_SECRETS_FOLDER: Final = "/var/run/secrets/server"
+_GUARD: Final = Path(__file__).parents[1] / "vm_agent" / "path_guard.py"
+_GUARD_FOLDER: Final = "/etc/gemma-serving"
+_START: Final = (
+    "set -e; "
+    f"VLLM_API_KEY=`cat {_SECRETS_FOLDER}/api-key`; PYTHONPATH={_GUARD_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}; "
+    'export VLLM_API_KEY PYTHONPATH; exec "$@"'
+)
+"""Shell before the server: vLLM and the guard read the key from a variable, and Kubernetes has it as a file only. A missing file ends the container."""
+_LOAD_BALANCERS: Final = ("35.191.0.0/16", "130.211.0.0/22")
+"""Google's health checks and front ends (cloud.google.com/load-balancing/docs/health-check-concepts). An internal Gateway's proxies have the
+addresses of its own subnet."""
 _LEAVE_S: Final = 10
 """Time for proxies to drop a Pod that is about to stop. Assumed: kube-proxy and Google's load balancers do within seconds."""
 _STOP_S: Final = 30
@@ -72,8 +84,12 @@ def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its type
 def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
     """Yield the kinds that a server does not need."""
     least, most = options.replicas
-    if not server.token_secret:
+    if not _secrets(server):
         yield "SecretProviderClass"
+    if not server.key_secret:
+        yield "ConfigMap"
+    if not options.callers:
+        yield "NetworkPolicy"
     if least == most:
         yield "HorizontalPodAutoscaler"
     if most == 1:  # it would only block the drain of the replica's node
@@ -85,7 +101,8 @@ def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
 def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     least, most = options.replicas
     grace_s = _LEAVE_S + server.drain_s + _STOP_S
-    volumes = list(_volumes(server))
+    volumes, secrets = list(_volumes(server)), _secrets(server)
+    versions = " ".join(secrets.values())
     resource, chips = server.resource
     # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and the second on spot nodes, also on
     # those of a ComputeClass (google/skills 1af7775, skills/cloud/gke-compute-classes/SKILL.md).
@@ -97,7 +114,10 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     return {
         **asdict(server),
         "labels": {_NAME_LABEL: server.name},
-        "token_file": yaml.safe_dump([{"resourceName": server.token_secret, "path": "token"}]),
+        "secret_files": yaml.safe_dump([{"resourceName": one, "path": path} for path, one in secrets.items()]),
+        "guard": {f"{GUARD_MODULE}.py": _GUARD.read_text(encoding="utf-8")},
+        "callers": [*_callers(options)],
+        "command": ["/bin/sh", "-c", _START, "sh", *server.command] if server.key_secret else server.command,
         "environment": [{"name": name, "value": value} for name, value in sorted(_environment(server).items())],
         "replicas": most if least == most else None,
         "least": least,
@@ -110,7 +130,8 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "leave_s": _LEAVE_S,
         "probe_period_s": PROBE_PERIOD_S,
         "probe_failures": ceil_div(server.replica_start_s, PROBE_PERIOD_S),
-        "annotations": _sidecar(server.sidecar) if server.sidecar else None,
+        # A new version replaces the Pods, because they read it when they start.
+        "annotations": {**_sidecar(server), **({"gemma-serving/secrets": versions} if versions else {})} or None,
         "node_labels": _node_labels(server, options),
         "tolerations": [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints],
         "requests": {**limits, **({"cpu": str(server.cpu)} if server.cpu else {}), **disk},
@@ -124,21 +145,41 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     }
 
 
-def _sidecar(needs: Sidecar) -> Mapping[str, str]:
+def _secrets(server: GkeServer) -> Mapping[str, str]:
+    """Return the versions in Secret Manager that the server reads, by the name of the file."""
+    return {name: one for name, one in (("token", server.token_secret), ("api-key", server.key_secret)) if one}
+
+
+def _callers(options: GkeOptions) -> Iterator[KubernetesObject]:
+    """Yield who may call the server, besides the collector of metrics and the Pod's node: with a Gateway, its load balancer and endpoint picker."""
+    ranges = (*options.callers, *(_LOAD_BALANCERS if options.gateway else ()))
+    yield from ({"ipBlock": {"cidr": one}} for one in ranges if "/" in one)
+    names = [one for one in options.callers if "/" not in one]
+    yield from ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": one}}} for one in names)
+    if options.gateway:
+        yield {"podSelector": {}}
+
+
+def _sidecar(server: GkeServer) -> Mapping[str, str]:
     """Return the annotations that add the FUSE driver's container. The driver takes its limits as its requests too (autopilot.json)."""
+    if not server.mounts:
+        return {}
+    cpu, memory_gib, disk_gib = server.sidecar
     return {
         "gke-gcsfuse/volumes": "true",
-        "gke-gcsfuse/cpu-limit": str(needs.cpu),
-        "gke-gcsfuse/memory-limit": f"{needs.memory_mib}Mi",
-        "gke-gcsfuse/ephemeral-storage-limit": f"{needs.disk_gib}Gi",
+        "gke-gcsfuse/cpu-limit": str(cpu),
+        "gke-gcsfuse/memory-limit": f"{round(memory_gib * MIB_PER_GIB)}Mi",
+        "gke-gcsfuse/ephemeral-storage-limit": f"{disk_gib}Gi",
     }
 
 
 def _environment(server: GkeServer) -> Mapping[str, str]:
     """Return the server's environment with the paths that only a Pod has."""
     driver = {} if server.is_tpu else {"LD_LIBRARY_PATH": _DRIVER_LIBRARIES}
-    token = {"HF_TOKEN_PATH": f"{_TOKEN_FOLDER}/token"} if server.token_secret else {}
-    return {**driver, **server.environment, **token}
+    token = {"HF_TOKEN_PATH": f"{_SECRETS_FOLDER}/token"} if server.token_secret else {}
+    # Autoscaler and endpoint picker read the metrics, and neither the collector nor the picker has the key.
+    metrics = {OPEN_PATH_VARIABLE: "/metrics"} if server.key_secret else {}
+    return {**driver, **server.environment, **token, **metrics}
 
 
 def _node_labels(server: GkeServer, options: GkeOptions) -> Mapping[str, str]:
@@ -161,8 +202,10 @@ def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:
             yield {"name": "gke-gcsfuse-cache", "emptyDir": cache}, ""
     if server.programs is not None:
         yield _fuse("programs", server.bucket, server.programs, read_only=False), server.programs.path
-    if server.token_secret:
-        yield _csi("hf-token", "secrets-store-gke.csi.k8s.io", secretProviderClass=server.name), _TOKEN_FOLDER
+    if _secrets(server):
+        yield _csi("secrets", "secrets-store-gke.csi.k8s.io", secretProviderClass=server.name), _SECRETS_FOLDER
+    if server.key_secret:
+        yield {"name": "guard", "configMap": {"name": server.name}}, _GUARD_FOLDER
 
 
 def _fuse(name: str, bucket: str, mount: BucketMount, *, read_only: bool) -> KubernetesObject:

@@ -14,7 +14,7 @@ from gemma_serving.gke.server import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.units import MIB_PER_GIB, duration, to_gib
+from gemma_serving.planning.units import duration, to_gib
 
 _CLUSTER_USD_PER_HOUR: Final = 0.10
 _BOOT_DISK_GB: Final = 100
@@ -117,18 +117,15 @@ def _disk_left_gib(disk_gb: int) -> float:
 def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
     """Yield each resource of a Pod that is above a published limit of Autopilot."""
     sidecar = server.sidecar
-    disk_gib = server.disk_gib + (sidecar.disk_gib if sidecar else 0)
-    if disk_gib > AUTOPILOT["POD_DISK_GIB"]:
-        yield f"it requests {disk_gib} GiB of ephemeral storage, and the published maximum is {AUTOPILOT['POD_DISK_GIB']:g} GiB"
-    if sidecar and not server.is_tpu:
-        requests = (
-            ("GPU_SIDECAR_CPU", sidecar.cpu, "vCPU"),
-            ("GPU_SIDECAR_GIB", sidecar.memory_mib / MIB_PER_GIB, "GiB"),
-        )
-        for name, used, unit in requests:
-            if used > AUTOPILOT[name]:
-                most = f"{AUTOPILOT[name]:g} {unit} on GPU nodes"
-                yield f"the FUSE driver's container requests {used:.3g} {unit}, and the published maximum is {most}"
+    requests: dict[str, tuple[float, str]] = {
+        "POD_DISK_GIB": (server.disk_gib + sidecar.disk_gib, "GiB of ephemeral storage")
+    }
+    if not server.is_tpu:
+        requests["GPU_SIDECAR_CPU"] = (sidecar.cpu, "vCPU for the FUSE driver")
+        requests["GPU_SIDECAR_GIB"] = (sidecar.memory_gib, "GiB of memory for the FUSE driver")
+    for name, (used, what) in requests.items():
+        if used > AUTOPILOT[name]:
+            yield f"it requests {used:.3g} {what}, and the published maximum is {AUTOPILOT[name]:g}"
 
 
 def _needs(server: GkeServer, options: GkeOptions) -> str:
@@ -137,9 +134,10 @@ def _needs(server: GkeServer, options: GkeOptions) -> str:
     parts = {
         "Managed Service for Prometheus": True,
         "Custom Metrics Stackdriver Adapter": options.replicas[0] != options.replicas[1],
-        "Workload Identity Federation": server.bucket or server.token_secret,
+        "Workload Identity Federation": server.bucket or server.token_secret or server.key_secret,
         f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}": server.mounts,
-        "Secret Manager add-on": server.token_secret,
+        "Secret Manager add-on": server.token_secret or server.key_secret,
+        "enforcement of network policies": options.callers,
         f"Gateway {options.gateway} with an HTTPS listener named https, InferencePool {server.name} (GKE 1.34.0-gke.1626000 or newer)": options.gateway,
     }
     return ", ".join(part for part, is_used in parts.items() if is_used)

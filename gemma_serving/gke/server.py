@@ -9,6 +9,8 @@ from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.machine.hardware import ACCELERATORS, topology_of
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
+from gemma_serving.planning.settings.cloud_run import MountMode
+from gemma_serving.planning.speed.startup import LOAD_RATES
 from gemma_serving.planning.units import MIB_PER_GIB, align_to
 
 NODE_START_S: Final = 300
@@ -22,13 +24,12 @@ _METRICS_AGE_S: Final = 120
 """Assumed: scrapes 15 s apart, Cloud Monitoring, its adapter, and 15 s between two decisions of an autoscaler. With metrics one minute old, the
 real autoscaler added one replica too many when a start took as long as planned (judges/real/kubernetes)."""
 _MINUTE_S: Final = 60
-_BILLION: Final = 1e9
 _CPU_S_PER_GB: Final = 1.9
 """CPU time of gcsfuse per gigabyte that is read. Measured: gcsfuse 3.11.3 took 1.6 to 1.9 s with buffered reads and 1.9 s without, over HTTP without
 TLS, on a loaded machine with 2 vCPU."""
 _CACHED_CPU_S_PER_GB: Final = 4.2
 """The same with parallel downloads into a file cache in memory."""
-_SIDECAR_MIB: Final = 512
+_SIDECAR_GIB: Final = 0.5
 """Memory of a gcsfuse without its buffers and its cache. Measured as above: 45 MiB. The rest is a margin, twice the driver's default for all of it
 (gcs-fuse-csi-driver 5fcdc04, pkg/webhook/config.go)."""
 _SIDECAR_DISK_GIB: Final = 1
@@ -49,6 +50,8 @@ class GkeOptions:
     """ComputeClass, which replaces the node selectors and the form of capacity."""
     gateway: str = ""
     """Gateway of the namespace whose listener `https` gets a route to the server's InferencePool. Empty: clients call the Service."""
+    callers: Sequence[str] = ()
+    """Namespaces, and ranges of addresses, that may call the server, by a NetworkPolicy. Empty: every Pod and range that reaches it."""
     spare_node: bool = False
     """True if a change may start a new Pod before it ends an old one, because one more node is there or can be had."""
 
@@ -58,6 +61,7 @@ class BucketMount:
     """The bucket or a folder of it, mounted by Cloud Storage FUSE."""
 
     path: str
+    mode: MountMode
     options: Sequence[str]
     """Options of gcsfuse, as of the stack's own mount."""
     cache_mib: int | None = None
@@ -69,26 +73,23 @@ class BucketMount:
         return "enable-buffered-read=true" in self.options
 
     @property
-    def memory_mib(self) -> int:
-        """Memory of its gcsfuse. It writes the file cache, so its memory holds it (kubernetes.io, volumes: emptyDir)."""
+    def sidecar(self) -> "Sidecar":
+        """Resources of its gcsfuse. It writes the file cache, so its memory holds it (kubernetes.io, volumes: emptyDir)."""
+        cpu_s = _CACHED_CPU_S_PER_GB if self.cache_mib else _CPU_S_PER_GB
         buffers_gib = constant("FUSE_BUFFERS_GIB") if self.is_buffered else 0.0
-        return _SIDECAR_MIB + round(buffers_gib * MIB_PER_GIB) + (self.cache_mib or 0)
-
-    @property
-    def cpu(self) -> int:
-        """CPU with which its gcsfuse reads as fast as planned, in vCPU."""
-        if self.cache_mib:
-            return math.ceil(constant("FUSE_CACHED_BYTES_PER_S") / _BILLION * _CACHED_CPU_S_PER_GB)
-        rate = constant("FUSE_BUFFERED_BYTES_PER_S" if self.is_buffered else "FUSE_BYTES_PER_S")
-        return math.ceil(rate / _BILLION * _CPU_S_PER_GB)
+        return Sidecar(
+            cpu=math.ceil(constant(LOAD_RATES[self.mode]) / 1e9 * cpu_s),
+            memory_gib=_SIDECAR_GIB + buffers_gib + (self.cache_mib or 0) / MIB_PER_GIB,
+            disk_gib=_SIDECAR_DISK_GIB,
+        )
 
 
 class Sidecar(NamedTuple):
     """Resources of the FUSE driver's container in the Pod, which it requests and cannot exceed."""
 
-    cpu: int
-    memory_mib: int
-    disk_gib: int
+    cpu: int = 0
+    memory_gib: float = 0
+    disk_gib: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,8 @@ class GkeServer:
     """Compiled XLA programs, which each Pod reads and adds to; None if each Pod compiles all of its own."""
     token_secret: str
     """Version in Secret Manager with the Hugging Face token; empty if the server downloads nothing from the hub, or has no token."""
+    key_secret: str
+    """Version in Secret Manager with the API key; empty if the server requires none."""
     container_start_s: float
     """Planned seconds from a ready node to the first healthy response, at the slow end of the band."""
     warm_start_s: float
@@ -149,14 +152,13 @@ class GkeServer:
         return [one for one in (self.mount, self.programs) if one is not None]
 
     @property
-    def sidecar(self) -> Sidecar | None:
-        """Resources of the driver's container, which runs a gcsfuse for each mount, one of them busy at a time; None without a mount."""
-        if not self.mounts:
-            return None
+    def sidecar(self) -> Sidecar:
+        """Resources of the driver's container, which runs a gcsfuse for each mount, one of them busy at a time; 0 without a mount."""
+        needs = [one.sidecar for one in self.mounts]
         return Sidecar(
-            cpu=max(one.cpu for one in self.mounts),
-            memory_mib=sum(one.memory_mib for one in self.mounts),
-            disk_gib=_SIDECAR_DISK_GIB * len(self.mounts),
+            cpu=max((one.cpu for one in needs), default=0),
+            memory_gib=sum(one.memory_gib for one in needs),
+            disk_gib=sum(one.disk_gib for one in needs),
         )
 
     @property

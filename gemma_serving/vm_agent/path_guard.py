@@ -1,4 +1,4 @@
-"""ASGI middleware for a vLLM server with an API key. Every path except /health returns 401 without the key.
+"""ASGI middleware for a vLLM server with an API key. Every path except the open ones returns 401 without the key.
 
 vLLM checks the key only below a few prefixes. /invocations, /tokenize and /metrics do not require it (vLLM, docs/usage/security.md).
 The container gets only this file, and vLLM imports it (`--middleware`), so it needs nothing but Python 3.10.
@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATH = "/health"
-"""The only path without a key, because Cloud Run probes cannot send one."""
+"""The only path without a key, because probes cannot send one. A Pod of GKE has one more, for its collector of metrics."""
 REFUSAL = b'{"error":"Unauthorized"}'
 _POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 
@@ -37,9 +37,9 @@ class PathGuard:
         self._digest = hashlib.sha256(key).digest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward requests with the key, health checks and lifespan events. Reject everything else."""
+        """Forward requests with the key or of an open path, and lifespan events. Reject everything else."""
         kind = scope["type"]
-        if kind == "lifespan" or _is_health(scope) or self._has_key(scope.get("headers", ())):
+        if kind == "lifespan" or _is_open(scope) or self._has_key(scope.get("headers", ())):
             await self.app(scope, receive, send)
         elif kind == "websocket" and "websocket.http.response" not in (scope.get("extensions") or {}):
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
@@ -54,9 +54,10 @@ class PathGuard:
         return is_same and scheme.lower() == b"bearer"
 
 
-def _is_health(scope: Scope) -> bool:
-    """Return whether a request is a health check. Uses the connection's path, which a Host header cannot change."""
-    return scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path") or "") == OPEN_PATH
+def _is_open(scope: Scope) -> bool:
+    """Return whether a request needs no key. Uses the connection's path, which a Host header cannot change."""
+    open_paths = {OPEN_PATH, os.environ.get("GEMMA_SERVING_OPEN_PATH")}
+    return scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path") or "") in open_paths
 
 
 async def _refuse(kind: str, send: Send) -> None:

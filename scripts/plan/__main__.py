@@ -61,7 +61,7 @@ _NEEDS: Final = (
     ("save", "--from-hub"),
     ("yes", "--compile"),
     ("gke gcloud live", "STACK"),
-    ("replicas spare-node compute-class gateway", "--gke"),
+    ("replicas spare-node compute-class gateway callers", "--gke"),
 )
 """Options, and the requirements of each."""
 

@@ -27,6 +27,7 @@ def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording:
         accelerator=question.accelerator or "",
         compute_class=choices.compute_class or "",
         gateway=choices.gateway or "",
+        callers=choices.callers or (),
         spare_node=choices.spare_node,
     )
     _, objects, found = judged_server(settings, subject, options, wording)

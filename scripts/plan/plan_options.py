@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -160,6 +161,14 @@ def _object_name(text: str) -> str:
     return text
 
 
+def _callers(text: str) -> tuple[str, ...]:
+    """Return namespaces and ranges of addresses. Raises ValueError with the allowed form."""
+    try:
+        return tuple(str(ip_network(one)) if "/" in one else _object_name(one) for one in text.split(","))
+    except ValueError:
+        raise ValueError("namespaces and ranges of addresses, such as chat,10.1.0.0/23") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class GkeChoices:
     """The server on GKE."""
@@ -184,6 +193,10 @@ class GkeChoices:
     gateway: Annotated[
         str | None,
         Rare("With --gke: Gateway whose HTTPS listener serves the replicas.", metavar="NAME", parse=_object_name),
+    ] = None
+    callers: Annotated[
+        tuple[str, ...] | None,
+        Rare("With --gke: only these namespaces and ranges of addresses may call.", metavar="LIST", parse=_callers),
     ] = None
 
 

@@ -115,8 +115,28 @@ def test_a_token_is_a_file_that_only_its_pods_may_read(declare, monkeypatch, tmp
     assert variables["HF_TOKEN_PATH"].startswith(container["volumeMounts"][-1]["mountPath"])
 
 
+def test_an_api_key_is_granted_to_its_pods_and_checked_by_the_guard(declare, monkeypatch, tmp_path):
+    settings = tmp_path / "Pulumi.with-key.yaml"
+    shipped = FILES["Pulumi.tpu-v6e1.yaml"].read_text()
+    settings.write_text(f"{shipped}\n  gemma-serving:apiKeySecret: projects/theirs/secrets/key/versions/7\n")
+    recorder, service = run_program(settings, declare, monkeypatch, tmp_path)
+    grant = recorder.one("secretIamMember").inputs
+    assert (grant["secretId"], grant["member"]) == ("key", f"{MEMBER}/ns/models/sa/{service}")
+    made = [one.inputs for one in recorder.declared if one.type.startswith("kubernetes:")]
+    assert [one["kind"] for one in made][:5] == [
+        "ServiceAccount",
+        "SecretProviderClass",
+        "ConfigMap",
+        "Service",
+        "Deployment",
+    ]
+    assert [why for one in made if one["kind"] not in OF_GKE if (why := invalid(one))] == []
+
+
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("choices", [{}, {"replicas": (2, 5), "gateway": "inference"}])
+@pytest.mark.parametrize(
+    "choices", [{}, {"replicas": (2, 5), "gateway": "inference", "callers": ("chat", "10.1.0.0/23")}]
+)
 def test_the_schemas_of_kubernetes_accept_each_object(declare, name, choices):
     found = planned(declare, FILES[name], **(choices if name != SLOW else {}))
     assert {one["kind"] for one in found} & OF_GKE

@@ -125,7 +125,7 @@ def test_the_container_and_the_driver_share_what_the_instance_had():
     server = server_of("l4-qat", cloud_run={"mount": cached})
     assert server.memory_mib + 8192 == plain.memory_mib == run.memory_mib
     assert server.cpu + server.sidecar.cpu == plain.cpu + plain.sidecar.cpu == run.cpu
-    assert server.sidecar.memory_mib == plain.sidecar.memory_mib + 8192
+    assert server.sidecar.memory_gib == plain.sidecar.memory_gib + 8
 
 
 @pytest.mark.parametrize(("mode", "vcpu"), [("fuse", 1), ("fuse-buffered", 2), ("fuse-cached", 3)])
@@ -133,7 +133,7 @@ def test_the_driver_has_the_cpu_of_the_planned_rate(mode, vcpu):
     cache = 8192 if mode == "fuse-cached" else None
     mount = server_of("l4-qat", cloud_run={"mount": MountSettings(mode=mode, cache_size_mib=cache)}).mount
     seconds_per_gb = 4.2 if cache else 1.9
-    assert mount.cpu == vcpu >= constant(LOAD_RATES[mode]) / 1e9 * seconds_per_gb > vcpu - 1
+    assert mount.sidecar.cpu == vcpu >= constant(LOAD_RATES[mode]) / 1e9 * seconds_per_gb > vcpu - 1
 
 
 def test_each_row_has_its_source():

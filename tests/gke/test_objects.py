@@ -204,8 +204,8 @@ def test_a_token_is_a_file_and_in_no_environment_value():
     assert (secret["resourceName"], secret["path"]) == (version, "token")
     (container,) = pod_of(found)["containers"]
     values = {one["name"]: one["value"] for one in container["env"]}
-    assert (values["HF_TOKEN_PATH"], "HF_TOKEN" in values) == ("/var/run/secrets/huggingface.co/token", False)
-    assert {"name": "hf-token", "mountPath": "/var/run/secrets/huggingface.co"} in container["volumeMounts"]
+    assert (values["HF_TOKEN_PATH"], "HF_TOKEN" in values) == ("/var/run/secrets/server/token", False)
+    assert {"name": "secrets", "mountPath": "/var/run/secrets/server"} in container["volumeMounts"]
 
 
 def test_a_server_that_downloads_nothing_gets_no_token():

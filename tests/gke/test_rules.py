@@ -89,7 +89,6 @@ def test_a_planted_fault_is_named(plant, identifier, says):
     ("stack", "options", "changes", "identifier", "says"),
     [
         ("tpu-v6e4", {}, {"tpu": {"accelerator_type": "v5e-4"}}, "GKE01", "labels of v5e-4 are not known"),
-        ("tpu-v6e4", {}, {"api_key_secret": "projects/p/secrets/k/versions/1"}, "GKE02", "guard also protects"),
         (
             "tpu-v6e4",
             {},
@@ -167,6 +166,12 @@ def test_no_streamer_is_named_for_weights_from_the_hub_or_for_an_image_without_i
             f"Managed Service for Prometheus, Workload Identity Federation, {FUSE}.",
         ),
         (
+            "tpu-v6e4",
+            (1, 1),
+            {"api_key_secret": "projects/p/secrets/k/versions/3"},
+            "Managed Service for Prometheus, Workload Identity Federation, Secret Manager add-on.",
+        ),
+        (
             "l4-qat",
             (1, 1),
             {},
@@ -179,20 +184,29 @@ def test_the_cluster_needs_only_what_the_objects_use(stack, replicas, changes, n
     assert found["GKE13"].message == f"The cluster must have: {needs}"
 
 
-def test_a_token_that_the_stacks_teardown_deletes_is_refused():
-    message = found_in("tpu-v6e4", secrets=("hfToken",))["GKE02"].message
-    assert "`gemma save_token STACK hfToken --secret ID`" in message
+@pytest.mark.parametrize("key", ["hfToken", "apiKey"])
+def test_a_secret_that_the_stacks_teardown_deletes_is_refused(key):
+    message = found_in("tpu-v6e4", secrets=(key,))["GKE02"].message
+    assert f"`gemma save_token STACK {key} --secret ID`" in message
 
 
-def test_the_way_out_of_an_api_key_names_both_of_its_settings():
-    message = found_in("tpu-v6e4", api_key_secret="projects/p/secrets/k/versions/1")["GKE02"].message
-    assert "Remove apiKey and apiKeySecret" in message
+def test_a_secret_by_reference_is_served():
+    references = {
+        "hf_token_secret": "projects/p/secrets/t/versions/3",
+        "api_key_secret": "projects/p/secrets/k/versions/1",
+    }
+    assert "GKE02" not in found_in("tpu-v6e4", **references)
 
 
 def test_a_copy_in_memory_is_refused_with_the_mode_that_a_pod_can_have():
     mount = dataclasses.replace(settings_of("l4-qat").cloud_run.mount, mode="memory")
     found = found_in("l4-qat", cloud_run={"mount": mount})
     assert "Set cloudRun.mount.mode: fuse-buffered." in found["GKE02"].message
+
+
+def test_a_network_policy_needs_its_enforcement():
+    found = found_in("tpu-v6e4", GkeOptions(callers=("chat",)))
+    assert found["GKE13"].message.endswith("Managed Service for Prometheus, enforcement of network policies.")
 
 
 @pytest.mark.parametrize(

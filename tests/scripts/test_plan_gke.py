@@ -117,6 +117,16 @@ def test_json_has_the_objects_with_the_findings(plan):
         (("l4-qat", "--gke", "--accelerator", "x"), 'is "x", but the stack has L4. Use one of L4, L4x2, L4x4.'),
         (("tpu-v6e4", "--gke", "--accelerator", "v6e-8"), "but the stack has v6e-4. Set tpu.acceleratorType."),
         (("l4-qat", "--accelerator", "L4x4"), "STACK and --accelerator cannot be combined."),
+        (
+            ("l4-qat", "--gke", "--callers", "Chat"),
+            "--callers is 'Chat'; it must be namespaces and ranges of addresses",
+        ),
+        (
+            ("l4-qat", "--gke", "--callers", "10.1.0.1/23"),
+            "--callers is '10.1.0.1/23'; it must be namespaces and ranges",
+        ),
+        (("l4-qat", "--gke", "--callers", ""), "--callers is ''; it must be namespaces and ranges of addresses"),
+        (("l4-qat", "--callers", "chat"), "--callers requires --gke. Add --gke."),
         (("l4-qat", "--replicas", "1:3"), "--replicas requires --gke. Add --gke."),
         (("l4-qat", "--image", IMAGE), "STACK and --image cannot be combined."),
         (("l4-qat", "--gke", "--costs"), "--gke and --costs cannot be combined."),
@@ -128,6 +138,14 @@ def test_a_refusal_is_a_sentence_and_writes_nothing(plan, arguments, says):
     code, out, error = plan(*arguments)
     assert (code, out) == (2, "")
     assert says in error
+
+
+def test_callers_are_admitted_by_a_policy(plan):
+    code, out, _ = plan("tpu-v6e4", "--gke", "--callers", "chat,10.1.0.0/23")
+    (policy,) = [one for one in yaml.safe_load_all(out) if one["kind"] == "NetworkPolicy"]
+    assert code == 0
+    assert "chat" in str(policy["spec"])
+    assert "10.1.0.0/23" in str(policy["spec"])
 
 
 def test_a_stack_whose_name_cannot_name_objects_is_refused(plan, monkeypatch, tmp_path):

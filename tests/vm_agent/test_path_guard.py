@@ -54,6 +54,14 @@ def test_every_path_but_health_needs_the_key(subtests: pytest.Subtests) -> None:
     assert _is_reached(_answer(None, "/health"))
 
 
+def test_one_more_path_can_be_open(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    monkeypatch.setenv("GEMMA_SERVING_OPEN_PATH", "/metrics")
+    for path in PATHS:
+        with subtests.test(path):
+            assert _is_reached(_answer(None, path)) is (path == "/metrics")
+    assert _is_reached(_answer(None, "/health"))
+
+
 def test_only_the_key_itself_is_taken(subtests: pytest.Subtests) -> None:
     near = (f"Bearer  {KEY}", f"Bearer {KEY} ", f"Bearer {KEY[:-1]}", f"Bearer {KEY.upper()}", "Bearer kéy")
     wrong = ("", KEY, f"Basic {KEY}", "Bearer", "Bearer ", *near)
