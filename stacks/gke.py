@@ -67,7 +67,12 @@ def _on_machine(subject: Subject, machine: str) -> Subject:
         raise CommandRefusedError(f'accelerator is "{machine}", but the stack has {own.name}. {allowed}')
     run = deployment.cloud_run
     whole = dataclasses.replace(run, cpu=run.cpu * found.chips, memory_mib=run.memory_mib * found.chips)
-    return examine(replace(deployment, accelerator=found.name, platform="gce", cloud_run=whole))
+    after = examine(replace(deployment, accelerator=found.name, platform="gce", cloud_run=whole))
+    used = after.resolved.tp * after.resolved.dp
+    if used < found.chips:
+        idle = f"{found.chips - used} of the {found.chips} GPUs of {found.name} would be idle"
+        raise CommandRefusedError(f"vllm.tensorParallelSize is {after.resolved.tp}, so {idle}. Remove it.")
+    return after
 
 
 def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, options: GkeOptions) -> GkeServer:

@@ -82,6 +82,7 @@ def findings(
         "container_start": duration(server.container_start_s),
         "start": duration(server.replica_start_s),
         "period": duration(server.scaling_period_s),
+        "shorten": " by tpu.compileCache: bucket" if server.is_tpu and server.programs is None else "",
         "graphs": duration(server.graphs_s),
         "load": duration(server.load_s),
         "faster_setting": faster_setting,

@@ -133,6 +133,13 @@ def test_a_question_has_its_finding(stack, options, changes, identifier, says):
     assert says in found[identifier].message
 
 
+@pytest.mark.parametrize(("cache", "named"), [("machine", True), ("bucket", False)])
+def test_a_start_too_long_for_an_autoscaler_is_shortened_by_stored_programs_only_once(cache, named):
+    replicas = {"vllm": {"tensor_parallel_size": None, "data_parallel_size": 4}}
+    found = found_in("tpu-v6e4", tpu={"compile_cache": cache}, **replicas)
+    assert ("tpu.compileCache: bucket" in found["GKE07"].advice) is named
+
+
 @pytest.mark.parametrize("mode", get_args(MountMode))
 def test_a_mode_is_named_only_if_it_is_planned_faster(mode):
     mount = MountSettings(mode=mode, cache_size_mib=14_336 if mode == "fuse-cached" else None)

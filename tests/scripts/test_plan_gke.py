@@ -115,6 +115,10 @@ def test_json_has_the_objects_with_the_findings(plan):
         (("l4-qat", "--gke", "--compute-class", "Big_One"), "--compute-class is 'Big_One'; it must be up to 63"),
         (("l4-qat", "--gke", "--accelerator", "H100"), 'is "H100", but the stack has L4. Use one of L4, L4x2, L4x4.'),
         (("l4-qat", "--gke", "--accelerator", "x"), 'is "x", but the stack has L4. Use one of L4, L4x2, L4x4.'),
+        (
+            ("l4-qat", "--gke", "--accelerator", "L4x4", "--set", "vllm.tensorParallelSize=1"),
+            "vllm.tensorParallelSize is 1, so 3 of the 4 GPUs of L4x4 would be idle. Remove it.",
+        ),
         (("tpu-v6e4", "--gke", "--accelerator", "v6e-8"), "but the stack has v6e-4. Set tpu.acceleratorType."),
         (("l4-qat", "--accelerator", "L4x4"), "STACK and --accelerator cannot be combined."),
         (
