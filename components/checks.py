@@ -1,6 +1,6 @@
 """Arguments of components: their classes, their default owner, and their check before a resource is declared."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
@@ -18,6 +18,8 @@ from gemma_serving.planning.settings.reading import check_arguments, problem_wit
 T = TypeVar("T")
 Input: TypeAlias = Annotated[T | Awaitable[T] | pulumi.Output[T], MAY_BE_OUTPUT]
 """`pulumi.Input`, whose value is checked if it is known."""
+Labels: TypeAlias = Annotated[Mapping[text.LabelKey, Input[text.LabelValue]], text.NOT_RESERVED]
+"""Labels whose values may be outputs."""
 
 
 def argument(path: str) -> str:

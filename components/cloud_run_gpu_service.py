@@ -9,6 +9,7 @@ import pulumi_gcp as gcp
 
 from gemma_serving.components.checks import (
     Input,
+    Labels,
     Owner,
     argument,
     arguments,
@@ -97,9 +98,9 @@ class CloudRunGpuServiceArgs(Block):
     Of `service`, a component has no use for quotas and for `compile_cache`, whose parts a stack adds to `server` and `memory_volumes`.
     """
 
-    project: text.ProjectId
-    """Id of the Google Cloud project. A change replaces the service."""
-    service_name: text.ServiceName
+    project: Input[text.ProjectId] | None = None
+    """Id of the Google Cloud project. A change replaces the service. Default: the provider's, such as `gcp:project`."""
+    service_name: Input[text.ServiceName]
     """Name of the service, part of its URL. A change replaces the service."""
     service_account: Input[text.AccountEmail]
     """E-mail address of the account that pulls the image and reads secrets and bucket. A change is a new revision."""
@@ -119,7 +120,7 @@ class CloudRunGpuServiceArgs(Block):
     """Collector, which takes its share of the instance from the server (contracts.collector). Default: no metrics are stored."""
     ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the service. Default: the project and stack of the running program."""
-    labels: text.Labels = field(default_factory=dict[str, str])
+    labels: Labels = field(default_factory=dict[str, pulumi.Input[str]])
     """Additional labels of the service. A change updates it in place."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Annotations of each revision. A change is a new revision."""
@@ -172,6 +173,12 @@ class CloudRunGpuService(pulumi.ComponentResource):
 
     uri: pulumi.Output[str]
     """URL of the service. Callers send an ID token with it as the audience, unless the service is public."""
+    service_name: pulumi.Output[str]
+    """Name of the service, for grants and a serverless network endpoint group."""
+    service_id: pulumi.Output[str]
+    """projects/P/locations/REGION/services/NAME."""
+    service_account: pulumi.Output[str]
+    """E-mail address of the account that the server runs as."""
 
     def __init__(self, name: str, args: CloudRunGpuServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         require_valid(f'CloudRunGpuService "{name}"', args, CloudRunGpuServiceArgs)
@@ -207,6 +214,9 @@ class CloudRunGpuService(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         _allow_callers(name, service, members, project=args.project, location=run.region, opts=child)
         self.uri = service.uri
+        self.service_name = service.name
+        self.service_id = service.id
+        self.service_account = pulumi.Output.from_input(args.service_account)
         self.register_outputs({"uri": self.uri})
 
 
@@ -215,7 +225,7 @@ def _allow_callers(
     service: gcp.cloudrunv2.Service,
     members: Sequence[str],
     *,
-    project: str,
+    project: pulumi.Input[str] | None,
     location: str,
     opts: pulumi.ResourceOptions,
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import field
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.checks import Input, Owner, arguments, program_ownership, require_valid
+from gemma_serving.components.checks import Input, Labels, Owner, arguments, program_ownership, require_valid
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL
 from gemma_serving.planning.settings import text
@@ -19,9 +19,9 @@ _ABORT_UPLOAD_AFTER_DAYS = 1
 class ModelBucketArgs(Block):
     """A bucket of the stack, or an existing one."""
 
-    project: text.ProjectId
-    """Id of the Google Cloud project. A change replaces the bucket."""
-    name: text.BucketName
+    project: Input[text.ProjectId] | None = None
+    """Id of the Google Cloud project. A change replaces the bucket. Default: the provider's, such as `gcp:project`."""
+    name: Input[text.BucketName]
     """Name of the bucket: globally unique, 3 to 63 lower-case letters, digits, hyphens and dots. A change replaces the bucket."""
     location: text.BucketLocation
     """Region. Weights from another region than the server's cost money and time at every start. A change replaces the bucket."""
@@ -29,7 +29,7 @@ class ModelBucketArgs(Block):
     """IAM members that can read the objects, by a short name. Each gets one grant."""
     ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the bucket. Default: the project and stack of the running program."""
-    labels: text.Labels = field(default_factory=dict[str, str])
+    labels: Labels = field(default_factory=dict[str, pulumi.Input[str]])
     """Additional labels of the bucket. A change updates it in place."""
     existing: text.BucketName | None = None
     """Name of an existing bucket. The component then only grants access to it and creates none."""
@@ -38,7 +38,7 @@ class ModelBucketArgs(Block):
     archive_days: text.Positive | None = None
     """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""
     protect: bool = True
-    """Keep the engine from deleting or replacing the bucket. With False, `pulumi destroy` deletes it."""
+    """Keep the engine from deleting or replacing the bucket. With False, `pulumi destroy` deletes it with its objects."""
     retain: bool = False
     """Keep the bucket when the stack is destroyed. A label records that."""
 
@@ -51,6 +51,8 @@ class ModelBucket(pulumi.ComponentResource):
 
     bucket: pulumi.Output[str]
     """Name of the bucket."""
+    url: pulumi.Output[str]
+    """gs://NAME."""
     grants: list[pulumi.Resource]
     """All grants. A server must not start before those of its account."""
 
@@ -59,6 +61,7 @@ class ModelBucket(pulumi.ComponentResource):
         super().__init__("gemma-serving:index:ModelBucket", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, child).name
+        self.url = pulumi.Output.concat("gs://", self.bucket)
         self.grants = [
             gcp.storage.BucketIAMMember(
                 f"{name}-{reader}",

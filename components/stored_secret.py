@@ -10,6 +10,7 @@ import pulumi_gcp as gcp
 from gemma_serving.components.checks import (
     Input,
     InvalidArgumentError,
+    Labels,
     Owner,
     arguments,
     program_ownership,
@@ -26,9 +27,9 @@ _ACCESSOR: Final = "roles/secretmanager.secretAccessor"
 class StoredSecretArgs(Block):
     """A secret and its readers."""
 
-    project: text.ProjectId
-    """Id of the Google Cloud project. A change replaces the secret."""
-    secret_id: text.SecretId
+    project: Input[text.ProjectId] | None = None
+    """Id of the Google Cloud project. A change replaces the secret. Default: the provider's, such as `gcp:project`."""
+    secret_id: Input[text.SecretId]
     """Id of the secret in the project, up to 255 letters, digits, hyphens and underscores. A change replaces the secret."""
     value: Input[str] = field(repr=False)
     """The value, such as `pulumi.Config().require_secret("hfToken")`. A change creates another version and restarts the servers that use it."""
@@ -36,7 +37,7 @@ class StoredSecretArgs(Block):
     """IAM members that can read the value, by a short name, such as `{"server": "serviceAccount:..."}`. Each gets one grant."""
     ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the secret. Default: the project and stack of the running program."""
-    labels: text.Labels = field(default_factory=dict[str, str])
+    labels: Labels = field(default_factory=dict[str, pulumi.Input[str]])
     """Additional labels of the secret. A change updates it in place."""
 
 
@@ -184,7 +185,7 @@ Secret: TypeAlias = StoredSecret | ExistingSecret | SecretReference
 
 def _grants(
     name: str,
-    project: str,
+    project: pulumi.Input[str] | None,
     secret: pulumi.Input[str],
     readers: Mapping[str, pulumi.Input[str]],
     opts: pulumi.ResourceOptions,

@@ -8,6 +8,7 @@ import pulumi
 
 from gemma_serving.components.checks import (
     Input,
+    Labels,
     Owner,
     argument,
     arguments,
@@ -106,7 +107,7 @@ class TpuQueuedResourceArgs(Block):
     """Next steps, appended to the error if no zone grants capacity."""
     ownership: Owner = field(default_factory=program_ownership)
     """Owner in the labels of the TPU VM. Default: the project and stack of the running program."""
-    labels: text.Labels = field(default_factory=dict[str, str])
+    labels: Labels = field(default_factory=dict[str, pulumi.Input[str]])
     """Additional labels of the TPU VM. A change updates it in place."""
     accepts_limits: bool = False
     """Skip the check of the run limit, for a limit that Google has raised."""
@@ -148,6 +149,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Time at which Google deletes the TPU VM, RFC 3339; None without a run limit."""
     address: pulumi.Output[str | None]
     """Address of the TPU VM in its network, or None without one. Another TPU VM has another address."""
+    service_account: pulumi.Output[str]
+    """E-mail address of the account that the server runs as."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         require_valid(f'TpuQueuedResource "{name}"', args, TpuQueuedResourceArgs)
@@ -206,6 +209,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
         self.container = resource.container
         self.deadline = resource.deadline
         self.address = resource.node_ips.apply(lambda ips: ips[0] if ips else None)
+        self.service_account = pulumi.Output.from_input(args.service_account)
         self.register_outputs(
             {
                 "zone": self.zone,

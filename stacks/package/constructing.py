@@ -12,7 +12,7 @@ from gemma_serving.contracts.fields import camel_case, to_json
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import own_fields
-from gemma_serving.stacks.package.inputs import plain, read_inputs
+from gemma_serving.stacks.package.inputs import detail, plain, read_inputs
 from gemma_serving.stacks.package.schema import COMPONENTS, output_kinds
 from gemma_serving.stacks.package.servers import cloud_run_server, tpu_server
 
@@ -47,9 +47,20 @@ def _made(kind: str, name: str, given: Mapping[str, Any], options: pulumi.Resour
     if kind in _SERVERS:
         keys = {field.file_key for field in own_fields(inputs)}
         own = {key: value for key, value in given.items() if key in keys}
+        if "project" not in own and not _default_project(options):
+            reason = "it is required without `gcp:project`, and with a provider of `gcp` in the options. Set it."
+            raise InputPropertiesError(
+                f'{kind} "{name}" has invalid inputs. Nothing was declared.', [detail("project", reason, None)]
+            )
         return _SERVERS[kind](name, own, {key: given[key] for key in given.keys() - keys}, options)
     read = read_inputs(inputs, given, f'{kind} "{name}"')
     return (ModelBucket if kind == "ModelBucket" else HuggingFaceToken)(name, read, options), None
+
+
+def _default_project(options: pulumi.ResourceOptions | None) -> str | None:
+    """Return `gcp:project` of the program, unless a provider in the options may have another project."""
+    has_provider = options is not None and "gcp" in (options.providers or {})
+    return None if has_provider else pulumi.Config("gcp").get("project")
 
 
 def _outputs(kind: str, made: pulumi.ComponentResource, plan: Plan | None) -> Iterator[tuple[str, object]]:

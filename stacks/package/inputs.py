@@ -40,8 +40,8 @@ NOT_OFFERED: Final = {key: reason for reason, keys in REASONS.items() for key in
 class ServerInputs(Block):
     """What both servers take in addition to the settings of a stack. All of it but `project` may be an output."""
 
-    project: text.ProjectId
-    """Id of the Google Cloud project. A change replaces the server."""
+    project: text.ProjectId | None = None
+    """Id of the Google Cloud project. A change replaces the server. Default: `gcp:project`. Required with a provider of `gcp` in the options."""
     service_account: Input[text.AccountEmail]
     """E-mail address of the account that pulls the image and reads secrets and bucket."""
     secrets: Mapping[text.Variable, Input[text.SecretVersion]] = field(default_factory=dict[str, pulumi.Input[str]])
@@ -57,9 +57,9 @@ class CloudRunServerInputs(ServerInputs):
     service_name: text.ServiceName
     """Name of the service, part of its URL. A change replaces the service."""
     network: Input[text.Network] | None = None
-    """projects/P/global/networks/N, for all egress of the service. Default: one of the component's own with `cloudRun.directVpc`."""
+    """Name or path of a network, for all egress of the service. Default: one of the component's own with `cloudRun.directVpc`."""
     subnetwork: Input[text.Subnetwork] | None = None
-    """Name of a subnet of `network` in the region. Both require each other."""
+    """Name or path of a subnet of `network` in the region. Both require each other."""
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between inputs, and what to change."""
@@ -74,9 +74,9 @@ class TpuServerInputs(ServerInputs):
     queued_resource_id: text.QueuedResourceId
     """Id of the queued resource and prefix of its node's id: letters, digits and hyphens. A change replaces the capacity."""
     network: Input[text.Network]
-    """projects/P/global/networks/N. A change replaces the capacity."""
+    """Name or path of a network. A change replaces the capacity."""
     subnetwork: Input[text.Subnetwork]
-    """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
+    """Name or path of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
     tags: Sequence[text.ResourceName] = ()
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
 

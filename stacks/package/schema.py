@@ -2,12 +2,15 @@
 
 import dataclasses
 import inspect
+import json
 import re
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import pulumi
+import yaml
 
 from gemma_serving import VERSION
 from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService
@@ -23,6 +26,7 @@ from gemma_serving.planning.settings.fields import own_fields
 from gemma_serving.stacks.package.inputs import NOT_OFFERED, CloudRunServerInputs, TpuServerInputs
 from gemma_serving.stacks.schema import Schema, alternatives, block_schema, settings_schema, texts_below_fields
 
+_PACKAGE: Final = Path(__file__)
 Types = dict[str, Any]
 """Named types of the package by their tokens."""
 _LIMITS: Final = {
@@ -64,24 +68,27 @@ class PackageProperty(NamedTuple):
 def package_schema() -> dict[str, Any]:
     """Return the schema, from which the Pulumi CLI generates SDKs."""
     types: Types = {}
-    resources = {_token(name): _resource(component, types) for name, component in COMPONENTS.items()}
-    languages = {name: {"respectSchemaVersion": True} for name in ("csharp", "go", "java", "nodejs", "python")}
+    resources = {_token(name): _resource(name, component, types) for name, component in COMPONENTS.items()}
     return {
-        "name": PRODUCT,
+        **json.loads(_PACKAGE.with_name("package.json").read_text(encoding="utf-8")),
         "version": VERSION,
-        "description": "Gemma 4 behind vLLM on Google Cloud TPUs and Cloud Run GPUs.",
-        "license": "Apache-2.0",
-        "language": languages | {"python": {"respectSchemaVersion": True, "pyproject": {"enabled": True}}},
         "types": {name: types[name] for name in sorted(types)},
         "resources": resources,
     }
 
 
-def _resource(component: Component, types: Types) -> dict[str, Any]:
+def examples() -> Mapping[str, str]:
+    """Return an example of each component by its name, as resources of a program in YAML."""
+    found = yaml.safe_load(_PACKAGE.with_name("examples.yaml").read_text(encoding="utf-8"))
+    return {one["type"].partition(":")[2]: yaml.safe_dump({name: one}, sort_keys=False) for name, one in found.items()}
+
+
+def _resource(name: str, component: Component, types: Types) -> dict[str, Any]:
     given, made = list(inputs_of(component, types)), list(outputs_of(component, types))
+    about, example = inspect.getdoc(component.inputs), examples()[name]
     return {
         "isComponent": True,
-        "description": inspect.getdoc(component.inputs),
+        "description": f"{about}\n\n## Example Usage\n\n```yaml\n{example}```\n",
         "inputProperties": {one.key: one.schema for one in given},
         "requiredInputs": [one.key for one in given if one.is_required],
         "properties": {one.key: one.schema for one in made},

@@ -94,7 +94,7 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
         **stated,
         **_OFF,
         "target": target,
-        "project": given.project,
+        "project": given.project or pulumi.Config("gcp").get("project"),
         "secrets": [kind.key for kind in KINDS if kind.variable in given.secrets],
         "vllmInBlocks": stated_in_blocks(as_mapping(stated.get("vllm"))),
     }
@@ -115,7 +115,7 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
         settings=settings,
         subject=subject,
         plan=plan,
-        names=Names(project=given.project, stack="package"),  # each name in the arguments is replaced by an input
+        names=Names(project=settings.project, stack="package"),  # each name in the arguments is replaced by an input
         home_region=settings.regions[0],
         ownership=program_ownership(),
         secrets={},
@@ -179,7 +179,7 @@ def _parts(context: Context, given: ServerInputs) -> ServerParts:
         image=f"{host}{image.repository}@{image.digest}",
         image_repositories={},
         bucket=given.bucket_name,
-        secrets={name: SecretReference(version, given.project) for name, version in given.secrets.items()},
+        secrets={name: SecretReference(version, context.settings.project) for name, version in given.secrets.items()},
         archive_key=None,
     )
 

@@ -2,9 +2,13 @@
 
 import copy
 import json
+import re
+from pathlib import Path
 
 import pulumi
+import pulumi_gcp as gcp
 import pytest
+import yaml
 from pulumi.errors import InputPropertiesError
 from pulumi.output import Unknown
 
@@ -14,6 +18,7 @@ from gemma_serving.stacks.package.inputs import NOT_OFFERED
 from gemma_serving.stacks.package.schema import package_schema
 from tests.stacks.conftest import values_of
 
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT, EMAIL = "my-project", "own@my-project.iam.gserviceaccount.com"
 NETWORK = "projects/my-project/global/networks/own"
 OF = {
@@ -145,8 +150,86 @@ def test_what_the_planner_reads_cannot_be_an_output(refused):
     assert found == {
         "model (value not shown)": "it is an output or a secret, but the plan and the checks need its value. Pass a plain value."
     }
-    found, _ = refused("ModelBucket", name=pulumi.Output.from_input("my-models"))
-    assert "it is an output or a secret" in found["name (value not shown)"]
+    found, _ = refused("ModelBucket", location=pulumi.Output.from_input("us-east4"))
+    assert "it is an output or a secret" in found["location (value not shown)"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("ModelBucket", ("name", "project")), ("HuggingFaceToken", ("secretId", "project"))]
+)
+def test_what_no_plan_needs_may_be_an_output_and_a_known_value_is_still_checked(construct, refused, kind, keys):
+    given = {key: pulumi.Output.from_input(OF[kind][key]) for key in keys}
+    recorder, _ = construct(kind, labels={"team": pulumi.Output.from_input("ml")}, **given)
+    inputs = recorder.one("storage/bucket:Bucket" if kind == "ModelBucket" else "secret:Secret").inputs
+    assert {key: inputs[key] for key in keys} == {key: OF[kind][key] for key in keys}
+    assert inputs["labels"]["team"] == "ml"
+    for wrong in (
+        {"project": "X"},
+        {"labels": {"team": "M L"}},
+        {"labels": {"managed-by": pulumi.Output.from_input("me")}},
+    ):
+        found, _ = refused(kind, **wrong)
+        assert [key.partition("[")[0].partition(" ")[0].partition(".")[0] for key in found] == list(wrong)
+
+
+def test_the_project_is_that_of_the_provider_unless_it_is_set(construct, refused):
+    for kind in ("ModelBucket", "HuggingFaceToken"):
+        recorder, _ = construct(kind, project=None)
+        assert all("project" not in one.inputs for one in recorder.declared)
+    for kind in ("CloudRunGpuService", "TpuQueuedResource"):
+        assert "it is required without `gcp:project`" in refused(kind, project=None)[0]["project"]
+
+
+@pytest.mark.parametrize("kind", ["CloudRunGpuService", "TpuQueuedResource"])
+def test_a_server_is_planned_in_the_project_of_the_program(construct, declare, monkeypatch, kind):
+    monkeypatch.setattr(
+        "pulumi.Config.get", lambda config, key: PROJECT if (config.name, key) == ("gcp", "project") else None
+    )
+    recorder, _ = construct(kind, project=None, secrets={"HF_TOKEN": pulumi.Output.from_input(SECRET)})
+    assert {one.inputs["project"] for one in recorder.declared if "project" in one.inputs} == {PROJECT}
+
+    def with_provider():
+        options = pulumi.ResourceOptions(providers={"gcp": gcp.Provider("other", project="other-project")})
+        return construct_component(kind, "own", inputs_of(kind, project=None), options)
+
+    with pytest.raises(InputPropertiesError) as raised:
+        declare(with_provider)
+    assert [one["property_path"] for one in raised.value.errors] == ["project"]
+
+
+def test_the_outputs_name_what_a_program_attaches_to(construct):
+    _, service = construct("CloudRunGpuService")
+    assert (service["serviceName"], service["serviceAccount"]) == ("own-gpu", EMAIL)
+    assert service["serviceId"]
+    assert construct("TpuQueuedResource")[1]["serviceAccount"] == EMAIL
+    assert construct("ModelBucket")[1]["url"] == "gs://my-models"
+
+
+REFERENCES = {
+    "account.member": f"serviceAccount:{EMAIL}", "account.email": EMAIL, "token.versionName": SECRET, "hfToken": "hf_canary",
+    "suffix.id": "my-models", "network.id": NETWORK, "subnetwork.name": "own",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OF)
+def test_the_example_in_a_description_is_accepted(construct, kind):
+    described = package_schema()["resources"][f"gemma-serving:index:{kind}"]["description"]
+    (text,) = re.findall(r"## Example Usage\n\n```yaml\n(.*?)```", described, flags=re.DOTALL)
+    (example,) = yaml.safe_load(re.sub(r"\$\{(.*?)\}", lambda found: REFERENCES[found[1]], text)).values()
+    assert example["type"] == f"gemma-serving:{kind}"
+    inputs = example["properties"] | {"project": PROJECT}
+    recorder, _ = construct(kind, inputs)
+    assert [one.type for one in recorder.declared if one.type.startswith("gemma-serving:")] == [
+        f"gemma-serving:index:{kind}"
+    ]
+
+
+def test_the_package_and_the_provider_name_the_same_repository_and_no_name_of_pulumi():
+    ours, provider = package_schema(), json.loads((ROOT / "packages/gcp-tpu/gcp_tpu_provider/schema.json").read_text())
+    same = ("homepage", "repository", "pluginDownloadURL", "publisher", "license")
+    assert {key: ours[key] for key in same} == {key: provider[key] for key in same}
+    assert not ours["language"]["nodejs"]["packageName"].startswith("@pulumi/")
+    assert {"kind/component", "category/cloud"} <= set(ours["keywords"])
 
 
 def test_an_account_may_be_an_output_or_unknown_and_an_unknown_model_is_refused(construct, refused):

@@ -89,7 +89,7 @@ class Settings(Block):
     weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
     """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""
     image: Annotated[ImageSettings, Named(IMAGES, named_image, "repository and digest")]
-    """The server's image: a name from `gemma_serving/planning/data/images.json`, or a block for a custom image. Default: the target's image.
+    """The server's image: the name of a known image such as `vllm-openai`, or a block for a custom image. Default: the target's image.
 
     A custom image is a repository of Docker Hub or Artifact Registry, pinned by digest.
     """

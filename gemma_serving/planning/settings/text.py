@@ -124,7 +124,8 @@ def _reserved(labels: Mapping[str, str]) -> str | None:
     return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
 
 
-Labels = Annotated[Mapping[LabelKey, LabelValue], Rule(_reserved)]
+NOT_RESERVED = Rule(_reserved)
+Labels = Annotated[Mapping[LabelKey, LabelValue], NOT_RESERVED]
 Positive = Annotated[int, Limit(gt=0)]
 PositiveNumber = Annotated[float, Limit(gt=0)]
 FromZero = Annotated[int, Limit(ge=0)]
