@@ -14,8 +14,8 @@ from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.wording import NO_STACK
 
-_TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
-_BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}
+TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
+BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}
 _SHOWN: Final = ("provisioning", "max_run_duration_s")
 """Fields of a new block that are stated like those without a default, because they set what a machine costs."""
 _NO_SETTING: Final = frozenset({"platform", "accelerator"})
@@ -50,7 +50,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     """
     after = with_changes(deployment, changes)
     before_target, target = _target(deployment), _target(after)
-    (foreign,) = {*_BLOCKS.values()} - {_BLOCKS[target]}
+    (foreign,) = {*BLOCKS.values()} - {BLOCKS[target]}
     paths = [path for path in in_blocks(deployment, for_its_model(deployment, changes)) if path not in _NO_SETTING]
     found: dict[str, object] = {}
     image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
@@ -89,15 +89,16 @@ class StackWording:
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove; None if the settings cannot express the change."""
         after = with_changes(self._deployment, changes)
-        if after.platform not in _TARGETS:
+        if after.platform not in TARGETS:
             return None
-        text = " and ".join(_phrases(file_changes(self._deployment, changes)))
+        text = " and ".join(phrases(file_changes(self._deployment, changes)))
         is_other = after.model != self._deployment.model or changes.get("model_revision")
         stages = text and is_other and _source(after) == "bucket"
         return f"{text}, then run gemma stage_model {self.stack}" if stages else text or None
 
 
-def _phrases(found: Mapping[str, object]) -> Iterator[str]:
+def phrases(found: Mapping[str, object]) -> Iterator[str]:
+    """Yield what to set and what to remove."""
     given = ", ".join(f"{key}: {inline_yaml(value)}" for key, value in found.items() if value is not None)
     removed = ", ".join(key for key, value in found.items() if value is None)
     if given:
@@ -133,7 +134,7 @@ def inline_yaml(value: object) -> str:
 
 
 def _target(deployment: Deployment) -> str:
-    return _TARGETS[cast("Platform", deployment.platform)]
+    return TARGETS[cast("Platform", deployment.platform)]
 
 
 def _source(deployment: Deployment) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import pulumi
-from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
+from pulumi.errors import InputPropertiesError
 
 from gemma_serving.components.model_bucket import ModelBucket
 from gemma_serving.components.stored_secret import HuggingFaceToken
@@ -12,9 +12,10 @@ from gemma_serving.contracts.fields import camel_case, to_json
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import own_fields
-from gemma_serving.stacks.package.inputs import detail, plain, read_inputs
+from gemma_serving.stacks.package.inputs import detail, input_named, plain, read_inputs
 from gemma_serving.stacks.package.schema import COMPONENTS, output_kinds
 from gemma_serving.stacks.package.servers import cloud_run_server, tpu_server
+from gemma_serving.stacks.package.wording import without_commands
 
 _Made = tuple[pulumi.ComponentResource, Plan | None]
 _SERVERS: Final[Mapping[str, Callable[..., _Made]]] = {
@@ -34,10 +35,12 @@ def construct(
     kind: str, name: str, inputs: Mapping[str, Any], options: pulumi.ResourceOptions | None = None
 ) -> Constructed:
     """Declare a component and its resources. Raises InputPropertiesError before it declares any."""
+    given = plain(inputs)
     try:
-        made, plan = _made(kind, name, plain(inputs), options)
+        made, plan = _made(kind, name, given, options)
     except PlanningError as error:
-        reason = InputPropertyErrorDetails(property_path=kind, reason=str(error))
+        sentence = str(error)
+        reason = detail(input_named(sentence, given) or kind, without_commands(sentence))
         raise InputPropertiesError(f'{kind} "{name}" is invalid. Nothing was declared.', [reason]) from None
     return Constructed(made, dict(_outputs(kind, made, plan)))
 
@@ -50,7 +53,7 @@ def _made(kind: str, name: str, given: Mapping[str, Any], options: pulumi.Resour
         if "project" not in own and not _default_project(options):
             reason = "it is required without `gcp:project`, and with a provider of `gcp` in the options. Set it."
             raise InputPropertiesError(
-                f'{kind} "{name}" has invalid inputs. Nothing was declared.', [detail("project", reason, None)]
+                f'{kind} "{name}" has invalid inputs. Nothing was declared.', [detail("project", reason)]
             )
         return _SERVERS[kind](name, own, {key: given[key] for key in given.keys() - keys}, options)
     read = read_inputs(inputs, given, f'{kind} "{name}"')

@@ -94,16 +94,28 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON and outputs
     return value
 
 
-def outputs_in(value: object, place: Place = ()) -> Iterator[Place]:
-    """Yield the place of each output in inputs that the planner reads."""
-    if isinstance(value, pulumi.Output):
-        yield place
-    elif isinstance(value, dict):
+def _leaves(value: object, place: Place = ()) -> Iterator[tuple[Place, object]]:
+    """Yield each value in inputs that is neither a map nor a list, with its place."""
+    if isinstance(value, dict):
         for key, one in cast("dict[str, object]", value).items():
-            yield from outputs_in(one, (*place, key))
+            yield from _leaves(one, (*place, key))
     elif isinstance(value, list):
         for index, one in enumerate(cast("list[object]", value)):
-            yield from outputs_in(one, (*place, index))
+            yield from _leaves(one, (*place, index))
+    else:
+        yield place, value
+
+
+def outputs_in(value: object) -> Iterator[Place]:
+    """Yield the place of each output in inputs that the planner reads."""
+    return (place for place, leaf in _leaves(value) if isinstance(leaf, pulumi.Output))
+
+
+def input_named(sentence: str, values: Mapping[str, object]) -> str | None:
+    """Return the input whose value a sentence names, in quotes if possible: an error of the planner has no place."""
+    texts = [(place, leaf) for place, leaf in _leaves(values) if isinstance(leaf, str) and leaf in sentence]
+    best = max(texts, key=lambda one: (f'"{one[1]}"' in sentence, len(one[1])), default=None)
+    return None if best is None else key_path(best[0])
 
 
 def read_inputs(kind: type[T], values: Mapping[str, object], component: str, more: Sequence[Problem] = ()) -> T:
@@ -116,9 +128,7 @@ def read_inputs(kind: type[T], values: Mapping[str, object], component: str, mor
     else:
         if not problems:
             return read
-    found = [
-        detail(key_path(one.place) or component, _reason(one, values), part_at(values, one.place)) for one in problems
-    ]
+    found = [detail(key_path(one.place) or component, _reason(one, values)) for one in problems]
     distinct = {one["property_path"]: one for one in reversed(found)}
     raise InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())])
 
@@ -128,12 +138,9 @@ def _in_json(_output: object) -> object:
     return {"": {"": {}}}
 
 
-def detail(path: str, reason: str, value: object) -> InputPropertyErrorDetails:
-    """Return the problem with an input. The engine prints the value at its path, also a secret's, whose path therefore does not exist."""
-    is_output = next(outputs_in(value), None) is not None
-    written = "" if is_output else json.dumps(value)
-    shown = f"{path} (value not shown)" if is_output or masked(written) != written else path
-    return InputPropertyErrorDetails(property_path=shown, reason=masked(reason))
+def detail(path: str, reason: str) -> InputPropertyErrorDetails:
+    """Return the problem with an input, without secrets."""
+    return InputPropertyErrorDetails(property_path=path, reason=masked(reason))
 
 
 def _reason(problem: Problem, values: Mapping[str, object]) -> str:

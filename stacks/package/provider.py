@@ -1,17 +1,22 @@
 """The plugin of the package: it serves the components to programs in any language."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import pulumi
+from pulumi.errors import InputPropertiesError
 from pulumi.provider import ConstructResult, Provider
 from pulumi.provider import main as serve
 
 from gemma_serving import VERSION
 from gemma_serving.stacks.package.constructing import construct
 from gemma_serving.stacks.package.schema import package_schema
+
+_OTHERS_S: Final = 1.0
+"""Time for the plans of other components. It starts again with each, because a plan keeps this loop from its timers."""
 
 
 class PackageProvider(Provider):
@@ -31,9 +36,25 @@ class PackageProvider(Provider):
         inputs: Mapping[str, Any],
         options: pulumi.ResourceOptions | None = None,
     ) -> ConstructResult:
-        """Declare a component and its resources. Raises InputPropertiesError before it declares any."""
-        made = construct(resource_type.rpartition(":")[2], name, inputs, options)
+        """Declare a component and its resources. A refused component logs its problems and declares none."""
+        kind = resource_type.rpartition(":")[2]
+        try:
+            made = construct(kind, name, inputs, options)
+        except InputPropertiesError as error:
+            problems = (f"  {one['property_path']}: {one['reason']}" for one in error.errors or ())
+            pulumi.log.error("\n".join([f'{kind} "{name}":', *problems]))
+            return ConstructResult(pulumi.Output.from_input(_refused(error.message)), {})
         return ConstructResult(made.component.urn, dict(made.outputs))
+
+
+async def _refused(message: str) -> str:
+    """Raise an error without the problems, which are logged.
+
+    The engine ends the program at the first error of a component (pulumi/pulumi 3.256.0, pkg/resource/deploy/source_eval.go). Others that it
+    has sent get time to log theirs.
+    """
+    await asyncio.sleep(_OTHERS_S)
+    raise InputPropertiesError(message, [])
 
 
 def main() -> None:

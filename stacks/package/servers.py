@@ -19,7 +19,6 @@ from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.accepted import acceptable_ids
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import in_artifact_registry
 from gemma_serving.planning.settings.reading import Problem, part_at
@@ -37,8 +36,8 @@ from gemma_serving.stacks.package.inputs import (
     outputs_in,
     read_inputs,
 )
+from gemma_serving.stacks.package.wording import InputWording, without_commands
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
-from gemma_serving.stacks.wording import StackWording, file_changes
 
 _OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
 """Settings whose defaults need resources that only a stack declares."""
@@ -107,10 +106,11 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
     deployment = to_deployment(settings, today=today())
     subject = examine(deployment)
     plan = plan_of(subject)
-    _require_unblocked(component, plan, deployment, stated)
-    for line, is_warning in preview_lines(plan, component, StackWording(deployment)):
+    wording = InputWording(deployment)
+    _require_unblocked(component, plan, wording)
+    for line, is_warning in preview_lines(plan, component, wording):
         if is_warning:
-            pulumi.log.warn(f"{component}: {line}")
+            pulumi.log.warn(f"{component}: {without_commands(line)}")
     return Context(
         settings=settings,
         subject=subject,
@@ -146,29 +146,25 @@ def _problems(given: ServerInputs, block: str, stated: Mapping[str, Any]) -> Ite
         yield Problem(("bucketName",), "bucketName and weights: bucket require each other; set both or neither")
 
 
-def _require_unblocked(component: str, plan: Plan, deployment: Deployment, stated: Mapping[str, Any]) -> None:
+def _require_unblocked(component: str, plan: Plan, wording: InputWording) -> None:
     """Raise InputPropertiesError with each finding that blocks the plan, at the first input that a remedy changes."""
     ids = [finding.id for finding in plan.stopping]
     accept = ""
     if all(one in acceptable_ids() for one in ids):
         accept = f" To deploy anyway, set acceptFindings: [{', '.join((*plan.accepted, *ids))}]."
     found = [
-        detail(
-            place := _place(finding, deployment),
-            f"{finding_text(finding, StackWording(deployment))}{accept}",
-            part_at(stated, tuple(place.split("."))),
-        )
+        detail(_place(finding, wording), f"{without_commands(finding_text(finding, wording))}{accept}")
         for finding in plan.stopping
     ]
     if found:
         raise InputPropertiesError(f"{component} is blocked by {', '.join(ids)}. Nothing was declared.", found)
 
 
-def _place(finding: Finding, deployment: Deployment) -> str:
+def _place(finding: Finding, wording: InputWording) -> str:
     """Return the first input that a remedy with this component changes."""
-    changes = (file_changes(deployment, one.changes) for one in finding.remedies if one.is_deployable)
-    own = (found for found in changes if "target" not in found)
-    return next((key for found in own for key in found if key not in NOT_OFFERED), "model")
+    changes = (wording.inputs(one.changes) for one in finding.remedies if one.is_deployable)
+    own = (found for found in changes if found is not None and "target" not in found)
+    return next((key for found in own for key in found), "model")
 
 
 def _parts(context: Context, given: ServerInputs) -> ServerParts:

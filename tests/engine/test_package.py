@@ -148,15 +148,19 @@ def test_a_blocked_plan_and_an_invalid_input_name_the_input_and_change_nothing(c
     before = consumer("stack", "export").out
     for changed, sentence in (
         (("gemma-4-E2B-it", "gemma-4-31B-it"), 'CloudRunGpuService "gpu" is blocked by FIT01, FIT03. Nothing was declared.'),
-        (('"maxInstances": 1', '"maxInstances": 0'), "property cloudRun.maxInstances with value '{0}' has a problem: it is 0; expected a whole number"),
-        (('"serviceName": "own-gpu"', '"serviceName": "Own"'), "property serviceName with value '{Own}' has a problem: it is \"Own\"; expected"),
-        (('"model": model', '"model": account.email'), "property model (value not shown) has a problem: it is an output or a secret"),
-        (('"maxModelLen": 8192', '"extraArgs": ["--api-key=canary-1234"]'), "property vllm.extraArgs (value not shown) has a problem: SEC01"),
+        (('"maxInstances": 1', '"maxInstances": 0'), "cloudRun.maxInstances: it is 0; expected a whole number"),
+        (('"serviceName": "own-gpu"', '"serviceName": "Own"'), 'serviceName: it is "Own"; expected'),
+        (('"model": model', '"model": account.email'), "model: it is an output or a secret"),
+        (('"maxModelLen": 8192', '"extraArgs": ["--api-key=canary-1234"]'), "vllm.extraArgs: SEC01"),
     ):  # fmt: skip
         answer = consumer("preview", program=PACKAGED.replace(*changed), expect=None)
         assert answer.code != 0
         assert sentence in " ".join(answer.text.split())
         assert "canary" not in answer.text
+    blocked = consumer("preview", program=PACKAGED.replace("gemma-4-E2B-it", "gemma-4-31B-it"), expect=None).text
+    for name, place in (('CloudRunGpuService "gpu":', "L4"), ('TpuQueuedResource "tpu":', "v6e-1")):
+        assert name in blocked
+        assert blocked.count(f"FIT01: google/gemma-4-31B-it does not fit on {place}") == 1
     assert consumer("stack", "export").out == before
     consumer("destroy", "--yes", program=PACKAGED)
 

@@ -84,7 +84,9 @@ PLAN = (
         "plan --model E2B", "No accelerator", "Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
     ),
     typed(
-        "plan --model llama --accelerator L4", '"llama"', "See docs/reference/checkpoints.md, or plan any model with"
+        "plan --model llama --accelerator L4",
+        '"llama"',
+        "Choose one of docs/reference/checkpoints.md, or set modelConfig",
     ),
     typed(
         f"{E2B} L4 --set vllm.maxModelLen=long", 'vllm.maxModelLen is "long"', "expected a whole number of 1 or more."

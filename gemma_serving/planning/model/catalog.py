@@ -77,8 +77,8 @@ def unknown_model(name: str) -> str:
     if "gguf" in name.lower():
         return f'The model "{name}" has GGUF files, which the planner does not support.{meant} Set the model to a checkpoint in safetensors.'
     return (
-        f'The model "{name}" is not in the catalog.{meant} See docs/reference/checkpoints.md, or plan any model with `--from-hub` or '
-        "`--config FILE` (in a stack, modelConfig)."
+        f'The model "{name}" is not in the catalog.{meant} Choose one of docs/reference/checkpoints.md, or set modelConfig to its config.json. '
+        "`gemma plan` alone takes `--from-hub` or `--config FILE`."
     )
 
 

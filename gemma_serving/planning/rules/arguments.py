@@ -96,8 +96,8 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
         "unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
-            "Revoke that secret. Store a Hugging Face token with `gemma save_token STACK hfToken` and an API key with "
-            "`gemma save_token STACK apiKey`; the server reads them from Secret Manager."
+            "Revoke that secret, and store the new one in Secret Manager, where the server reads it. Store a Hugging Face token "
+            "with `gemma save_token STACK hfToken` and an API key with `gemma save_token STACK apiKey`."
         ),
     )
 

@@ -51,7 +51,7 @@ def remedy_of(finding: Finding, wording: Wording) -> str:
     outside = [f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable]
     rest = [f"Outside this project: {'; '.join(outside)}."] if outside else []
     rest += [finding.advice.replace(NO_STACK, wording.stack)] if finding.advice else []
-    if any(remedy.move for remedy in finding.remedies if remedy.is_deployable):
+    if ways and any(remedy.move for remedy in finding.remedies if remedy.is_deployable):
         # A move changes several fields: one line for each.
         return "\n".join(["Choose one:", *(f"  - {way}" for way in ways), " ".join(rest)]).rstrip()
     if ways:

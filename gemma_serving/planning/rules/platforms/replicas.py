@@ -65,5 +65,5 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
         f"same speed as one alone, and up to {duration(startup.total_high_s)} if they slow each other down. Host "
         "memory counts each replica's load.",
         remedies=(replicas_remedy(None),),
-        advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",
+        advice="Measure both before you rely on them, or accept this finding. Run `gemma bench STACK --preset grid`.",
     )
