@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import re
+import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -85,10 +86,11 @@ def examples() -> Mapping[str, str]:
 
 def _resource(name: str, component: Component, types: Types) -> dict[str, Any]:
     given, made = list(inputs_of(component, types)), list(outputs_of(component, types))
-    about, example = inspect.getdoc(component.inputs), examples()[name]
+    # Not fenced: the generators of SDKs drop fenced code of other languages (pulumi pkg v3.256.0, codegen/docs.go, filterExamples).
+    about, example = inspect.getdoc(component.inputs), textwrap.indent(examples()[name], "    ")
     return {
         "isComponent": True,
-        "description": f"{about}\n\n## Example Usage\n\n```yaml\n{example}```\n",
+        "description": f"{about}\n\nAn example in YAML:\n\n{example}",
         "inputProperties": {one.key: one.schema for one in given},
         "requiredInputs": [one.key for one in given if one.is_required],
         "properties": {one.key: one.schema for one in made},

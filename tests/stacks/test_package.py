@@ -214,7 +214,10 @@ REFERENCES = {
 @pytest.mark.parametrize("kind", OF)
 def test_the_example_in_a_description_is_accepted(construct, kind):
     described = package_schema()["resources"][f"gemma-serving:index:{kind}"]["description"]
-    (text,) = re.findall(r"## Example Usage\n\n```yaml\n(.*?)```", described, flags=re.DOTALL)
+    text = described.partition("An example in YAML:\n\n")[2]
+    assert all(line.startswith("    ") for line in text.splitlines()), (
+        "the generators of SDKs drop fenced code of other languages"
+    )
     (example,) = yaml.safe_load(re.sub(r"\$\{(.*?)\}", lambda found: REFERENCES[found[1]], text)).values()
     assert example["type"] == f"gemma-serving:{kind}"
     inputs = example["properties"] | {"project": PROJECT}
