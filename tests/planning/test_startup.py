@@ -86,6 +86,14 @@ def test_prefetching_over_a_mount_reads_the_weights_twice(mode: str):
     assert twice.load_s == pytest.approx(once.load_s * constant("FUSE_PREFETCH_READS"))
 
 
+@pytest.mark.parametrize(
+    ("mode", "reads"), [("fuse", 4), ("fuse-buffered", 4), ("streamer", 4), ("fuse-cached", 1), ("hub", 1)]
+)
+def test_the_process_of_each_gpu_fetches_all_weights_without_a_cache(mode: str, reads: int):
+    one, four = (started((machine, "gce"), mode).load_s for machine in ("L4", "L4x4"))
+    assert four == pytest.approx(reads * one)
+
+
 def kept(cache: str) -> StartupPlan:
     return plan(replace(TPU, tpu=tpu_block(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
 

@@ -247,6 +247,9 @@ def _fetched_s(resolved: Resolved) -> float:
     """Return the seconds to bring the weights to the machine, or for modes that stream into the device."""
     size, mode = _fetched_bytes(resolved), resolved.weights_mode
     rate = constant(LOAD_RATES[mode])
+    if not resolved.is_tpu and mode in (*_ONCE_PER_READER, "streamer"):
+        # Each GPU has a process that reads all weights for its part. Assumed: together they are no faster than one.
+        size *= resolved.tp
     if mode in _ONCE_PER_READER and resolved.vllm.safetensors_load_strategy == "prefetch":
         size *= constant("FUSE_PREFETCH_READS")
     if mode == "streamer" and resolved.is_tpu:
