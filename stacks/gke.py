@@ -91,9 +91,11 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     )
     run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
     node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
-    mount, gpus = _mount(settings), resolved.accelerator.chips
+    mount = _mount(settings)
+    programs = _programs(settings)
+    start = node.startup
+    gpus = resolved.accelerator.chips
     weights_gib = math.ceil(to_gib(node.weights.checkpoint)) if settings.weights == "hub" else 0
-    programs, start = _programs(settings), node.startup
     saved_s = start.recompile_s - start.restart_s if programs and start.recompile_s else 0
     least, most = _DRAIN_S
     drain_s = min(max(math.ceil(node.workload.request_s.high), least), most) if node.workload else least

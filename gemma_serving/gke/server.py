@@ -132,7 +132,7 @@ class GkeServer:
     load_s: float
     """Planned seconds of `container_start_s`, at the middle of the band, in which the weights are read."""
     faster_load: tuple[str, float] | None
-    """Setting with the shortest planned `load_s` for weights in a bucket, and that time; None if the server has it, or for weights elsewhere."""
+    """Setting with a shorter planned `load_s` for weights in a bucket, and that time; None if none is known, or for weights elsewhere."""
     graphs_s: float
     """Planned seconds of each start for graphs that `cloudRun.compileCache: bucket` stores on Cloud Run; 0 without it."""
     concurrent_requests: int

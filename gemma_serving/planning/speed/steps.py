@@ -155,12 +155,12 @@ def all_reduced_s(resolved: Resolved, tokens: float) -> float:
 
     In a ring, each card sends its part of the sum to all others, twice.
     """
-    accelerator, cards = resolved.accelerator, resolved.tp
+    accelerator = resolved.accelerator
     rate = accelerator.host_link_gb_per_s * _GIGA * constant("all_reduce.pcie")
     if resolved.is_tpu or accelerator.has_nvlink or not rate:
         return 0.0
     all_reduces = resolved.spec.layers * constant("ALL_REDUCES_PER_LAYER")
-    return all_reduces * tokens * resolved.spec.hidden * _BF16 * 2 * (cards - 1) / cards / rate
+    return all_reduces * tokens * resolved.spec.hidden * _BF16 * 2 * (resolved.tp - 1) / resolved.tp / rate
 
 
 def uses_flash_attention(resolved: Resolved) -> bool:
