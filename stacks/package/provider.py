@@ -15,8 +15,8 @@ from gemma_serving import VERSION
 from gemma_serving.stacks.package.constructing import construct
 from gemma_serving.stacks.package.schema import package_schema
 
-_OTHERS_S: Final = 1.0
-"""Time for the plans of other components. It starts again with each, because a plan keeps this loop from its timers."""
+_OTHERS_S: Final = 2.0
+"""Time for other components, whose requests come with this one's, to log their problems. A plan takes about a second."""
 
 
 class PackageProvider(Provider):

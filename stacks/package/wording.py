@@ -37,7 +37,7 @@ class InputWording:
         image = IMAGES.get(str(found.get("image")))
         if image is not None and image.build_context is not None:  # only a stack builds it
             return None
-        if found.keys() & NOT_OFFERED.keys() - {"target"}:
+        if found.keys() & (NOT_OFFERED.keys() - {"target"}):
             return None
         return found if "weights" not in found else {**found, "bucketName": _BUCKET_NAMES.get(str(found["weights"]))}
 

@@ -25,19 +25,62 @@ runtime: yaml
 config:
   serviceAccount: {type: string}
 resources:
+  own:
+    type: gcp:compute:Network
+    properties: {autoCreateSubnetworks: false}
+  subnet:
+    type: gcp:compute:Subnetwork
+    properties: {network: "${own.id}", region: us-east5, ipCidrRange: 10.0.0.0/24, privateIpGoogleAccess: true}
+  router:
+    type: gcp:compute:Router
+    properties: {network: "${own.id}", region: us-east5}
+  nat:
+    type: gcp:compute:RouterNat
+    properties:
+      router: ${router.name}
+      region: us-east5
+      natIpAllocateOption: AUTO_ONLY
+      sourceSubnetworkIpRangesToNat: ALL_SUBNETWORKS_ALL_IP_RANGES
   gemma:
     type: gemma-serving:TpuQueuedResource
     properties:
       project: ${gcp:project}
       queuedResourceId: package-gemma
       serviceAccount: ${serviceAccount}
-      network: projects/${gcp:project}/global/networks/default
-      subnetwork: default
+      network: ${own.id}
+      subnetwork: ${subnet.name}
       model: google/gemma-4-E2B-it
       vllm: {maxModelLen: 8192}
       tpu: {acceleratorType: v6e-1, zones: [us-east5-a], maxRunDuration: 4h, waitPerZone: 24h}
+    options: {dependsOn: ["${nat}"]}
 outputs: {zone: "${gemma.zone}"}
 """
+SECOND = {
+    "python": """
+gemma.CloudRunGpuService(
+    "other",
+    project=project,
+    service_name="package-other",
+    service_account=account,
+    model="google/gemma-4-12B-it",
+    secrets={"HF_TOKEN": token.version_name},
+    cloud_run={"region": "us-east4", "gpu": "nvidia-l4", "cpu": 8, "memory": "20Gi", "concurrency": 16, "max_instances": 1},
+)
+""",
+    "yaml": """\
+  other:
+    type: gemma-serving:CloudRunGpuService
+    properties:
+      project: ${gcp:project}
+      serviceName: package-other
+      serviceAccount: ${serviceAccount}
+      model: google/gemma-4-12B-it
+      secrets: {HF_TOKEN: "${hf-token.versionName}"}
+      cloudRun: {region: us-east4, gpu: nvidia-l4, cpu: 8, memory: 20Gi, concurrency: 16, maxInstances: 1}
+outputs:
+""",
+}
+"""Another server that does not fit, for the end of a program and for the end of its resources."""
 OWN_FOLDERS = ("components", "scripts", "stacks")
 """Folders of the consumer with the names of folders of the checkout, where the plugins run."""
 
@@ -117,12 +160,18 @@ def test_the_python_program_has_the_types_of_its_sdk(consumer):
 def test_a_blocked_plan_is_refused_before_anything_is_declared(workspace, consumer):
     restored = consumer.file.read_text()
     consumer.edit("gemma-4-E2B-it", "gemma-4-31B-it")
+    if consumer.file.suffix == ".py":
+        consumer.file.write_text(consumer.file.read_text() + SECOND["python"])
+    else:
+        consumer.edit("outputs:\n", SECOND["yaml"])
     for command in ("pulumi preview", UP):
         said = consumer.run(command, expect=None)
         assert said.code != 0
         assert "is blocked by FIT01" in said.text
         assert "Nothing was declared." in said.text
-        assert "FIT01: google/gemma-4-31B-it does not fit on L4: loading needs 61.8 GiB of GPU memory" in said.text
+        for name, model in (("gemma", "31B"), ("other", "12B")):
+            assert f'CloudRunGpuService "{name}":' in said.text
+            assert said.text.count(f"FIT01: google/gemma-4-{model}-it does not fit on L4: loading needs") == 1
     consumer.file.write_text(restored)
     assert workspace.made("package-gemma") == workspace.made("package-hf") == []
 
@@ -170,5 +219,5 @@ def test_a_checkout_without_an_environment_gets_one_with_the_pinned_packages(wor
     consumer.folder.mkdir(parents=True)
     consumer.file.write_text(TPU)
     consumer.run(ADD.replace("CHECKOUT", str(clone)), stdin="unused")
-    assert "+ 3 to create" in consumer.run("pulumi preview").out
+    assert "+ 7 to create" in consumer.run("pulumi preview").out
     assert (clone / ".venv" / "bin" / "python").exists()
