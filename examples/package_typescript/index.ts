@@ -1,6 +1,6 @@
 // Gemma 4 on an L4 of Cloud Run, with the package that `pulumi package add` generated. docs/components.md has the commands.
 import * as pulumi from "@pulumi/pulumi";
-import * as gemma from "@pulumi/gemma-serving";
+import * as gemma from "@gemma-serving/gemma-serving";
 
 const config = new pulumi.Config();
 const project = new pulumi.Config("gcp").require("project");
