@@ -70,7 +70,7 @@ class MemoryVolume(Block):
 
 @arguments
 class DirectVpc(Block):
-    """A subnet for all egress of the service. Without Cloud NAT the service then reaches only Google's APIs."""
+    """A subnet for all egress of the service. Without Cloud NAT it reaches only Google's APIs, and these only with Private Google Access."""
 
     network: Input[text.Network]
     """projects/P/global/networks/N."""

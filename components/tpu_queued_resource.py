@@ -80,7 +80,7 @@ class TpuQueuedResourceArgs(Block):
     network: Input[text.Network]
     """projects/P/global/networks/N. A change replaces the capacity."""
     subnetwork: Input[text.Subnetwork]
-    """Name of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
+    """Name of a subnet in the region of each zone, with Private Google Access. The hub and images of Docker Hub need Cloud NAT."""
     service_account: Input[text.AccountEmail]
     """E-mail address of the account that pulls the image, reads secrets and weights, and writes logs and metrics."""
     weights: Input[BucketWeights] | None = None

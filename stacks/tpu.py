@@ -130,7 +130,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation) -> Mach
             regions=context.settings.regions,
             ownership=context.ownership,
             target_tag=context.names.base,
-            internet_egress=_downloads(context, tpu),
+            internet_egress=downloads(context, tpu),
             allow_iap=True,
             egress_ports=_egress_ports(context, tpu),
         ),
@@ -139,7 +139,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation) -> Mach
     return MachineNetwork(network=created.network, subnetwork=created.subnetwork_name, ready=created.ready)
 
 
-def _downloads(context: Context, tpu: TpuSettings) -> bool:
+def downloads(context: Context, tpu: TpuSettings) -> bool:
     """Return whether the TPU VM needs the internet, to reach the hub and the docker package."""
     return context.needs_hub or tpu.api == "compute-engine"
 

@@ -59,7 +59,10 @@ class CloudRunServerInputs(ServerInputs):
     network: Input[text.Network] | None = None
     """Name or path of a network, for all egress of the service. Default: one of the component's own with `cloudRun.directVpc`."""
     subnetwork: Input[text.Subnetwork] | None = None
-    """Name or path of a subnet of `network` in the region. Both require each other."""
+    """Name or path of a subnet of `network` in the region. Both require each other. The hub needs Cloud NAT, a bucket Private Google Access.
+
+    After the service is deleted, Google holds the subnet for one to two hours, in which `pulumi destroy` fails there.
+    """
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between inputs, and what to change."""
@@ -76,7 +79,7 @@ class TpuServerInputs(ServerInputs):
     network: Input[text.Network]
     """Name or path of a network. A change replaces the capacity."""
     subnetwork: Input[text.Subnetwork]
-    """Name or path of a subnet in the region of each zone, with Private Google Access. The hub needs Cloud NAT."""
+    """Name or path of a subnet in the region of each zone, with Private Google Access. The hub and images of Docker Hub need Cloud NAT."""
     tags: Sequence[text.ResourceName] = ()
     """Network tags, including the one in the tunnel's firewall rule. A change updates the TPU VM in place."""
 

@@ -27,6 +27,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks
 from gemma_serving.stacks import cloud_run, tpu
 from gemma_serving.stacks.base import Context, ServerParts
+from gemma_serving.stacks.package.egress import HELD_SUBNETWORK, check_egress
 from gemma_serving.stacks.package.inputs import (
     NOT_OFFERED,
     CloudRunServerInputs,
@@ -65,7 +66,12 @@ def cloud_run_server(
         opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=network.ready))
     made = cloud_run.service_arguments(context, run, _parts(context, given), vpc)
     made = replace(made, service_name=given.service_name, server=_with_bucket(made.server, given))
-    return CloudRunGpuService(name, made, opts), context.plan
+    service = CloudRunGpuService(name, made, opts)
+    if given.subnetwork is not None:
+        check_egress(service, given.subnetwork, context.settings.project, [run.region], downloads=context.needs_hub)
+    if vpc is not None and not isinstance(given.subnetwork, str):
+        pulumi.log.info(HELD_SUBNETWORK, service)
+    return service, context.plan
 
 
 def tpu_server(
@@ -82,7 +88,12 @@ def tpu_server(
     server = _with_bucket(made.server, given)
     # The next steps name commands for a stack.
     made = replace(made, queued_resource_id=given.queued_resource_id, tags=given.tags, server=server, next_steps=())
-    return TpuQueuedResource(name, made, opts), context.plan
+    capacity = TpuQueuedResource(name, made, opts)
+    downloads = tpu.downloads(context, context.settings.tpu) or not in_artifact_registry(
+        context.settings.image.repository
+    )
+    check_egress(capacity, given.subnetwork, context.settings.project, context.settings.regions, downloads=downloads)
+    return capacity, context.plan
 
 
 def _context(component: str, given: ServerInputs, target: str, stated: Mapping[str, Any]) -> Context:

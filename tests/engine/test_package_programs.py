@@ -91,6 +91,10 @@ def workspace(tmp_path_factory):
     with open_workspace(folder, cold=True) as opened:
         opened.environment.pop("PYTHONPATH", None)
         opened.post(f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "package-server"})
+        nat = {"name": "nat", "natIpAllocateOption": "AUTO_ONLY"}
+        ranges = {"sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES"}
+        router = {"name": "nat", "network": f"projects/{PROJECT}/global/networks/default", "nats": [{**nat, **ranges}]}
+        opened.post(f"compute/compute/v1/projects/{PROJECT}/regions/us-east5/routers", router)
         yield opened
 
 

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 from localcloud.plugins import facts, labels
@@ -255,8 +256,16 @@ async def _read_billing(context: OperationContext, project: str) -> None:
             raise
 
 
+async def _in_region(context: OperationContext, arguments: Properties, *, kind: str) -> Properties:
+    """List Compute Engine's resources of a kind in a region."""
+    scope = context.scope(arguments)
+    path = f"projects/{scope.project}/regions/{scope.region}/{kind}"
+    return {"id": path, kind: cast("Value", (await context.rest.get(f"compute/compute/v1/{path}")).get("items", []))}
+
+
 _TEXT: Final = PropertySpec(kind=ValueKind.TEXT)
 _TEXTS_BY_KEY: Final = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
+_OF_A_REGION: Final = {"project": _TEXT, "region": _TEXT}
 
 
 class _Function(NamedTuple):
@@ -266,7 +275,14 @@ class _Function(NamedTuple):
     spec: FunctionSpec
 
 
+def _list_in_region(kind: str) -> _Function:
+    """Return the data source of a kind. Its list has no type in the schema."""
+    return _Function(partial(_in_region, kind=kind), FunctionSpec(_OF_A_REGION, {"id": _TEXT}))
+
+
 _FUNCTIONS: Final[Mapping[str, _Function]] = {
+    "gcp:compute/getRouters:getRouters": _list_in_region("routers"),
+    "gcp:compute/getSubnetworks:getSubnetworks": _list_in_region("subnetworks"),
     "gcp:organizations/getClientConfig:getClientConfig": _Function(
         _client_config,
         FunctionSpec({}, {**dict.fromkeys(("id", "project", "region", "zone"), _TEXT), "defaultLabels": _TEXTS_BY_KEY}),

@@ -415,20 +415,29 @@ def test_data_sources_answer_from_the_cloud():
     def answer(request):
         if request.path == "/cloudresourcemanager/v1/projects/p1":
             return {"projectId": "p1", "projectNumber": "42", "name": "One"}
+        if request.path == "/compute/compute/v1/projects/p1/regions/us-east5/routers":
+            return {"items": [{"name": "r", "network": "n", "nats": []}]}
         return {}
 
     async def work(attached):
         answers = []
-        for function in ("getProject:getProject", "getClientConfig:getClientConfig"):
-            asked = provider_pb2.InvokeRequest(tok=f"gcp:organizations/{function}", args=to_struct({}))
+        for function, arguments in (
+            ("organizations/getProject:getProject", {}),
+            ("organizations/getClientConfig:getClientConfig", {}),
+            ("compute/getRouters:getRouters", {"region": "us-east5"}),
+            ("compute/getSubnetworks:getSubnetworks", {"project": "p2"}),
+        ):
+            asked = provider_pb2.InvokeRequest(tok=f"gcp:{function}", args=to_struct(arguments))
             answers.append(from_struct(getattr(await attached.stub.Invoke(asked), "return")))
         with pytest.raises(grpc.aio.AioRpcError, match="does not support the function gcp:x"):
             await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
         return answers
 
-    project, client = on_engine(answer, work)
+    project, client, routers, subnetworks = on_engine(answer, work)
     assert (project["number"], project["projectId"]) == ("42", "p1")
     assert (client["project"], client["region"]) == ("p1", "us-east4")
+    assert [one["name"] for one in routers["routers"]] == ["r"]
+    assert (subnetworks["id"], subnetworks["subnetworks"]) == ("projects/p2/regions/us-east4/subnetworks", [])
 
 
 def test_a_new_service_account_is_read_until_it_is_visible():
