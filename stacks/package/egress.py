@@ -42,10 +42,10 @@ def check_egress(
 def _has(path: str, needs: str, options: pulumi.InvokeOptions) -> bool:
     """Return whether a subnetwork has what the server needs; Cloud NAT includes Private Google Access. Raises Exception if that is unknown."""
     *_, project, _, region, _, name = path.split("/")
-    found = gcp.compute.get_subnetworks(project=project, region=region, opts=options).subnetworks
+    found = gcp.compute.get_subnetworks(project=project, region=region, opts=options).subnetworks or ()
     own = next((one for one in found if one.name == name), None)
     if own is None:
-        raise LookupError("it does not exist yet")
+        raise LookupError("no such subnetwork is listed")
     routers = gcp.compute.get_routers(project=project, region=region, opts=options).routers
     ranges = {
         nat.source_subnetwork_ip_ranges_to_nat

@@ -45,7 +45,7 @@ def told(construct, monkeypatch):  # noqa: F811 - the fixture
         (False, ("ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES", LISTED), LINK, None, None),
         (False, (ALL,), OTHER_LINK, NO_NAT, ("warn", "has no Private Google Access")),
         (True, (LISTED,), LINK, ("info", "is for listed subnetworks only"), None),
-        (None, (), LINK, ("info", "it does not exist yet"), ("info", "it does not exist yet")),
+        (None, (), LINK, ("info", "no such subnetwork is listed"), ("info", "no such subnetwork is listed")),
     ],
 )
 def test_what_a_subnetwork_lacks_is_one_line(told, *, access, nat, network, hub, bucket):
