@@ -213,7 +213,15 @@ def test_four_cards_without_nvlink_decode_as_fast_as_public_ones():
     assert 1e3 / step_ms(SMALL, FOUR_3090) == pytest.approx(76.9, rel=0.1)
 
 
-@pytest.mark.parametrize(("device", "crosses"), [(FOUR_3090, True), (f"{H100},count=4", False), (H100, False)])
+@pytest.mark.parametrize(
+    ("device", "crosses"),
+    [
+        (FOUR_3090, True),
+        (f"{FOUR_3090} with NVLink", False),
+        (f"{H100},count=4", False),
+        (H100, False),
+    ],
+)
 def test_only_several_cards_without_nvlink_send_each_tokens_state_over_pcie(device: str, crosses: bool):
     resolved = subject_of(SMALL, device).resolved
     one_s, many_s = (all_reduced_s(resolved, tokens) for tokens in (1, 4_096))

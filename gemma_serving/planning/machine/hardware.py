@@ -94,8 +94,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
 
     @property
     def has_nvlink(self) -> bool:
-        """True if several cards of a machine are known to be connected by NVLink. Others add up their results over PCIe."""
-        return self.generation in _NVLINK_GENERATIONS or "A100" in self.name
+        """True if several cards of a machine are known to be connected by NVLink, or named so. Others add up their results over PCIe."""
+        return self.generation in _NVLINK_GENERATIONS or any(part in self.name.upper() for part in ("A100", "NVLINK"))
 
     @property
     def shares_memory(self) -> bool:
