@@ -79,7 +79,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
     """Return the server of a stack. `subject` and `plan` are the stack's own, or those of a machine with more of its GPUs.
 
     Start, concurrent requests and price are those of a node: of the same TPU host, or of the Compute Engine machine with the GPU. Mounted weights
-    of a TPU count as copied from the bucket first (GKE17).
+    of a TPU count as copied from the bucket first (GKE06).
     Raises CommandRefusedError for a number of replicas that Kubernetes rejects.
     """
     if not 1 <= options.replicas[0] <= options.replicas[1]:

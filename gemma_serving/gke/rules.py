@@ -2,17 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from msgspec import convert
 
-from gemma_serving.gke.objects import KubernetesObject, objects, picker_command
+from gemma_serving.gke.objects import picker_command
 from gemma_serving.gke.server import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
-from gemma_serving.planning.question.extra_arguments import plain_secrets
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.units import duration, to_gib
 
@@ -37,18 +36,8 @@ GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(
 """Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
 
 
-def findings(
-    server: GkeServer, options: GkeOptions, found: Sequence[KubernetesObject] | None = None
-) -> tuple[Finding, ...]:
-    """Return all findings, blocking ones first. `found`: the objects to judge; None for those that `objects` returns."""
-    judged = objects(server, options) if found is None else found
-    deployments = [one["spec"] for one in judged if one["kind"] == "Deployment"]
-    containers = [one for each in deployments for one in each["template"]["spec"]["containers"]]
-    scales = any(one["kind"] == "HorizontalPodAutoscaler" for one in judged)
-    images = [one["image"] for one in containers if not _DIGEST.fullmatch(one["image"])]
-    secrets = [name for one in containers for name in plain_secrets(one["args"], _plain_values(one))]
-    probes = [one.get("startupProbe", {}) for one in containers]
-    probe_s = min(one.get("periodSeconds", 0) * one.get("failureThreshold", 0) for one in probes)
+def findings(server: GkeServer, options: GkeOptions) -> tuple[Finding, ...]:
+    """Return all findings, blocking ones first."""
     is_flex = server.form == "flex-start" and not options.compute_class
     autopilot = [*_beyond_autopilot(server)]
     least, most = options.replicas
@@ -56,11 +45,8 @@ def findings(
     applies: Mapping[str, bool] = {
         "GKE01": not server.node_labels,
         "GKE02": bool(server.lacks),
-        "GKE03": bool(images),
-        "GKE04": bool(secrets),
-        "GKE05": scales and any("replicas" in one for one in deployments),
-        "GKE06": probe_s < server.container_start_s,
-        "GKE07": scales and server.scaling_period_s > _LONGEST_PERIOD_S,
+        "GKE03": not _DIGEST.fullmatch(server.image),
+        "GKE07": least != most and server.scaling_period_s > _LONGEST_PERIOD_S,
         "GKE08": is_flex and not {*server.zones} & {*_FLEX_START_ZONES},
         "GKE09": is_flex,
         "GKE10": least == 1 and not options.spare_node,
@@ -69,17 +55,14 @@ def findings(
         "GKE15": server.disk_gib > _disk_left_gib(_BOOT_DISK_GB),
         "GKE13": True,
         "GKE14": True,
-        "GKE16": bool(autopilot),
-        "GKE17": server.graphs_s > 0,
-        "GKE18": server.faster_load is not None,
+        "GKE04": bool(autopilot),
+        "GKE05": server.graphs_s > 0,
+        "GKE06": server.faster_load is not None,
     }
     words = {
         "accelerator": server.accelerator,
         "lacks": " ".join(server.lacks),
-        "image": f'"{images[0]}"' if any(images) else "that the stack builds",
-        "secrets": ", ".join(secrets),
-        "probe": duration(probe_s),
-        "container_start": duration(server.container_start_s),
+        "image": f'"{server.image}"' if server.image else "that the stack builds",
         "start": duration(server.replica_start_s),
         "period": duration(server.scaling_period_s),
         "shorten": " by tpu.compileCache: bucket" if server.is_tpu and server.programs is None else "",
@@ -103,10 +86,6 @@ def findings(
         if applies[identifier]
     }
     return tuple(convert({**GKE_RULES[one], **texts[one], "remedies": ()}, Finding) for one in texts)
-
-
-def _plain_values(container: KubernetesObject) -> Mapping[str, str]:
-    return {one["name"]: one["value"] for one in container.get("env", ()) if "value" in one}
 
 
 def _disk_left_gib(disk_gb: int) -> float:

@@ -1,4 +1,4 @@
-"""Autopilot's published rules (autopilot.json) over the objects of all stacks and of drawn settings: within them, or GKE16 says where not."""
+"""Autopilot's published rules (autopilot.json) over the objects of all stacks and of drawn settings: within them, or GKE04 says where not."""
 
 import dataclasses
 import json
@@ -78,7 +78,7 @@ def drawn(number):
 
 def judged(server):
     found = {one["kind"]: one for one in objects(server, GkeOptions())}
-    return set(breaches(found)), "GKE16" in {one.id for one in findings(server, GkeOptions())}
+    return set(breaches(found)), "GKE04" in {one.id for one in findings(server, GkeOptions())}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_stdout_is_yaml_and_stderr_has_the_findings(plan):
         *("PodDisruptionBudget", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"),
     ]
     assert "&id" not in out
-    assert [line.split(": ")[1] for line in error.splitlines()] == ["GKE09", "GKE10", "GKE13", "GKE14", "GKE16"]
+    assert [line.split(": ")[1] for line in error.splitlines()] == ["GKE09", "GKE10", "GKE13", "GKE14", "GKE04"]
 
 
 def test_the_objects_follow_the_changed_settings(plan):
@@ -97,7 +97,7 @@ def test_json_has_the_objects_with_the_findings(plan):
     code, out, error = plan("l4-qat", "--gke", "--spare-node", "--json")
     answer = json.loads(out)
     assert (code, error, answer["stack"]) == (0, "", "l4-qat")
-    assert [one["id"] for one in answer["findings"]] == ["GKE12", "GKE13", "GKE14", "GKE17"]
+    assert [one["id"] for one in answer["findings"]] == ["GKE12", "GKE13", "GKE14", "GKE05"]
     assert answer["objects"][0]["kind"] == "ServiceAccount"
 
 
