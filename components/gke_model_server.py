@@ -7,8 +7,6 @@ from typing import Annotated, Final, NamedTuple
 import pulumi
 
 from gemma_serving.components.checks import Input, arguments, require_valid
-from gemma_serving.components.model_bucket import ModelBucket
-from gemma_serving.components.stored_secret import ExistingSecret, StoredSecret
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.planning.settings import text
@@ -59,12 +57,6 @@ class GkeModelServerArgs(Block):
     """Objects that `gemma plan STACK --gke` prints, in the order of their creation."""
     kubeconfig: Input[str] | None = field(default=None, repr=False)
     """Path or text of the kubeconfig. Default: `KUBECONFIG` in the environment, otherwise `~/.kube/config`."""
-    bucket: ModelBucket | None = None
-    """Bucket with the weights. `workload_member` must be one of its readers."""
-    token: StoredSecret | ExistingSecret | None = None
-    """Hugging Face token. `workload_member` must be one of its readers."""
-    api_key: StoredSecret | ExistingSecret | None = None
-    """API key of the server. `workload_member` must be one of its readers."""
 
 
 def workload_member(
@@ -81,8 +73,9 @@ def workload_member(
 
 
 class GkeModelServer(pulumi.ComponentResource):
-    """The objects of a plan, created in their order after the grants of bucket and secrets, and deleted in reverse.
+    """The objects of a plan, created in their order and deleted in reverse.
 
+    The Pods read bucket and secrets as `workload_member`. Name those in the option `depends_on`, so that the objects follow the grants.
     Cluster, namespace, node pools and compute classes belong to their owner: the objects name them, and no component creates them.
     `pulumi up` ends when the API server has stored the objects, because the provider's own rule for Pods does not fit a server that scales:
     it fails if one more replica gets no node although the others serve, and after a change it can pass on Pods from before the change.
@@ -108,7 +101,7 @@ class GkeModelServer(pulumi.ComponentResource):
             namespace=args.namespace,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        created: list[pulumi.Resource] = [one for one in (args.bucket, args.token, args.api_key) if one]
+        created: list[pulumi.Resource] = []
         for item in args.objects:
             child = pulumi.ResourceOptions(parent=self, provider=cluster, depends_on=created[:])
             created.append(_declared(name, item, child))

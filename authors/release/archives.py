@@ -3,12 +3,11 @@
 import gzip
 import io
 import os
+import subprocess
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-
-from tools.git import git
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _EARLIEST: Final = 315_532_800
@@ -17,8 +16,18 @@ _EARLIEST: Final = 315_532_800
 
 def source_date() -> int:
     """Return the date of an archive's files, in seconds since 1970: SOURCE_DATE_EPOCH, else the last commit's, else 1980-01-01."""
-    stated = os.environ.get("SOURCE_DATE_EPOCH") or git(ROOT, "log", "-1", "--format=%ct") or "0"
+    stated = os.environ.get("SOURCE_DATE_EPOCH") or _committed() or "0"
     return max(_EARLIEST, int(stated))
+
+
+def _committed() -> str:
+    """Return the date of the last commit; empty without git or a history."""
+    try:
+        return subprocess.run(
+            ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout
+    except OSError:
+        return ""
 
 
 def write_archive(path: Path, files: Mapping[str, bytes], date: int) -> Path:

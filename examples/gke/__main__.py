@@ -16,7 +16,8 @@ namespace, settings = config.require("namespace"), Path(__file__).parents[2] / "
 server, objects, _ = server_on_gke(settings, GkeOptions(replicas=(1, 3)), project=project)
 number = gcp.organizations.get_project_output(project_id=project).number
 member = workload_member(project=project, project_number=number, namespace=namespace, account=server.name)
-bucket, token, api_key, readers = None, None, None, {"gke": member}
+readers = {"gke": member}
+granted: list[pulumi.Resource] = []
 if name := server.bucket:
     weights = ModelBucketArgs(
         project=project,
@@ -26,12 +27,9 @@ if name := server.bucket:
         readers=readers,
         archivers=readers if server.programs else {},
     )
-    bucket = ModelBucket("weights", weights)
-if server.token_secret:
-    token = ExistingSecret("hf-token", ExistingSecretArgs(version_name=server.token_secret, readers=readers))
-if server.key_secret:
-    api_key = ExistingSecret("api-key", ExistingSecretArgs(version_name=server.key_secret, readers=readers))
-place = GkeModelServerArgs(
-    context=config.require("context"), namespace=namespace, objects=objects, bucket=bucket, token=token, api_key=api_key
-)
-pulumi.export("service", GkeModelServer("server", place).service)
+    granted.append(ModelBucket("weights", weights))
+for name, version in {"hf-token": server.token_secret, "api-key": server.key_secret}.items():
+    if version:
+        granted.append(ExistingSecret(name, ExistingSecretArgs(version_name=version, readers=readers)))
+place = GkeModelServerArgs(context=config.require("context"), namespace=namespace, objects=objects)
+pulumi.export("service", GkeModelServer("server", place, pulumi.ResourceOptions(depends_on=granted)).service)

@@ -101,7 +101,8 @@ def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
 def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     least, most = options.replicas
     grace_s = _LEAVE_S + server.drain_s + _STOP_S
-    volumes, secrets = list(_volumes(server)), _secrets(server)
+    volumes = list(_volumes(server))
+    secrets = _secrets(server)
     versions = " ".join(secrets.values())
     resource, chips = server.resource
     # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and the second on spot nodes, also on

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import convert
 
@@ -23,16 +23,15 @@ _FLEX_START_ZONES: Final = ("asia-northeast1-b", "us-east5-a", "us-east5-b")
 _DIGEST: Final = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
 
+def _read(name: str) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
 AUTOPILOT: Final[Mapping[str, float]] = Table(
-    lambda: {
-        row["name"]: row["value"]
-        for row in json.loads(Path(__file__).with_name("autopilot.json").read_text(encoding="utf-8"))["limits"]
-    }
+    lambda: {row["name"]: row["value"] for row in _read("autopilot.json")["limits"]}
 )
 """Published limits of Autopilot by name. The file has their units and sources, and what is unknown."""
-GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(
-    lambda: {row["id"]: row for row in json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))}
-)
+GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: {row["id"]: row for row in _read("rules.json")})
 """Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
 
 

@@ -16,8 +16,6 @@ _SENTENCE: Final = re.compile(r"(?<=[.?!]) ")
 _SETTINGS: Final = "|".join(re.escape(key) for key in NOT_OFFERED if not key.islower())
 _OF_A_STACK: Final = re.compile(rf"\bgemma [a-z]|--from-hub|Pulumi\.|\b({_SETTINGS})\b")
 """Words of a sentence that only helps the user of a stack."""
-_BUCKET_NAMES: Final = {"bucket": "NAME"}
-"""Input `bucketName` by the value of `weights`; the other values reject it."""
 
 
 class InputWording:
@@ -39,7 +37,9 @@ class InputWording:
             return None
         if found.keys() & (NOT_OFFERED.keys() - {"target"}):
             return None
-        return found if "weights" not in found else {**found, "bucketName": _BUCKET_NAMES.get(str(found["weights"]))}
+        if "weights" in found:  # other values than bucket reject the name
+            return {**found, "bucketName": "NAME" if found["weights"] == "bucket" else None}
+        return found
 
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the inputs to set and to remove, with the component that has them if it is another; None if no component has them."""

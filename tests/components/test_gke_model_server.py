@@ -28,9 +28,10 @@ OBJECTS = [
 ]
 
 
-def server(**changes):
+def server(granted=(), **changes):
     args = {"context": "gke_my-project_us-east5_mine", "namespace": "models", "objects": OBJECTS}
-    return GkeModelServer("server", GkeModelServerArgs(**{**args, **changes}))
+    opts = pulumi.ResourceOptions(depends_on=list(granted))
+    return GkeModelServer("server", GkeModelServerArgs(**{**args, **changes}), opts)
 
 
 def test_the_objects_follow_the_grants_in_their_order_through_one_provider(declare):
@@ -40,7 +41,7 @@ def test_the_objects_follow_the_grants_in_their_order_through_one_provider(decla
         readers = {"gke": member}
         bucket = ModelBucketArgs(project="my-project", name="my-models", location="us-east5", readers=readers)
         token = StoredSecretArgs(project="my-project", secret_id="hf", value="hf_canary", readers=readers)
-        return server(bucket=ModelBucket("models", bucket), token=HuggingFaceToken("token", token)).service
+        return server([ModelBucket("models", bucket), HuggingFaceToken("token", token)]).service
 
     recorder, service = declare(program)
     assert service == "gemma"

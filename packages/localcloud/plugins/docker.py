@@ -22,7 +22,7 @@ from localcloud.plugins.diffing import Detail, Difference, DiffKind
 from localcloud.plugins.facts import described
 from localcloud.plugins.inputs import secret_paths
 from localcloud.plugins.lifecycle import CreatedResource, ReadReply
-from localcloud.plugins.package_schema import PackageSpec, package_schema
+from localcloud.plugins.package_schema import package_schema
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
 from localcloud.plugins.schema import Object
 from localcloud.plugins.values import Path, Properties, Value, has_unknown, is_object, text_of
@@ -70,7 +70,7 @@ class DockerProvider:
 
     def schema(self) -> Object:
         """Return the package's schema."""
-        return package_schema(self.name, self.version, PackageSpec(_SETTINGS, {IMAGE: IMAGE_FIELDS}, {}))
+        return package_schema(self.name, self.version, _SETTINGS, {IMAGE: IMAGE_FIELDS}, {})
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Accept the real provider's settings, which have no effect here, and reject others."""

@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from localcloud.plugins import facts, labels
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
@@ -21,9 +21,9 @@ from localcloud.plugins.lifecycle import (
     UpdateRequest,
 )
 from localcloud.plugins.overlay import OVERLAYS, resource_type
-from localcloud.plugins.package_schema import FunctionSpec, PackageSpec, package_schema
+from localcloud.plugins.package_schema import FunctionSpec, package_schema
 from localcloud.plugins.rest import PluginError, Rest, RestError, RestTransport
-from localcloud.plugins.schema import Object, PropertySpec, ValueKind
+from localcloud.plugins.schema import Object, PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
 VERSION: Final = "10.2.0"
@@ -64,8 +64,7 @@ class GcpProvider:
         """Return the package's schema."""
         settings = _HONOURED | facts.settings_without_effect()
         resources = {token: resource_type(token).fields for token in sorted(OVERLAYS)}
-        functions = {token: each.spec for token, each in _FUNCTIONS.items()}
-        return package_schema(self.name, self.version, PackageSpec(settings, resources, functions))
+        return package_schema(self.name, self.version, settings, resources, _FUNCTIONS)
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Reject configuration unless it has an effect here or is known to be harmless."""
@@ -199,8 +198,8 @@ class GcpSession:
             raise PluginError(
                 f"the local gcp stand-in does not support the function {function}. Supported: {', '.join(sorted(_FUNCTIONS))}"
             )
-        for name in sorted(arguments.keys() - found.spec.arguments.keys()):
-            supported = f"Supported: {', '.join(found.spec.arguments)}"
+        for name in sorted(arguments.keys() - found.arguments.keys()):
+            supported = f"Supported: {', '.join(found.arguments)}"
             raise PluginError(
                 f"the local gcp stand-in does not support the argument {name!r} of {function}. {supported}"
             )
@@ -265,29 +264,19 @@ async def _in_region(context: OperationContext, arguments: Properties, *, kind: 
 
 _TEXT: Final = PropertySpec(kind=ValueKind.TEXT)
 _TEXTS_BY_KEY: Final = PropertySpec(kind=ValueKind.TEXTS_BY_KEY)
-_OF_A_REGION: Final = {"project": _TEXT, "region": _TEXT}
+_OF_A_REGION: Final[PropertySpecs] = {"project": _TEXT, "region": _TEXT}
 
 
-class _Function(NamedTuple):
-    """A data source."""
-
-    answer: Callable[[OperationContext, Properties], Awaitable[Properties]]
-    spec: FunctionSpec
-
-
-def _list_in_region(kind: str) -> _Function:
-    """Return the data source of a kind. Its list has no type in the schema."""
-    return _Function(partial(_in_region, kind=kind), FunctionSpec(_OF_A_REGION, {"id": _TEXT}))
-
-
-_FUNCTIONS: Final[Mapping[str, _Function]] = {
-    "gcp:compute/getRouters:getRouters": _list_in_region("routers"),
-    "gcp:compute/getSubnetworks:getSubnetworks": _list_in_region("subnetworks"),
-    "gcp:organizations/getClientConfig:getClientConfig": _Function(
-        _client_config,
-        FunctionSpec({}, {**dict.fromkeys(("id", "project", "region", "zone"), _TEXT), "defaultLabels": _TEXTS_BY_KEY}),
+# Lists have no type in the schema.
+_FUNCTIONS: Final[Mapping[str, FunctionSpec]] = {
+    "gcp:compute/getRouters:getRouters": FunctionSpec(partial(_in_region, kind="routers"), _OF_A_REGION, {"id": _TEXT}),
+    "gcp:compute/getSubnetworks:getSubnetworks": FunctionSpec(
+        partial(_in_region, kind="subnetworks"), _OF_A_REGION, {"id": _TEXT}
     ),
-    "gcp:organizations/getProject:getProject": _Function(
-        _project, FunctionSpec({"projectId": _TEXT}, dict.fromkeys(("id", "name", "number", "projectId"), _TEXT))
+    "gcp:organizations/getClientConfig:getClientConfig": FunctionSpec(
+        _client_config, {}, dict.fromkeys(("id", *_OF_A_REGION, "zone"), _TEXT) | {"defaultLabels": _TEXTS_BY_KEY}
+    ),
+    "gcp:organizations/getProject:getProject": FunctionSpec(
+        _project, {"projectId": _TEXT}, dict.fromkeys(("id", "name", "number", "projectId"), _TEXT)
     ),
 }

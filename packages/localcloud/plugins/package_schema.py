@@ -4,10 +4,12 @@ It has the types, functions and settings that the stand-in serves, without descr
 after their path, not as in the real schema. Source of the form: pulumi/pulumi 3.256.0, pkg/codegen/schema/pulumi.json.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from localcloud.plugins.lifecycle import OperationContext
 from localcloud.plugins.schema import Json, Object, PropertySpec, PropertySpecs, ValueKind
+from localcloud.plugins.values import Properties
 
 _SCALARS: Final[Mapping[ValueKind, str]] = {
     ValueKind.TEXT: "string",
@@ -17,34 +19,33 @@ _SCALARS: Final[Mapping[ValueKind, str]] = {
 }
 _OF_THE_ENGINE: Final = frozenset({"version", "pluginDownloadURL"})
 """Settings of each provider that no schema may name."""
+_ANY: Final[Object] = {"$ref": "pulumi.json#/Any"}
 
 
 class FunctionSpec(NamedTuple):
-    """Arguments and results of a data source."""
+    """A data source: its answer, its arguments and its results."""
 
+    answer: Callable[[OperationContext, Properties], Awaitable[Properties]]
     arguments: PropertySpecs
     results: PropertySpecs
 
 
-class PackageSpec(NamedTuple):
-    """What a stand-in serves: settings of its provider, resource types by token, and functions by token."""
-
-    settings: Iterable[str]
-    resources: Mapping[str, PropertySpecs]
-    functions: Mapping[str, FunctionSpec]
-
-
-def package_schema(name: str, version: str, package: PackageSpec) -> Object:
-    """Return the schema of a package."""
+def package_schema(
+    name: str,
+    version: str,
+    settings: Iterable[str],
+    resources: Mapping[str, PropertySpecs],
+    functions: Mapping[str, FunctionSpec],
+) -> Object:
+    """Return the schema of a package: settings of its provider, resource types by token, and functions by token."""
     types: Object = {}
-    settings: Object = {one: {"$ref": "pulumi.json#/Any"} for one in sorted({*package.settings} - _OF_THE_ENGINE)}
     return {
         "name": name,
         "version": version,
         "meta": {"moduleFormat": "(.*)(?:/[^/]*)"},
-        "provider": {"inputProperties": settings},
-        "resources": {token: _resource(token, fields, types) for token, fields in package.resources.items()},
-        "functions": {token: _function(token, each, types) for token, each in package.functions.items()},
+        "provider": {"inputProperties": dict.fromkeys(sorted({*settings} - _OF_THE_ENGINE), _ANY)},
+        "resources": {token: _resource(token, fields, types) for token, fields in resources.items()},
+        "functions": {token: _function(token, each, types) for token, each in functions.items()},
         "types": types,
     }
 
