@@ -69,7 +69,8 @@ class PackageProperty(NamedTuple):
 def package_schema() -> dict[str, Any]:
     """Return the schema, from which the Pulumi CLI generates SDKs."""
     types: Types = {}
-    resources = {_token(name): _resource(name, component, types) for name, component in COMPONENTS.items()}
+    texts = _examples()
+    resources = {_token(name): _resource(one, texts[name], types) for name, one in COMPONENTS.items()}
     return {
         **json.loads(_PACKAGE.with_name("package.json").read_text(encoding="utf-8")),
         "version": VERSION,
@@ -78,19 +79,19 @@ def package_schema() -> dict[str, Any]:
     }
 
 
-def examples() -> Mapping[str, str]:
+def _examples() -> Mapping[str, str]:
     """Return an example of each component by its name, as resources of a program in YAML."""
     found = yaml.safe_load(_PACKAGE.with_name("examples.yaml").read_text(encoding="utf-8"))
     return {one["type"].partition(":")[2]: yaml.safe_dump({name: one}, sort_keys=False) for name, one in found.items()}
 
 
-def _resource(name: str, component: Component, types: Types) -> dict[str, Any]:
+def _resource(component: Component, example: str, types: Types) -> dict[str, Any]:
     given, made = list(inputs_of(component, types)), list(outputs_of(component, types))
     # Not fenced: the generators of SDKs drop fenced code of other languages (pulumi pkg v3.256.0, codegen/docs.go, filterExamples).
-    about, example = inspect.getdoc(component.inputs), textwrap.indent(examples()[name], "    ")
+    shown = textwrap.indent(example, "    ")
     return {
         "isComponent": True,
-        "description": f"{about}\n\nAn example in YAML:\n\n{example}",
+        "description": f"{inspect.getdoc(component.inputs)}\n\nAn example in YAML:\n\n{shown}",
         "inputProperties": {one.key: one.schema for one in given},
         "requiredInputs": [one.key for one in given if one.is_required],
         "properties": {one.key: one.schema for one in made},
