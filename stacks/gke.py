@@ -21,7 +21,7 @@ from gemma_serving.planning.question.releases import STREAMS_ON_TPU, is_known_fr
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN
+from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import STREAMER, XLA_CACHE_PATH
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
@@ -191,7 +191,7 @@ def _lacks(planned: PlannedServer) -> Iterator[str]:
     settings, run = planned.settings, planned.settings.cloud_run
     for kind in (API_KEY, *([HF_TOKEN] if planned.needs_hub else [])):
         if kind.key in settings.secrets:
-            yield f"The stack's teardown deletes the secret of {kind.key}. Store it by reference: `gemma save_token STACK {kind.key} --secret ID`."
+            yield f"The stack's teardown deletes the secret of {kind.key}. Store it by reference: `{set_command(kind.key, 'STACK')} --secret ID`."
     if run is not None and not run.mount.mounts and (run.mount.mode == "memory" or planned.parts):
         mode = f"cloudRun.mount.mode {run.mount.mode}"
         yield f"With {mode}, this project's starter copies files into memory, which no Pod does. Set cloudRun.mount.mode: fuse-buffered."

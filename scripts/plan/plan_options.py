@@ -21,8 +21,7 @@ class Question:
     accelerator: Annotated[
         str | None,
         Option(
-            "TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all. With STACK and --gke: a machine with more of the stack's GPUs, "
-            "such as L4x4.",
+            "TPU slice or GPU, such as v6e-4, L4 or H100. A wrong name lists all. With --gke: more GPUs, e.g. L4x4.",
             metavar="NAME",
         ),
     ] = None

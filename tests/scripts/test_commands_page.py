@@ -146,8 +146,8 @@ def answer_to(line):
     given = with_stack(call_of(ENTRIES["plan"], own))
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
-        run_command(ENTRIES["plan"].whole(), given)
-    return printed.getvalue()
+        code = run_command(ENTRIES["plan"].whole(), given)
+    return "" if code == ExitCode.DONE else printed.getvalue()  # with --gke, findings are on stderr
 
 
 GCLOUD = "not run: lines of gcloud or pulumi for one setting, whose form their own documentation has"
