@@ -17,6 +17,10 @@ readers = {"server": account.member}
 value = pulumi.Config().require_secret("hfToken")
 network = gcp.compute.Network("own", name="own", auto_create_subnetworks=False)
 subnetwork = gcp.compute.Subnetwork("own", name="own", network=network.id, region="us-east5", ip_cidr_range="10.0.0.0/24", private_ip_google_access=True)
+router = gcp.compute.Router("own", name="own", region="us-east5", network=network.id)
+ranges = {"source_subnetwork_ip_ranges_to_nat": "ALL_SUBNETWORKS_ALL_IP_RANGES"}
+nat = gcp.compute.RouterNat("own", name="own", region="us-east5", router=router.name, nat_ip_allocate_option="AUTO_ONLY", **ranges)
+with_nat = pulumi.Output.all(subnetwork.name, nat.id).apply(lambda known: known[0])
 """
 IMPORTED = (
     ACCOUNT
@@ -44,7 +48,7 @@ of_each = {"project": project, "service_account": account.email}
 CloudRunGpuService("gpu", CloudRunGpuServiceArgs(service_name="own-gpu", service=run, server=server("vllm-openai"), **of_each))
 TpuQueuedResource(
     "tpu",
-    TpuQueuedResourceArgs(queued_resource_id="own-tpu", tpu=tpu, server=server("vllm-tpu"), network=network.id, subnetwork=subnetwork.name, **of_each),
+    TpuQueuedResourceArgs(queued_resource_id="own-tpu", tpu=tpu, server=server("vllm-tpu"), network=network.id, subnetwork=with_nat, **of_each),
 )
 """
 )
@@ -64,7 +68,7 @@ of_each = {"project": project, "serviceAccount": account.email, "secrets": {"HF_
 run = {"region": location, "gpu": "nvidia-l4", "cpu": 8, "memory": "32Gi", "concurrency": 16, "maxInstances": 1}
 tpu = {"acceleratorType": "v6e-1", "zones": [zone], "maxRunDuration": "4h"}
 gpu = Component("CloudRunGpuService", "gpu", {"serviceName": "own-gpu", "cloudRun": run, **of_each}, ["plan"])
-Component("TpuQueuedResource", "tpu", {"queuedResourceId": "own-tpu", "tpu": tpu, "network": network.id, "subnetwork": subnetwork.name, **of_each})
+Component("TpuQueuedResource", "tpu", {"queuedResourceId": "own-tpu", "tpu": tpu, "network": network.id, "subnetwork": with_nat, **of_each})
 pulumi.export("fits", gpu.plan["fits"])
 """
 )
