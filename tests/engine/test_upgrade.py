@@ -149,8 +149,9 @@ def deploy(earlier, now, stack, more):
 
 
 def ids(workspace, stack):
-    """Return the ids in the state by URN."""
-    return {each["urn"]: each.get("id") for each in workspace.resources(stack) if each["type"] not in ENGINES_OWN}
+    """Return the ids in the state by URN, with the token's present type where the state has its former one."""
+    own = (each for each in workspace.resources(stack) if each["type"] not in ENGINES_OWN)
+    return {each["urn"].replace("index:HfTokenSecret", "index:HuggingFaceToken"): each.get("id") for each in own}
 
 
 def take_over(now, stack):
