@@ -26,7 +26,7 @@ SOURCES = {
     for key, source in tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {}).items()
 }
 """As written in the files, without the project's reader."""
-CARDS = {"L4": "L4", "L4x2": "L4", "RTX PRO 6000": "RTX PRO 6000"}
+CARDS = {"L4": "L4", "L4x2": "L4", "L4x4": "L4", "RTX PRO 6000": "RTX PRO 6000"}
 """Class of each card of the catalog that has its own."""
 
 
