@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, cast
 import yaml
 
 from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
-from gemma_serving.contracts.path_guard import GUARD_MODULE, OPEN_PATH_VARIABLE
+from gemma_serving.contracts.path_guard import API_KEY_VARIABLE, GUARD_MODULE, OPEN_PATH_VARIABLE, PYTHON_PATH
 from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import MIB_PER_GIB, ceil_div
@@ -22,9 +22,9 @@ _SECRETS_FOLDER: Final = "/var/run/secrets/server"
 _GUARD: Final = Path(__file__).parents[1] / "vm_agent" / "path_guard.py"
 _GUARD_FOLDER: Final = "/etc/gemma-serving"
 _START: Final = (
-    "set -e; "
-    f"VLLM_API_KEY=`cat {_SECRETS_FOLDER}/api-key`; PYTHONPATH={_GUARD_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}; "
-    'export VLLM_API_KEY PYTHONPATH; exec "$@"'
+    f"set -e; {API_KEY_VARIABLE}=`cat {_SECRETS_FOLDER}/api-key`; "
+    f"{PYTHON_PATH}={_GUARD_FOLDER}${{{PYTHON_PATH}:+:${PYTHON_PATH}}}; "
+    f'export {API_KEY_VARIABLE} {PYTHON_PATH}; exec "$@"'
 )
 """Shell before the server: vLLM and the guard read the key from a variable, and Kubernetes has it as a file only. A missing file ends the container."""
 _LOAD_BALANCERS: Final = ("35.191.0.0/16", "130.211.0.0/22")
@@ -84,7 +84,7 @@ def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its type
 def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
     """Yield the kinds that a server does not need."""
     least, most = options.replicas
-    if not _secrets(server):
+    if not server.secrets:
         yield "SecretProviderClass"
     if not server.key_secret:
         yield "ConfigMap"
@@ -102,8 +102,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     least, most = options.replicas
     grace_s = _LEAVE_S + server.drain_s + _STOP_S
     volumes = list(_volumes(server))
-    secrets = _secrets(server)
-    versions = " ".join(secrets.values())
+    versions = " ".join(server.secrets.values())
     resource, chips = server.resource
     # GKE sets the first on nodes with the accelerator ([GKS] ai-ml/gke-ray/tpu/dws/rayjob-tpu-v6e-dws.yaml), and the second on spot nodes, also on
     # those of a ComputeClass (google/skills 1af7775, skills/cloud/gke-compute-classes/SKILL.md).
@@ -115,7 +114,7 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     return {
         **asdict(server),
         "labels": {_NAME_LABEL: server.name},
-        "secret_files": yaml.safe_dump([{"resourceName": one, "path": path} for path, one in secrets.items()]),
+        "secret_files": yaml.safe_dump([{"resourceName": one, "path": path} for path, one in server.secrets.items()]),
         "guard": {f"{GUARD_MODULE}.py": _GUARD.read_text(encoding="utf-8")},
         "callers": [*_callers(options)],
         "command": ["/bin/sh", "-c", _START, "sh", *server.command] if server.key_secret else server.command,
@@ -144,11 +143,6 @@ def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
         "gateway": options.gateway,
         "pool": {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": server.name},
     }
-
-
-def _secrets(server: GkeServer) -> Mapping[str, str]:
-    """Return the versions in Secret Manager that the server reads, by the name of the file."""
-    return {name: one for name, one in (("token", server.token_secret), ("api-key", server.key_secret)) if one}
 
 
 def _callers(options: GkeOptions) -> Iterator[KubernetesObject]:
@@ -203,7 +197,7 @@ def _volumes(server: GkeServer) -> Iterator[tuple[KubernetesObject, str]]:
             yield {"name": "gke-gcsfuse-cache", "emptyDir": cache}, ""
     if server.programs is not None:
         yield _fuse("programs", server.bucket, server.programs, read_only=False), server.programs.path
-    if _secrets(server):
+    if server.secrets:
         yield _csi("secrets", "secrets-store-gke.csi.k8s.io", secretProviderClass=server.name), _SECRETS_FOLDER
     if server.key_secret:
         yield {"name": "guard", "configMap": {"name": server.name}}, _GUARD_FOLDER

@@ -113,9 +113,9 @@ def _needs(server: GkeServer, options: GkeOptions) -> str:
     parts = {
         "Managed Service for Prometheus": True,
         "Custom Metrics Stackdriver Adapter": options.replicas[0] != options.replicas[1],
-        "Workload Identity Federation": server.bucket or server.token_secret or server.key_secret,
+        "Workload Identity Federation": server.bucket or server.secrets,
         f"Cloud Storage FUSE CSI driver{' of GKE 1.34.0-gke.2011000 or newer' if is_buffered else ''}": server.mounts,
-        "Secret Manager add-on": server.token_secret or server.key_secret,
+        "Secret Manager add-on": server.secrets,
         "enforcement of network policies": options.callers,
         f"Gateway {options.gateway} with an HTTPS listener named https, InferencePool {server.name} (GKE 1.34.0-gke.1626000 or newer)": options.gateway,
     }

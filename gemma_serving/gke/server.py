@@ -147,6 +147,11 @@ class GkeServer:
     """Price of a replica's node; None if it is unknown."""
 
     @property
+    def secrets(self) -> Mapping[str, str]:
+        """Versions in Secret Manager that the server reads, by the name of the file."""
+        return {name: one for name, one in (("token", self.token_secret), ("api-key", self.key_secret)) if one}
+
+    @property
     def mounts(self) -> Sequence[BucketMount]:
         """All mounts of the bucket."""
         return [one for one in (self.mount, self.programs) if one is not None]

@@ -29,22 +29,27 @@ class PathGuard:
     """
 
     def __init__(self, app: App) -> None:
-        """Read the key. Raises RuntimeError without a key."""
+        """Read the key and the open paths. Raises RuntimeError without a key."""
         key = os.environb.get(b"VLLM_API_KEY", b"")
         if not key:
             raise RuntimeError("VLLM_API_KEY is missing or empty. The path guard needs a key to check requests.")
         self.app = app
         self._digest = hashlib.sha256(key).digest()
+        self._open_paths = {OPEN_PATH, os.environ.get("GEMMA_SERVING_OPEN_PATH") or OPEN_PATH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward requests with the key or of an open path, and lifespan events. Reject everything else."""
         kind = scope["type"]
-        if kind == "lifespan" or _is_open(scope) or self._has_key(scope.get("headers", ())):
+        if kind == "lifespan" or self._is_open(scope) or self._has_key(scope.get("headers", ())):
             await self.app(scope, receive, send)
         elif kind == "websocket" and "websocket.http.response" not in (scope.get("extensions") or {}):
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
             await _refuse("websocket.http" if kind == "websocket" else kind, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        """Return whether a request needs no key. Uses the connection's path, which a Host header cannot change."""
+        return scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path") or "") in self._open_paths
 
     def _has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         given = next((value for name, value in headers if name.lower() == b"authorization"), b"")
@@ -52,12 +57,6 @@ class PathGuard:
         # Digests have equal length, so the comparison time does not leak the key.
         is_same = hmac.compare_digest(hashlib.sha256(key).digest(), self._digest)
         return is_same and scheme.lower() == b"bearer"
-
-
-def _is_open(scope: Scope) -> bool:
-    """Return whether a request needs no key. Uses the connection's path, which a Host header cannot change."""
-    open_paths = {OPEN_PATH, os.environ.get("GEMMA_SERVING_OPEN_PATH")}
-    return scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path") or "") in open_paths
 
 
 async def _refuse(kind: str, send: Send) -> None:

@@ -49,8 +49,8 @@ def _made(kind: str, name: str, given: Mapping[str, Any], options: pulumi.Resour
     inputs = COMPONENTS[kind].inputs
     if kind in _SERVERS:
         keys = {field.file_key for field in own_fields(inputs)}
-        own = {key: value for key, value in given.items() if key in keys}
-        if "project" not in own and not _default_project(options):
+        own = {"project": _default_project(options), **{key: value for key, value in given.items() if key in keys}}
+        if own["project"] is None:
             reason = "it is required without `gcp:project`, and with a provider of `gcp` in the options. Set it."
             raise InputPropertiesError(
                 f'{kind} "{name}" has invalid inputs. Nothing was declared.', [detail("project", reason)]

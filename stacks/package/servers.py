@@ -104,7 +104,7 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
         **stated,
         **_OFF,
         "target": target,
-        "project": given.project or pulumi.Config("gcp").get("project"),
+        "project": given.project,
         "secrets": [kind.key for kind in KINDS if kind.variable in given.secrets],
         "vllmInBlocks": stated_in_blocks(as_mapping(stated.get("vllm"))),
     }

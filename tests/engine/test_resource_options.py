@@ -31,7 +31,7 @@ REACH = {
     "additional_secret_outputs": "no",
     "hooks": "no",
 }
-"""What the resources of a component get of its option."""
+"""Whether the resources of a component get its option."""
 WITH_THE_COMPONENT = {"aliases", "depends_on"}
 """Options that the engine applies to a component with its resources. Each has a test."""
 UNSEEN = {"replace_with", "hide_diffs"}
@@ -46,7 +46,7 @@ SEEN = {
     "parent": "grouped",
     "hooks": "hooked",
 }
-"""What shows an option that is not shown by its value, or that a resource may have for another reason."""
+"""Column of an option that its value does not show, or that a resource may have for another reason."""
 PROGRAM = """
 import json
 import pulumi

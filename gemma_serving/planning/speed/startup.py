@@ -248,7 +248,7 @@ def _fetched_s(resolved: Resolved) -> float:
     size, mode = _fetched_bytes(resolved), resolved.weights_mode
     rate = constant(LOAD_RATES[mode])
     if not resolved.is_tpu and mode in (*_ONCE_PER_READER, "streamer"):
-        # Each GPU has a process that reads all weights for its part. Assumed: together they are no faster than one.
+        # The process of each GPU reads all weights. Assumed: together they are no faster than one.
         size *= resolved.tp
     if mode in _ONCE_PER_READER and resolved.vllm.safetensors_load_strategy == "prefetch":
         size *= constant("FUSE_PREFETCH_READS")

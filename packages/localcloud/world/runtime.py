@@ -23,7 +23,7 @@ class MachineFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """What the network of an instance or machine lets it reach."""
+    """Remote services that an instance or machine reaches through its network."""
 
     internet: bool = True
     """True for the hub, Docker Hub and package archives."""

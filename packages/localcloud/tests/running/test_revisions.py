@@ -252,8 +252,8 @@ def test_without_a_way_to_google_a_streamer_and_a_starter_fail(tmp_path: Path):
     words = ["python3", "-c", "import os; os.execvp('vllm', ['vllm', 'serve', *os.sys.argv[1:]])"]
     starter = template(container={"command": words, "args": [f"/mnt/models/{MODEL}", "--port=8000"]})
     clock = RecordingClock()
-    nobody = GoogleAccess(base_url="", access_token=lambda *_: "", id_token=lambda *_: "")
-    assert failure(tmp_path, starter, egress=closed, clock=clock, google=nobody) == PROBE_FAILED
+    unreachable = GoogleAccess(base_url="", access_token=lambda *_: "", id_token=lambda *_: "")
+    assert failure(tmp_path, starter, egress=closed, clock=clock, google=unreachable) == PROBE_FAILED
     assert clock.slept.count(240 + 12 * 60.0) == 1
 
 
