@@ -75,6 +75,8 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
         return f"{name} not found. {stack} is an example. Copy it with `gemma init NAME --like {word}`."
     if is_deployed:
         return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
+    if (folder / f"Pulumi.{stack}.yml").is_file():
+        return f"{name} not found. Pulumi does not read Pulumi.{stack}.yml. Rename it to {name}."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
     return f"{name} not found.{listed} To create it, run `gemma init {word} --model ID`."

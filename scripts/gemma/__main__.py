@@ -109,9 +109,9 @@ def _refusal(entry: CommandEntry, stack: str) -> str:
     from gemma_serving.engine import runner
     from gemma_serving.engine.state import renamed
 
-    named = stack_of_file(stack)
+    named = stack_of_file(stack) or stack.rpartition("/")[2]
     if has_settings(named):
-        return f"{stack} is the settings file of stack {named}. Run `gemma {entry.name} {named}`."
+        return f"{stack} is not the name of a stack. Run `gemma {entry.name} {named}`."
     needs = entry.whole().needs
     if not needs or (needs == "state" and stack.rpartition("/")[2] in runner.listed_stacks()):
         return ""

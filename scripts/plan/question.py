@@ -34,6 +34,7 @@ from gemma_serving.scripts.plan.set_option import (
     OF_NAMED_IMAGE,
     OWN_OPTION,
     is_of_vllm_block,
+    no_value,
     option_value,
     parse_set,
     set_blocks,
@@ -235,7 +236,7 @@ def changes_of_file(pairs: Iterable[str]) -> Mapping[str, object]:
     for pair in pairs:
         key, _, text = (part.strip() for part in pair.partition("="))
         if not text:
-            raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
+            raise no_value(key)
         changes[key] = None if text == NONE else _as_in_a_file(key, text)
     return changes
 

@@ -68,12 +68,18 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
         if field is None:
             raise _unknown_key(key, other_keys)
         if not equals or not text:
-            raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
+            raise no_value(key)
         for removed in [path for path in _OPTIONAL_BLOCKS.values() if field.path.startswith(f"{path}.")]:
             found.pop(removed, None)
         found[field.path] = read_value(key, field, text)
     mode = found.get("cloud_run.mount.mode")
     return found if mode is None else {"weights_mode": mode, **found}
+
+
+def no_value(given: str) -> PlanningError:
+    """Return the error about a key without `=`, or with a colon in its place."""
+    key = given.partition(":")[0]
+    return PlanningError(f"--set {given} has no value. Write --set {key if key in set_keys() else given}=VALUE.")
 
 
 def _unknown_key(given: str, other_keys: Iterable[str]) -> PlanningError:

@@ -212,4 +212,9 @@ def test_the_name_of_a_file_is_not_run_by_a_pasted_command(tmp_path):
     assert stacks_in(tmp_path) == ["a.b_C-1", "tpu-v6e1"]
     assert [path.name for path in shipped_files(tmp_path)] == ["Pulumi.a.b_C-1.yaml", "Pulumi.tpu-v6e1.yaml"]
     assert "`gemma init '$(touch x)' --model ID`" in no_settings_file("$(touch x)", tmp_path)
+
+
+def test_a_settings_file_with_the_other_ending_of_yaml_is_named(tmp_path):
+    (tmp_path / "Pulumi.chat.yml").touch()
+    assert no_settings_file("chat", tmp_path).endswith("Rename it to Pulumi.chat.yaml.")
     assert refresh_command("$(id)") == "pulumi config refresh --stack '$(id)' --force"

@@ -114,9 +114,10 @@ SecretVersion = Annotated[
     ),
 ]
 LabelKey = Annotated[
-    str, matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
+    str,
+    matching(r"^[a-z][a-z0-9_-]{0,62}$", "a key of 1 to 63 characters of a-z, 0-9, - and _, starting with a letter"),
 ]
-LabelValue = Annotated[str, matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
+LabelValue = Annotated[str, matching(r"^[a-z0-9_-]{0,63}$", "a value of up to 63 characters of a-z, 0-9, - and _")]
 
 
 def _reserved(labels: Mapping[str, str]) -> str | None:
