@@ -8,6 +8,7 @@ _MARKUP = {ord(one): f"&#{ord(one)};" for one in "@|*_`[]~#\\"} | str.maketrans(
 )
 _LINKED = re.compile(r"://|\bwww\.|\bGH-\d|:[a-z+-][\w+-]*:|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
 """What GitHub turns into a link or an icon without markup: an address, an issue, an emoji, a commit. In code it does not."""
+_AROUND = "\"'().,;!?"
 
 
 def plain(text: str) -> str:
@@ -16,7 +17,17 @@ def plain(text: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    return " ".join(code(word) if _LINKED.search(word) else word.translate(_MARKUP) for word in line.split(" "))
+    return " ".join(_word(word) for word in line.split(" "))
+
+
+def _word(word: str) -> str:
+    """Return a word, as code if GitHub would link it, without the punctuation around it: a reader pastes what is in the code."""
+    stripped = (word.strip(_AROUND + ":"), word.strip(_AROUND))  # an emoji has colons of its own
+    linked = next((one for one in stripped if _LINKED.search(one)), None)
+    if linked is None:
+        return word.translate(_MARKUP)
+    before, _, after = word.partition(linked)
+    return f"{before.translate(_MARKUP)}{code(linked)}{after.translate(_MARKUP)}"
 
 
 def prose(text: str) -> str:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -31,6 +32,7 @@ def stored(name):
 
 BASE = stored("base")
 HEADS = {name: stored(name) for name in CASES}
+REFUSALS = Path(__file__).resolve().parents[2] / "stacks/refusals.golden.txt"
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table")
 REMEDY = "If the change is meant: .venv/bin/python -m tests.scripts.preview.cases, and read the comments as a reviewer."
 
@@ -137,6 +139,25 @@ def test_what_github_links_without_markup_is_code():
     assert prose(plain_words) == plain_words
 
 
+AROUND = [("", "."), ("", ","), ("", ":"), ("", "?"), ("(", ")"), ("(", ")."), ('"', '".'), ("'", "'"), ("", "...")]
+
+
+@pytest.mark.parametrize(("before", "after"), AROUND)
+def test_a_value_in_code_has_no_punctuation_of_its_sentence(before, after):
+    for value in ("842da3794eaa0b77d5f08bae87a17459d91ff475", "https://a.example/b?c=d", "GH-12"):
+        text = f"Set it: {before}{value}{after} Then go on."
+        page = Page(prose(text))
+        assert [data for tags, data in page.texts if "code" in tags] == [value]
+        assert page.of("p") == text
+
+
+def test_no_code_of_a_message_ends_with_the_punctuation_of_its_sentence():
+    messages = REFUSALS.read_text().splitlines()
+    shown = [data for line in messages for tags, data in Page(prose(line)).texts if "code" in tags]
+    assert len(shown) > 20
+    assert [one for one in shown if one[-1] in ".,;!?"] == []
+
+
 def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
     text = of_case("no-change", deployed("tpu-v6e1", capacity("replace", "runtimeVersion", forced=("runtimeVersion",))))
     assert first_line(text) == "### Preview: `tpu-v6e1` releases its TPU capacity"
@@ -154,7 +175,7 @@ def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
     shown = comment(BASE, {"tpu-v6e4": hostile}, ())
     warning = next(line for line in shown.splitlines() if "cannot be deployed" in line)
     assert not any(mark in warning for mark in ("@octocat", "<b>", "**b**"))
-    assert " `[l](http://e)` " in warning
+    assert " `[l](http://e`) " in warning
 
 
 def test_a_comment_longer_than_github_takes_loses_the_engines_previews():
