@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
@@ -83,8 +84,9 @@ def overview() -> str:
 
 
 def _run(words: Sequence[str]) -> int:
-    if words[1:] and words[0] in _HELP:
-        return _run([*words[1:], "--help"])
+    named = [*dropwhile(_HELP.__contains__, words)]
+    if len(named) < len(words):
+        words = [*named, "--help"]
     word = words[0] if words else ""
     rest = words[1:]
     without_command = {"": _first, "--version": _version, **dict.fromkeys(_HELP, overview)}

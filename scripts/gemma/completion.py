@@ -14,15 +14,20 @@ from gemma_serving.scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
 _FAMILY: Final = "google/gemma-4-"
 _SHELLS: Final = ("bash", "zsh", "fish")
 """Shells that have a script, `completion.SHELL`, in this folder."""
+_CHOICE: Final = " | ".join(_SHELLS)
+_HELP: Final = f"""usage: gemma completion {_CHOICE}
+
+Print the completion script of a shell. Its first line shows how to load it.
+"""
 
 
 def script(words: Sequence[str]) -> str:
-    """Return the completion script of a shell. Raises CommandRefusedError for another word."""
+    """Return the completion script of a shell, or the help. Raises CommandRefusedError for another word."""
+    if {"-h", "--help"} & {*words}:
+        return _HELP
     shell = words[0] if words else ""
     if len(words) != 1 or shell not in _SHELLS:
-        raise CommandRefusedError(
-            f"completion takes one shell, not {shell!r}. Run `gemma completion {' | '.join(_SHELLS)}`."
-        )
+        raise CommandRefusedError(f"completion takes one shell, not {shell!r}. Run `gemma completion {_CHOICE}`.")
     return Path(__file__).with_name(f"completion.{shell}").read_text(encoding="utf-8")
 
 

@@ -158,8 +158,15 @@ def test_help_is_anywhere_in_the_line_and_its_usage_shows_the_stack(capsys, lead
 
 
 def test_the_overview_is_the_help_of_the_launcher(capsys):
-    assert main(["help"]) == main(["--help"]) == ExitCode.DONE
-    assert capsys.readouterr().out == overview() * 2
+    for words in (["help"], ["--help"], ["help", "help"], ["help", "--help"], ["-h", "-h"]):
+        assert main(words) == ExitCode.DONE
+        assert capsys.readouterr().out == overview()
+
+
+def test_completion_has_a_help(capsys):
+    for words in (["completion", "--help"], ["help", "completion"], ["completion", "zsh", "-h"]):
+        assert main(words) == ExitCode.DONE
+        assert capsys.readouterr().out.startswith("usage: gemma completion bash | zsh | fish\n")
 
 
 def test_the_version_is_that_of_the_project(capsys):
