@@ -14,7 +14,7 @@ from typing import TypedDict, cast
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, connect
 from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.cloud.service_traffic import serving_shares, short_name
-from gemma_serving.cloud.staging.bucket import WeightsBucket
+from gemma_serving.cloud.staging.bucket import NoBucketError, WeightsBucket
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -98,12 +98,17 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     is_shared = settings.bucket.existing is not None
     target = WeightsBucket(bucket, settings.project)
     names = dict.fromkeys([settings.weights_name, *(extra.name for extra in extra_checkpoints(settings))])
-    listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
+    try:
+        listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
+    except NoBucketError:
+        if is_shared:
+            raise
+        listed = []
     readers = _readers(bucket, stack, settings)
     folders = [readers.of(folder, sizes, complete=complete) for folder, sizes, complete in listed]
     chosen = None if name is None else _removable(bucket, folders, readers, name.strip("/"))
     if not as_json:
-        _print(bucket, folders if chosen is None else [chosen[0]], readers.unknown, is_shared=is_shared)
+        _print(stack, bucket, folders if chosen is None else [chosen[0]], readers.unknown, is_shared=is_shared)
     report: dict[str, object] = {"stack": stack, "bucket": bucket}
     if chosen is None:
         report["folders"] = folders
@@ -156,8 +161,9 @@ def _removed(target: WeightsBucket, folder: _Folder, proof: Proof, *, yes: bool)
     return len(found) + (manifest is not None)
 
 
-def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
-    print_text(f"Weights in gs://{bucket}:" if folders else f"gs://{bucket} has no weights.")
+def _print(stack: str, bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
+    empty = f"gs://{bucket} has no weights. To copy them, run `gemma stage_model {stack}`."
+    print_text(f"Weights in gs://{bucket}:" if folders else empty)
     for folder in folders:
         parts = [
             *folder["served_by"],

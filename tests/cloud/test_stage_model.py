@@ -506,6 +506,19 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(  # noq
     assert stage("--remove", "nothing", "--yes") == ExitCode.REFUSED
 
 
+@pytest.mark.usefixtures("google")
+def test_a_bucket_that_does_not_exist_yet_has_no_folders_and_one_of_others_is_named(file, monkeypatch, staged):
+    monkeypatch.setattr(housekeeping.states, "all_states", list)
+    file.write_text(file.read_text().replace("existing: ", "existing: no-"))
+    shown = staged(ExitCode.FAILED, "--list").err
+    assert re.fullmatch(r"stage_model: gs://no-\S+ does not exist\. Check its name, or create it\.\n", shown)
+    file.write_text(re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "", file.read_text()))
+    shown = staged(ExitCode.DONE, "--list").out
+    assert shown == f"gs://{OWN} has no weights. To copy them, run `gemma stage_model mine`.\n"
+    assert json.loads(staged(ExitCode.DONE, "--list", "--json").out)["folders"] == []
+    assert "Folders: none." in staged(ExitCode.REFUSED, "--remove", "m", "--yes").err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -36,6 +36,10 @@ class BucketObject:
     """From the object's metadata; None if the writer did not set it."""
 
 
+class NoBucketError(ScriptError):
+    """A bucket that does not exist."""
+
+
 class WeightsBucket:
     """A bucket, with the user's credentials. Thread-safe. Each method raises ScriptError."""
 
@@ -53,9 +57,14 @@ class WeightsBucket:
         self._bucket: Any = self._client.bucket(name)
 
     def objects(self, prefix: str) -> Mapping[str, BucketObject]:
-        """Return the objects whose names start with `prefix`, by name."""
+        """Return the objects whose names start with `prefix`, by name. Raises NoBucketError."""
+        from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
+
         with storage_errors(self.name):
-            return {blob.name: _object(blob) for blob in self._bucket.list_blobs(prefix=prefix, timeout=_LIMIT_S)}
+            try:
+                return {blob.name: _object(blob) for blob in self._bucket.list_blobs(prefix=prefix, timeout=_LIMIT_S)}
+            except NotFound:
+                raise NoBucketError(f"gs://{self.name} does not exist. Check its name, or create it.") from None
 
     def text(self, name: str) -> str | None:
         """Return the content of a small object; None if it does not exist."""
