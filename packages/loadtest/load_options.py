@@ -137,7 +137,9 @@ class LoadOptions:
     warm_up: Annotated[int | None, Rare("Warm-up requests before each point, not counted.", least=0)] = None
     even_arrivals: Annotated[bool, Rare("Open loop: constant intervals instead of Poisson arrivals.")] = False
     stop_when_saturated: Annotated[bool, Rare("Skip loads above saturation.")] = False
-    within_cache: Annotated[bool, Rare("Skip loads that exceed the server's KV cache, as preset lengths do.")] = False
+    within_cache: Annotated[
+        bool, Rare("Skip loads that exceed the server's KV cache. Implied by --preset quick and grid.")
+    ] = False
     completions: Annotated[bool, Rare("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
         Mapping[str, object] | None,

@@ -14,14 +14,15 @@ LINE_PERIOD_S: Final = 10.0
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """Return a point's figures as one line."""
+    """Return a point's figures as one line, with the output rate that the plan is compared with."""
     if not result["completed"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result["errors_by_kind"].items())
         return f"no complete response ({kinds})"
     failed = f", {result['failed']} FAILED" if result["failed"] else ""
     tpot = f", TPOT {result['median_tpot_ms']:.1f} ms" if result["median_tpot_ms"] is not None else ""
     valid = "" if result["valid"] else " INVALID"
-    return f"{result['output_throughput']:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
+    rate = (result.get("steady") or result)["output_throughput"]
+    return f"{rate:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
 
 
 def say(name: str, text: str, command: str = "") -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from loadtest.__main__ import main
 from loadtest.planned import plan_match
+from loadtest.progress import outcome
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
 from loadtest.settings import ForecastBand, SweepSettings
@@ -54,6 +55,12 @@ CASES = [
 def test_the_line_has_the_planned_and_the_measured_rate_and_their_ratio(results, line):
     match = plan_match(results)
     assert (match.text if match else None) == line
+
+
+@pytest.mark.parametrize("more", [{}, steady(6600.0)], ids=["whole point", "steady window"])
+def test_the_progress_of_a_point_has_the_rate_that_the_plan_is_compared_with(more):
+    point = load(64, 6400.0) | more
+    assert f"{plan_match([point]).measured:.1f} tok/s" in outcome(point)
 
 
 class Plan:
