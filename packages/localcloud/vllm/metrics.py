@@ -1,12 +1,19 @@
 """vLLM's metrics under its names, labels and buckets. As in vLLM, prometheus-client counts and writes them."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from localcloud.json_values import packaged
 
@@ -65,7 +72,7 @@ class Metrics:
             config.labels(**{**cache_config, "engine": rank}).set(1)
         if engines == 1:
             # Several API servers share a registry without figures of a process (prometheus_client, multiprocess mode).
-            Gauge("process_start_time_seconds", _TABLES["process_start"], registry=registry).set(time.time())
+            ProcessCollector(registry=registry)
         handled = ("handler", "method")
         self._requests = Counter("http_requests", _TABLES["requests"], (*handled, "status"), registry=registry)
         self._durations = Histogram(

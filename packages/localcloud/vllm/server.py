@@ -182,7 +182,7 @@ def _take(step: StartupStep, arguments: Arguments, ledger: str | None) -> bool:
     """Log one step, write its cache file and its charge. Return False if the step fails."""
     if step.charge is not None and ledger:
         charges.append(Path(ledger), step.charge)
-    if step.line.startswith("Loading safetensors"):
+    if step.line and not step.line.startswith("["):  # a progress bar, which vLLM's logger does not write
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:
         for process in _processes(arguments) if step.is_of_engine else ("APIServer",):

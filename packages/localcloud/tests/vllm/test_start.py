@@ -1,6 +1,7 @@
 """Memory and start of the simulated server: its refusals, its loads and what a cache saves."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.recorded import find_card, find_model
+from localcloud.vllm.server import _take
 from localcloud.vllm.settings import Bucket, RuntimeEnvironment, read
 from localcloud.vllm.startup import KilledError, Start, plan
 from localcloud.vllm.weights import find_weights
@@ -124,6 +126,23 @@ STAGED = {"gemma-4-26B-A4B-it-qat-w4a16-ct/config.json": 9, "gemma-4-26B-A4B-it-
 
 def start(around: RuntimeEnvironment, *flags: str) -> Start:
     return plan(parse(["vllm", "serve", L4_QAT, "--max-model-len=16384", "--kv-cache-dtype=fp8", *flags]), around)
+
+
+LOGGED = re.compile(r"\(\w+ pid=\d+\) [A-Z]+ \d\d-\d\d [\d:]{8} \[\w+\.py:\d+\] .+")
+
+
+def test_a_line_is_of_vllms_logger_or_of_a_progress_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """vLLM's logger writes its file on each line, and tqdm no prefix at all."""
+    planned = start(environment(tmp_path, STAGED))
+    arguments = parse(["vllm", "serve", L4_QAT])
+    for step in planned.steps:
+        _take(replace(step, cache_file=None), arguments, None)
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if not LOGGED.fullmatch(line)] == []
+    assert {line.partition(":")[0].partition(" (")[0] for line in err.splitlines()} == {
+        "Loading safetensors checkpoint shards",
+        "Capturing CUDA graphs",
+    }
 
 
 @pytest.mark.parametrize(
