@@ -9,6 +9,7 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.memory.host_memory import with_margin_gib
 from gemma_serving.planning.planner import original_note, plan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import value_at, with_changes
@@ -36,6 +37,15 @@ def unaccepted(found):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_no_stack_comes_with_a_finding_that_it_does_not_accept(path):
     assert unaccepted(planned(path)) == []
+
+
+def test_a_comment_about_host_memory_has_the_figures_of_its_finding():
+    needs = re.compile(r"# Loading needs ([\d.]+) GiB of host memory, and ([\d.]+) GiB should stay free\.")
+    stated = {path: found.groups() for path in FILES if (found := needs.search(path.read_text(encoding="utf-8")))}
+    assert len(stated) == 2
+    for path, figures in stated.items():
+        peak_gib = planned(path).memory.load_peak_host_gib
+        assert figures == (f"{peak_gib:.1f}", f"{with_margin_gib(peak_gib) - peak_gib:.1f}")
 
 
 def test_a_stack_on_an_individuals_repack_says_so_everywhere_and_what_googles_own_checkpoint_costs():
