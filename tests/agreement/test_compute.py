@@ -248,11 +248,12 @@ class TestLife:
         assert place.engine.outputs["state"] == "ACTIVE"
         assert place.left() == [FIRST]
 
-    def test_an_import_by_full_name(self, place: Place):
+    @pytest.mark.parametrize("given", [name(), f"projects/{PROJECT}/queuedResources/serve"])
+    def test_an_import_by_full_name_or_id(self, place: Place, given: str):
         where = {"network": f"projects/{PROJECT}/global/networks/default", "subnetwork": "default"}
         place.engine.up(serving(**where))
         place.engine.state = None
-        found = place.engine.import_(name())
+        found = place.engine.import_(given)
         assert found
         assert found.inputs["api"] == "compute-engine"
         assert (found.inputs["acceleratorType"], found.inputs["runtimeVersion"]) == ("v6e-4", IMAGE)

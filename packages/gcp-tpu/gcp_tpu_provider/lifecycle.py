@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import capacity, renewal, serving, wire
-from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, is_instance
+from gcp_tpu_provider.capacity_api import capacity_api
+from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState
 from gcp_tpu_provider.errors import CannotWaitError, TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
@@ -16,8 +17,14 @@ from gcp_tpu_provider.properties import inputs as known_inputs
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_labels
 from gcp_tpu_provider.serving import DeclaredKeys
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, NodeInfo, QueuedResourceInfo, own_model
+from gcp_tpu_provider.transport import TpuTransport
 
 FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/(?:queuedResources|instances)/([^/]+)")
+_ID = re.compile(r"projects/([^/]+)/queuedResources/([^/]+)")
+"""Pulumi's id, which a state shows (`DesiredState.resource_id`)."""
+_IMPORT = (
+    "Import it by its full name, projects/P/locations/ZONE/queuedResources/ID or projects/P/zones/ZONE/instances/ID."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,24 @@ async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[
         await renewal.remove_other(operation, state)
 
 
+async def full_name(transport: TpuTransport, resource_id: str) -> str:
+    """Return the full name of Pulumi's id from a search of all zones; another name unchanged. Raises TpuProviderError unless one zone has it."""
+    match = _ID.fullmatch(resource_id)
+    if match is None:
+        return resource_id
+    project, identifier = match.groups()
+    found: list[str] = []
+    for kind in (CLOUD_TPU, COMPUTE_ENGINE):
+        api = capacity_api(kind, transport)
+        desired = DesiredState("", {"api": kind, "project": project, "queuedResourceId": identifier})
+        names = [desired.name(zone) for zone in await api.zones_to_search(project, identifier)]
+        found += [name for name in names if await api.find_queued_resource(name) is not None]
+    if len(found) == 1:
+        return found[0]
+    listed = " and ".join(found) or "no queued resource and no instance"
+    raise TpuProviderError(f'"{resource_id}" is the id of {listed}. {_IMPORT}')
+
+
 async def read(
     operation: ResourceOperation, resource_id: str, state: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> ReadResult | None:
@@ -144,10 +169,7 @@ async def read(
     record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
-        raise TpuProviderError(
-            f'"{resource_id}" is not the name of a queued resource or instance. Import it by its full name, projects/P/locations/ZONE/queuedResources/ID '
-            "or projects/P/zones/ZONE/instances/ID."
-        )
+        raise TpuProviderError(f'"{resource_id}" is not the name of a queued resource or instance. {_IMPORT}')
     if record is not None:
         operation.follow(record)
     found = await (capacity.find_recorded(operation, record) if record else operation.api.find_queued_resource(name))

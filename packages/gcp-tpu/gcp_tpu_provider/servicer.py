@@ -250,8 +250,9 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         found: list[lifecycle.ReadResult | None] = []
 
         async def read() -> None:
-            operation = self._operation(request.urn, state, state, imported=request.id)
-            found.append(await lifecycle.read(operation, request.id, state, inputs))
+            name = request.id if state else await lifecycle.full_name(self.transport, request.id)
+            operation = self._operation(request.urn, state, state, imported=name)
+            found.append(await lifecycle.read(operation, name, state, inputs))
 
         message = await self._run(read(), request.timeout)
         if message:

@@ -128,6 +128,8 @@ class FakeTpu:
             raise GoogleError(503, "UNAVAILABLE", "try later")
         if "/consumerQuotaMetrics/" in path:
             return self.quota(unquote(path.rpartition("/")[2]))
+        if path.endswith("/aggregated/instances"):
+            return {"items": {}}  # no instance in any zone of Compute Engine
         google_request(method, f"tpu/{path}", body or {})
         answer = self.handle(method, path, dict(query or {}), deepcopy(dict(body or {})))
         google_answer(method, f"tpu/{path}", answer)

@@ -642,6 +642,20 @@ class TestImport:
             engine.destroy()
         assert cloud.made("PATCH") + cloud.made("DELETE") == []
 
+    def test_an_import_takes_the_id_that_the_state_shows_if_one_zone_has_it(self, engine: FakeEngine, cloud: FakeTpu):
+        name, shown = self.foreign(cloud), "projects/my-project/queuedResources/serve"
+        by_name = engine.import_(name)
+        assert by_name
+        assert by_name.id == shown
+        assert engine.import_(shown) == by_name
+        cloud.add_stranger("us-east5-b", "serve", {})
+        with pytest.raises(
+            Aborted, match=rf"is the id of {name} and {cloud.name('us-east5-b')}\. Import it by its full"
+        ):
+            engine.import_(shown)
+        with pytest.raises(Aborted, match=r"is the id of no queued resource and no instance\. "):
+            engine.import_(f"{shown}2")
+
     def test_an_import_needs_the_full_name_of_something_that_is_there(self, engine: FakeEngine, cloud: FakeTpu):
         with pytest.raises(Aborted, match="Import it by its full name, projects/P/locations/ZONE/queuedResources/ID"):
             engine.import_("serve")
