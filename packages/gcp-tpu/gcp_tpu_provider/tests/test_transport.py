@@ -143,12 +143,12 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(monkeypatch: pytest.
     [
         (
             error_info("SERVICE_DISABLED", DISABLED, service="tpu.googleapis.com", consumer="projects/42"),
-            "The API tpu.googleapis.com is disabled in project 42",
+            "The API tpu.googleapis.com is disabled in project 42. Run",
             "gcloud services enable tpu.googleapis.com --project=42",
         ),
         (
             error_info("IAM_PERMISSION_DENIED", "The caller does not have permission", permission="tpu.nodes.create"),
-            "The caller lacks tpu.nodes.create in project p-1",
+            "The caller lacks tpu.nodes.create in project p-1, or the resource does not exist. Check its name, or run",
             "gcloud projects add-iam-policy-binding p-1 --member=user:YOUR_EMAIL --role=roles/tpu.admin",
         ),
     ],
@@ -159,7 +159,7 @@ def test_a_refusal_about_the_project_is_one_sentence_with_the_command_that_fixes
     server = Server(answers=[answer] * 200)
     with pytest.raises(ProjectError) as refused:
         talk(server, lambda transport: transport.call("GET", PROJECT_PATH), monkeypatch, QUICK)
-    assert str(refused.value).startswith(f"{start}. Run `{command}`")
+    assert str(refused.value).startswith(f"{start} `{command}`")
     assert str(refused.value).endswith(f"{answer[1]['error']['message'].rstrip('.')}).")
 
 
