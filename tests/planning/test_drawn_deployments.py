@@ -186,6 +186,7 @@ drawn = settings(
 @drawn
 @given(deployments())
 @example(Deployment(model="google/gemma-4-31B-it", accelerator="v6e-4", vllm=VllmOptions(max_model_len=-1)))
+@example(with_changes(Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1"), {"tpu.provisioning": ()}))
 def test_a_drawn_deployment_has_a_plan_or_one_sentence(deployment: Deployment):
     check(deployment)
 

@@ -215,6 +215,8 @@ class TpuSettings(Block):
 
     def _order_problems(self) -> Iterator[str]:
         models = [form.model for form in self.forms]
+        if not models:
+            yield "provisioning is empty; list a form, such as flex-start"
         if len(set(models)) != len(models):
             yield "provisioning has duplicates; list each form once"
         if self.has_form("reservation") and self.has_order:
