@@ -1,6 +1,7 @@
 """Inputs of the package's components: their own, those from the settings of a stack, and their check before a resource is declared."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, TypeVar, cast
@@ -12,7 +13,7 @@ from pulumi.output import Unknown
 from gemma_serving.components.checks import Input, arguments
 from gemma_serving.contracts.masking import masked
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.fields import Block, own_fields
 from gemma_serving.planning.settings.reading import InvalidBlockError, Place, Problem, part_at, read_block, read_values
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import key_path
@@ -131,9 +132,18 @@ def read_inputs(kind: type[T], values: Mapping[str, object], component: str, mor
     else:
         if not problems:
             return read
-    found = [detail(key_path(one.place) or component, _reason(one, values)) for one in problems]
+    found = [
+        detail(key_path(one.place) or _key_named(one.text, kind) or component, _reason(one, values)) for one in problems
+    ]
     distinct = {one["property_path"]: one for one in reversed(found)}
     raise InputPropertiesError(f"{component} has invalid inputs. Nothing was declared.", [*reversed(distinct.values())])
+
+
+def _key_named(sentence: str, kind: type) -> str:
+    """Return the first input that a contradiction names; empty if it names none."""
+    known = {field.file_key for field in own_fields(kind)} - NOT_OFFERED.keys()
+    words = re.findall(r"\w+(?:\.\w+)*", sentence)
+    return next((word for word in words if word.partition(".")[0] in known), "")
 
 
 def _in_json(_output: object) -> object:

@@ -90,7 +90,12 @@ def refused(construct, declare, monkeypatch):
         monkeypatch.setattr("pulumi.Resource.__init__", declared)
         with pytest.raises(InputPropertiesError) as raised:
             construct(kind, **changes)
-        return {one["property_path"]: one["reason"] for one in raised.value.errors}, raised.value.message
+        found = {one["property_path"]: one["reason"] for one in raised.value.errors}
+        known = package_schema()["resources"][f"gemma-serving:index:{kind}"]["inputProperties"]
+        assert {re.split(r"[.[]", path)[0] for path in found} - set(changes) <= set(known), (
+            "a problem is placed at an input"
+        )
+        return found, raised.value.message
 
     return made
 
@@ -277,6 +282,24 @@ def test_what_cannot_be_planned_is_placed_at_its_input(refused, kind, changes, p
     found, message = refused(kind, **changes)
     assert list(found) == [place]
     assert message == f'{kind} "own" is invalid. Nothing was declared.'
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "place"),
+    [
+        ("CloudRunGpuService", {"image": "vllm-tpu"}, "image"),
+        ("TpuQueuedResource", {"image": "vllm-openai"}, "image"),
+        ("CloudRunGpuService", {"cloudRun": None}, "cloudRun"),
+        ("CloudRunGpuService", {"cloudRun__mount": {"mode": "streamer"}}, "cloudRun.mount.mode"),
+        ("CloudRunGpuService", {"vllm__lora": {"adapters": {"sql": "gs://b/f"}}}, "vllm.lora.adapters.sql"),
+        ("CloudRunGpuService", {"weights": "prefetched-image", "modelRevision": "a" * 40}, "modelRevision"),
+        ("TpuQueuedResource", {"tpu__provisioning": "reservation"}, "tpu"),
+    ],
+)
+def test_a_contradiction_is_placed_at_the_first_input_that_it_names(refused, kind, changes, place):
+    found, message = refused(kind, **changes)
+    assert list(found) == [place]
+    assert message == f'{kind} "own" has invalid inputs. Nothing was declared.'
 
 
 def test_a_remedy_names_inputs_and_the_component_that_has_them(refused):

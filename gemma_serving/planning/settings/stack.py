@@ -174,7 +174,7 @@ class Settings(Block):
         known = self.image.known
         if known is not None and known.platform != needed:
             yield (
-                f"target {self.target} needs a {needed} image, but {known.repository} is a {known.platform} image; "
+                f"image {known.repository} is a {known.platform} image, but target {self.target} needs a {needed} image; "
                 f"set image: {DEFAULT_IMAGES[self.target]}"
             )
 
