@@ -234,7 +234,7 @@ def test_the_example_in_a_description_is_accepted(construct, kind):
 
 def test_the_package_and_the_provider_name_the_same_repository_and_no_name_of_pulumi():
     ours, provider = package_schema(), json.loads((ROOT / "packages/gcp-tpu/gcp_tpu_provider/schema.json").read_text())
-    same = ("homepage", "repository", "pluginDownloadURL", "publisher", "license")
+    same = ("homepage", "repository", "publisher", "license")
     assert {key: ours[key] for key in same} == {key: provider[key] for key in same}
     assert not ours["language"]["nodejs"]["packageName"].startswith("@pulumi/")
     assert {"kind/component", "category/cloud"} <= set(ours["keywords"])

@@ -1,5 +1,6 @@
 """Artefacts: two builds give the same bytes, no one has what no release ships, and a user's use of them is rehearsed."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from authors.release import build, plugins, rehearsal
 from authors.release.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
+from gemma_serving.stacks.package.schema import package_schema
 
 ROOT = Path(__file__).parents[3]
 FORBIDDEN = {"__pycache__", ".git", ".venv", ".env", "tests"}
@@ -45,6 +47,14 @@ def test_every_archive_has_the_date_of_the_commit_and_a_variable_overrides_it(mo
         with tarfile.open(plugins.provider_archive(tmp_path)) as packed:
             assert {member.mtime for member in packed.getmembers()} == {date}
         monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+def test_a_schema_names_a_download_if_and_only_if_the_release_has_its_archives(tmp_path):
+    build._copy_plugin(tmp_path)
+    archives = {path.name for path in tmp_path.iterdir()}
+    schemas = [package_schema(), json.loads((ROOT / build.SCHEMA).read_text())]
+    names = [f"{one['name']}-v{one['version']}" for one in schemas if "pluginDownloadURL" in one]
+    assert archives == {f"pulumi-resource-{name}-{platform}.tar.gz" for name in names for platform in build.PLATFORMS}
 
 
 def test_a_rehearsal_inherits_no_credentials_and_no_project(artefacts, monkeypatch, tmp_path):
