@@ -4,7 +4,7 @@ The engine writes a stack's salt and its encrypted secrets into the settings fil
 names another file. So commands for a local cloud run in a folder of the cloud's state. A copy has every line of the checkout's file
 except that salt and secrets are the trial's, not those of the real deployment, and so is the hash of weights that the trial has staged.
 
-`.venv/bin/pulumi` runs this file before the engine, so it imports only the standard library, and PyYAML where a copy differs.
+`.venv/bin/pulumi` runs this file before the engine, so it imports only the standard library, and the editor of settings files where a copy differs.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 STATE_VARIABLE: Final = "LOCALCLOUD_STATE"
 """Variable with the state folder of the local cloud; not set outside it."""
@@ -59,45 +59,31 @@ def project_of(project: Path) -> Path:
             (folder / name).symlink_to(project / name)
     for name in settings:
         now, copy = _text(project / name), _text(folder / name)
-        _write(folder / name, with_secrets_of(_kept(now, _text(folder / _SEEN / name), copy), copy))
+        _write(folder / name, with_secrets_of(_with_edits(now, _text(folder / _SEEN / name), copy), copy))
         _write(folder / _SEEN / name, now)
     return folder
 
 
-def _kept(now: str, before: str, copy: str) -> str:
-    """Return the checkout's file with the trial's own values, such as the hash of weights that it has staged.
+def _with_edits(text: str, before: str, after: str) -> str:
+    """Return a settings file with the values that differ between two versions of it, without salts and secrets.
 
-    `before`: the file at the last command. If both sides changed a key, the checkout's file is returned as it is.
+    A key that the file itself has changed stays as it is.
     """
-    if not before or without_secrets(before).splitlines() == without_secrets(copy).splitlines():
-        return now
-    first = _document(before)
-    theirs = _document(now)
-    ours = _document(copy)
-    changed = {key for key in {*first, *ours} if ours.get(key) != first.get(key)}
-    if not changed or any(theirs.get(key) != first.get(key) for key in changed):
-        return now  # the engine only wrote the same values in another form, or both sides changed a key
-    text = with_edits(now, before, copy)
-    wanted = {**theirs, **{key: ours.get(key) for key in changed}}
-    return text if _document(text) == {key: value for key, value in wanted.items() if value is not None} else now
+    old, new = without_secrets(before), without_secrets(after)
+    if not text:
+        return new
+    if not before or not after or old.splitlines() == new.splitlines():
+        return text
+    from ruamel.yaml import YAMLError  # noqa: PLC0415 - 0.1 s, and few commands need it
 
+    from gemma_serving.engine.settings_file import SettingsFile  # noqa: PLC0415 - as above
 
-def with_edits(text: str, before: str, after: str) -> str:
-    """Return a settings file with the lines that differ between two versions of it, without salts and secrets.
-
-    A changed line that the file no longer has stays as the file has it.
-    """
-    from difflib import SequenceMatcher  # noqa: PLC0415 - 1 ms, and only a local cloud has trials
-
-    lines = text.splitlines()
-    old = without_secrets(before).splitlines()
-    new = without_secrets(after).splitlines()
-    for tag, start, end, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        known = old[max(start - 1, 0) : end]
-        at = next((at for at in range(len(lines)) if lines[at : at + len(known)] == known), None)
-        if before and tag != "equal" and known and at is not None:
-            lines[at : at + len(known)] = [*old[max(start - 1, 0) : start], *new[first:last]]
-    return "\n".join([*lines, ""]) if lines else text
+    try:
+        file = SettingsFile(text)
+        file.merge(old, new)
+        return file.text()
+    except (YAMLError, AttributeError):
+        return text
 
 
 def with_secrets_of(text: str, other: str) -> str:
@@ -144,28 +130,11 @@ def bring_back(folder: Path, project: Path, before: Mapping[str, str]) -> None:
     `before`: the copies before the command.
     """
     for path in folder.glob(_SETTINGS):
-        copy = before.get(path.name, "")
-        changed = _text(path)
         original = _text(project / path.name)
-        if _document(changed) == _document(copy):
-            continue
-        # If they differ, the trial has its own values, such as a hash of weights.
-        is_same = _document(copy) == _document(original)
-        text = with_secrets_of(changed, original) if is_same else with_edits(original, copy, changed)
-        _write(project / path.name, text)
-        _write(folder / _SEEN / path.name, text)
-
-
-def _document(text: str) -> Mapping[str, object]:
-    """Return the values of a settings file by key; nothing if it is not valid."""
-    import yaml  # noqa: PLC0415 - takes 0.04 s, and few commands need it
-
-    try:
-        found = cast("Mapping[str, object]", yaml.safe_load(without_secrets(text)) or {})
-        config = cast("Mapping[str, object]", found.get("config") or {})
-    except (yaml.YAMLError, AttributeError):
-        return {}
-    return {**{key: value for key, value in found.items() if key != "config" and value}, **config}
+        text = _with_edits(original, before.get(path.name, ""), _text(path))
+        if text != original:
+            _write(project / path.name, text)
+            _write(folder / _SEEN / path.name, text)
 
 
 def main(engine: str, arguments: Sequence[str]) -> int:
@@ -204,4 +173,5 @@ def _absolute(arguments: Sequence[str], here: Path) -> Sequence[str]:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))
     sys.exit(main(sys.argv[1], sys.argv[2:]))

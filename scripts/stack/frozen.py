@@ -14,6 +14,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder, replace_file
 from gemma_serving.engine.backend import absolute_backend
+from gemma_serving.engine.settings_file import SettingsFile
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan as planned
@@ -22,7 +23,6 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.stack.settings_file import SettingsFile
 from gemma_serving.stacks.planned import to_deployment
 
 PROGRAM: Final = (
@@ -120,7 +120,7 @@ def freeze(stack: str, into: Path, changes: Mapping[str, object] | None = None) 
 
 def write_settings(path: Path, changes: Mapping[str, object]) -> None:
     """Set keys of a settings file. None removes one."""
-    file = SettingsFile(path)
+    file = SettingsFile(path.read_text(encoding="utf-8"))
     file.apply(changes)
     replace_file(path.resolve(), file.text())
 

@@ -23,6 +23,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
+from gemma_serving.engine.settings_file import SettingsFile
 from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
@@ -30,7 +31,6 @@ from gemma_serving.scripts.cli import command
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.stack.settings_file import SettingsFile
 from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has_bucket
 from gemma_serving.scripts.stage_model.staging_options import StageOptions
@@ -242,8 +242,8 @@ def _record(stack: str, settings: Settings, staged: Mapping[str, object]) -> Non
 
 def _write(path: Path, changes: Mapping[str, object]) -> None:
     try:
-        document = SettingsFile(path)
         before = path.read_text(encoding="utf-8")
+        document = SettingsFile(before)
         document.apply(changes)
         after = document.text()
         if after != before:

@@ -1,15 +1,24 @@
 """A trial on the local cloud reads the checkout's settings, and keeps its salt and its secrets to itself."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given
+from hypothesis import settings as settings_of_law
+from hypothesis import strategies as st
+from ruamel.yaml import YAML, YAMLError
 
+from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner, trial
+from gemma_serving.scripts.stack.frozen import write_settings
 
+ROOT = Path(__file__).resolve().parents[2]
 PLAIN = "config:\n  # the model\n  gemma-serving:model: google/gemma-4-E2B-it\n  gemma-serving:vllm:\n    maxModelLen: 8192\n"
 SECRET = "  gemma-serving:hfToken:\n    secure: v1:AAA=:{0}\n"
 FAKE_ENGINE = """#!{python}
@@ -72,34 +81,66 @@ def test_an_edit_of_the_checkout_arrives_and_the_trial_keeps_its_own_secrets(che
     assert runner.require_stacks([]) == ["fresh"]
 
 
-STAGED = "  gemma-serving:bucket: { manifest: abc }\n"
+STAGED = {"bucket.manifest": "sha256:" + "7" * 64, "modelRevision": "c" * 40, "bucket.parts": {"a/b": "d"}}
+"""Keys that `gemma stage_model` writes."""
 
 
-def staged(checkout):
-    """Write a hash of weights into the copy, as `gemma stage_model` does, and return the copy's path."""
+def staged(checkout, text):
+    """Let the checkout have a settings file, stage its weights in the trial, and return the copy's path."""
+    (checkout / "Pulumi.l4.yaml").write_text(text)
+    shutil.rmtree(os.environ[trial.STATE_VARIABLE], ignore_errors=True)
     copy = runner.project_folder() / "Pulumi.l4.yaml"
-    copy.write_text(copy.read_text().replace("config:\n", f"config:\n{STAGED}"))
+    write_settings(copy, STAGED)
     runner.project_folder()
-    assert yaml.safe_load(copy.read_text())["config"]["gemma-serving:bucket"] == {"manifest": "abc"}
-    assert STAGED not in (checkout / "Pulumi.l4.yaml").read_text()
     return copy
 
 
-def test_a_hash_of_weights_stays_in_the_trial_when_the_checkout_changes(checkout):
-    copy = staged(checkout)
-    (checkout / "Pulumi.l4.yaml").write_text(settings("REAL", "REAL").replace("8192", "4096"))
+def values(text):
+    """Return the settings of a file, and those below a block, by dotted key; None if the engine would refuse the file."""
+    try:
+        config = (YAML(typ="safe", pure=True).load(text) or {}).get("config")
+    except (YAMLError, AttributeError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    blocks = {key: value for key, value in config.items() if isinstance(value, dict)}
+    below = {f"{key}.{name}": value for key, block in blocks.items() for name, value in block.items()}
+    return {**{key: value for key, value in config.items() if key not in blocks}, **below}
+
+
+@settings_of_law(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_what_staging_wrote_and_an_edit_of_any_line_of_the_checkouts_file_are_both_kept(checkout, data):
+    text = data.draw(st.sampled_from([path.read_text() for path in shipped_files(ROOT)]))
+    copy, lines = staged(checkout, text), text.splitlines()
+    wrote = values(copy.read_text())
+    any_line = st.just(len(lines) - 1) | st.integers(0, len(lines) - 1)
+    at, other = data.draw(any_line), data.draw(any_line)
+    line = lines[at]
+    number = re.sub(r"\d+", "3", line)
+    edited = data.draw(
+        st.sampled_from([[], [number], [line, "  gemma-serving:pulumi: 1"], [lines[other]], ["# a", line]])
+    )
+    lines[at : at + 1] = edited
+    lines[other : other + 1] = data.draw(st.sampled_from([lines[other : other + 1], [line]]))
+    (checkout / "Pulumi.l4.yaml").write_text("\n".join(lines))
     runner.project_folder()
-    wanted = yaml.safe_load(settings("REAL", "").replace("8192", "4096"))["config"]
-    found = yaml.safe_load(copy.read_text())["config"]
-    assert found == {**wanted, "gemma-serving:bucket": {"manifest": "abc"}}
+    before, theirs = values(text), values("\n".join(lines))
+    if theirs is None:
+        assert copy.read_text().splitlines() == lines, "the engine shows the fault of the user's own text"
+        return
+    own = {key: value for key, value in wrote.items() if value != before.get(key)}
+    kept = {key: value for key, value in own.items() if theirs.get(key) == before.get(key)}
+    assert "gemma-serving:bucket.manifest" in kept
+    assert values(copy.read_text()) == {**theirs, **kept}
 
 
 def test_the_checkouts_value_wins_where_both_changed_a_key(checkout):
-    copy = staged(checkout)
-    theirs = settings("REAL", "REAL").replace("config:\n", "config:\n  gemma-serving:bucket: { manifest: def }\n")
-    (checkout / "Pulumi.l4.yaml").write_text(theirs)
+    copy = staged(checkout, PLAIN)
+    (checkout / "Pulumi.l4.yaml").write_text(f"{PLAIN}  gemma-serving:bucket: {{ manifest: def }}\n")
     runner.project_folder()
-    assert yaml.safe_load(copy.read_text())["config"]["gemma-serving:bucket"] == {"manifest": "def"}
+    bucket = yaml.safe_load(copy.read_text())["config"]["gemma-serving:bucket"]
+    assert bucket == {"manifest": "def", "parts": {"a/b": "d"}}
     assert copy.read_text().count("gemma-serving:bucket") == 1
 
 

@@ -1,23 +1,19 @@
 """Edits of a settings file."""
 
-from pathlib import Path
-
 import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
+from gemma_serving.engine.settings_file import SettingsFile
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.scripts.stack.settings_file import SettingsFile
 
 
-def test_a_removed_key_leaves_the_comments_of_its_neighbours(tmp_path: Path):
-    path = tmp_path / "Pulumi.x.yaml"
+def test_a_removed_key_leaves_the_comments_of_its_neighbours():
     text = (
         "config:\n  # the target\n  gemma-serving:target: tpu # why\n  # the model\n  gemma-serving:model: a/b\n"
         "  gemma-serving:tpu:\n    zones: [a] # one\n  # the image\n  gemma-serving:image: vllm-tpu\n"
     )
-    path.write_text(text, encoding="utf-8")
-    file = SettingsFile(path)
+    file = SettingsFile(text)
     file.apply({"model": None, "tpu": None})
     assert file.text() == (
         "config:\n  # the target\n  gemma-serving:target: tpu # why\n  # the model\n  # the image\n  gemma-serving:image: vllm-tpu\n"
