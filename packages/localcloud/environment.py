@@ -27,7 +27,7 @@ All variables of Google's clients, names that have a word for a credential, and 
 _CREDENTIAL = re.compile(CREDENTIALS, re.IGNORECASE)
 
 LOGINS: dict[str, str] = _TABLES["logins"]
-"""Variables that name a client's file or folder of logins, with its name in the state. Their default is in the user's home folder."""
+"""Variables that name a client's file or folder of logins, with its name in the state. aiohttp warns of a missing NETRC, so that is empty."""
 
 REAL_PLUGIN_ENDPOINTS: dict[str, str] = _TABLES["real_plugin_endpoints"]
 """Variables that the real pulumi-gcp plugin respects, with the paths that it expects below the base URL."""
