@@ -3,12 +3,19 @@
 import pulumi
 import pulumi_gcp as gcp
 
-from gemma_serving.components.cloud_run_gpu_service import CloudRunGpuService, CloudRunGpuServiceArgs
-from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
-from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs
-from gemma_serving.components.stored_secret import HuggingFaceToken, StoredSecretArgs
-from gemma_serving.components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
-from gemma_serving.components.vllm_server import VllmServer
+from gemma_serving.components import (
+    CloudRunGpuService,
+    CloudRunGpuServiceArgs,
+    HuggingFaceToken,
+    ModelBucket,
+    ModelBucketArgs,
+    PrivateNetwork,
+    PrivateNetworkArgs,
+    StoredSecretArgs,
+    TpuQueuedResource,
+    TpuQueuedResourceArgs,
+    VllmServer,
+)
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.tpu import TpuSettings
