@@ -1,4 +1,4 @@
-"""Tables of docs/components.md: arguments by import and inputs of the package, from the fields that its schema has too."""
+"""Tables of docs/components.md (arguments) and docs/package.md (inputs), from the fields that the schema of the package has too."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -62,3 +62,27 @@ def test_each_decision_is_one_page_or_one_row_and_states_a_decision():
         assert text.startswith(f"# {int(page.name[:4])}. ")
         assert "## Question" in text
         assert "## Decision" in text
+
+
+def faults_of_answers(text):
+    """What a page of questions lacks: at most 40 of them, each with one or two sentences and a link."""
+    entries = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    yield from [f"{len(entries)} questions"] * (len(entries) > 40)
+    for question, _, rest in (entry.partition("\n") for entry in entries):
+        answer = rest.partition("\n## ")[0].strip()
+        sentences = [line for line in answer.splitlines() if line]
+        whole = all(line.endswith(".") and not re.search(r"[.!?] [A-Z]", line) for line in sentences)
+        if not (question.endswith("?") and 1 <= len(sentences) <= 2 and whole and "](" in answer):
+            yield question
+
+
+def test_each_question_has_two_sentences_and_a_link():
+    text = (ROOT / "docs" / "faq.md").read_text()
+    assert list(faults_of_answers(text)) == []
+    for planted in (
+        "### A question",
+        "### Why?\n\nBecause.",
+        "### Why?\n\nIt [is](x.md). So. It is.\nYes.\n",
+        "### Why?",
+    ):
+        assert len(list(faults_of_answers(f"{text}\n{planted}\n"))) == 2

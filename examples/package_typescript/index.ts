@@ -1,4 +1,4 @@
-// Gemma 4 on an L4 of Cloud Run, with the package that `pulumi package add` generated. docs/components.md has the commands.
+// Gemma 4 on an L4 of Cloud Run, with the package that `pulumi package add` generated. docs/package.md has the commands.
 import * as pulumi from "@pulumi/pulumi";
 import * as gemma from "@gemma-serving/gemma-serving";
 

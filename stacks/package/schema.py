@@ -1,4 +1,4 @@
-"""Schema of the package, generated from the settings of a stack and the arguments of the components. docs/components.md has it as tables."""
+"""Schema of the package, generated from the settings of a stack and the arguments of the components. docs/package.md has it as tables."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""examples/package_python and package_yaml outside the checkout, by the commands of docs/components.md: added, rejected, deployed, changed, destroyed."""
+"""examples/package_python and package_yaml outside the checkout, by the commands of docs/package.md: added, rejected, deployed, changed, destroyed."""
 
 import os
 import re
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(1800)]
 ACCOUNT = f"package-server@{PROJECT}.iam.gserviceaccount.com"
 COPY, ADD, UP = re.findall(
     r"```sh\n(.*?)```",
-    (ROOT / "docs" / "components.md").read_text().partition("## Add the package to a program")[2],
+    (ROOT / "docs" / "package.md").read_text().partition("## Add the package to a program")[2],
     flags=re.DOTALL,
 )[:3]
 PROGRAMS = {"python": "__main__.py", "yaml": "Pulumi.yaml"}

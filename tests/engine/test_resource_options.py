@@ -1,7 +1,7 @@
 """Each of Pulumi's resource options on a component, by the package and by import, with the real CLI: what its resources get.
 
 A transform of the whole program sees the options of each resource, and those of a resource that the program itself declares with the option: otherwise
-it could not be seen. docs/components.md has the same table.
+it could not be seen. docs/package.md has the same table.
 """
 
 import inspect
@@ -204,7 +204,7 @@ def test_an_alias_of_a_component_renames_its_resources_too(consumer):
 
 
 def test_the_page_has_the_same_table():
-    text = (ROOT / "docs" / "components.md").read_text().partition("## Resource options\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "package.md").read_text().partition("## Resource options\n")[2].partition("\n## ")[0]
     stated = {
         key: reach
         for keys, reach in re.findall(r"^\| (`.*?) \| ([a-z ]+) \|", text, re.MULTILINE)

@@ -165,6 +165,7 @@ OTHER_LINES = {
     "local-cloud.md": "not run: a shell with variables of a running local cloud; tests start it through its modules",
     "observability.md": "tests/cloud/test_alerts.py",
     "one-evening.md": "not run: needs a real project and ten dollars",
+    "package.md": "tests/engine/test_package_programs.py",
     "recovery.md": "tests/test_recovery_page.py",
     "secrets.md": GCLOUD,
     "tasks.md": GCLOUD,
