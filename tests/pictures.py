@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -26,8 +26,10 @@ FOLDER = ROOT / "docs" / "images"
 STACK = "tpu-v6e1"
 COLUMNS = 95
 """Columns of the terminals: a picture of them is as wide as a page of text, 830 pixels."""
-FIRST_COLUMNS = 64
-"""Columns of the pictures of README's first screen, which a phone shows at 0.6 of their size."""
+PLAN_COLUMNS = 80
+"""Columns of the picture of a plan: at these it has no gap, and fits a screen."""
+TEARDOWN_COLUMNS = 64
+"""Columns of the terminal of a teardown, which a phone shows at 0.6 of its size."""
 CHAT_COLUMNS = 59
 """Columns of the terminal of a chat, which breaks rows inside words: at these, the simulated answer breaks between them."""
 CHAT = ("chat", STACK, "Say hello.")
@@ -73,11 +75,19 @@ class Run:
     bold: bool = False
 
 
-Screen = tuple[str, Sequence[Sequence[Run]]]
-"""A command with the rows that it printed."""
+Rows = Sequence[Sequence[Run]]
 
 
-def read_rows(terminal: Terminal) -> Sequence[Sequence[Run]]:
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """A command, the rows of its picture, and all words that it printed."""
+
+    command: str
+    rows: Rows
+    printed: str
+
+
+def read_rows(terminal: Terminal) -> Rows:
     """Return the rows of a terminal's screen down to the last that is not empty, with their colours."""
     screen = terminal.screen
     rows = []
@@ -99,8 +109,9 @@ def read_rows(terminal: Terminal) -> Sequence[Sequence[Run]]:
 
 def draw(screens: Sequence[Screen]) -> str:
     """Return an SVG image of a terminal that shows commands, each with its rows."""
-    shown = [row for command, rows in screens for row in (_prompt(command), *rows)]
-    command = "; ".join(one for one, _ in screens)
+    shown = [row for screen in screens for row in (_prompt(screen.command), *screen.rows)]
+    command = "; ".join(screen.command for screen in screens)
+    printed = " ".join(f"$ {screen.command} {screen.printed}" for screen in screens)
     columns = max(run.column + len(run.data) for row in shown for run in row)
     width, height = round(columns * CELL + 2 * MARGIN), BAR + len(shown) * ROW + MARGIN
     texts = [_text(run, BAR + at * ROW + 14) for at, row in enumerate(shown) for run in row]
@@ -108,6 +119,7 @@ def draw(screens: Sequence[Screen]) -> str:
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
             f"<title>{html.escape(command, quote=False)}</title>",
+            f"<desc>{html.escape(printed, quote=False)}</desc>",
             f"<style>text{{font:14px {FONTS}}} .b{{font-weight:bold}} .w{{font-size:11px;fill:#9aa4b5}}</style>",
             f'<rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8" fill="#1e222a" stroke="#7b8494"/>',
             *(f'<circle cx="{MARGIN + 4 + 14 * at}" cy="14" r="4" fill="#4b5363"/>' for at in range(3)),
@@ -131,6 +143,13 @@ def words_of(picture: str) -> str:
     return "\n".join(rows[y] for y in sorted(rows))
 
 
+def broken_words(picture: str) -> Sequence[str]:
+    """Return the words of a picture that its commands did not print: parts of a word that the end of a row broke."""
+    (printed,) = re.findall(r"<desc>([^<]*)<", picture)
+    known = {*html.unescape(printed).split(), "...", "rows", "local", "cloud,", "simulated"}
+    return [word for word in words_of(picture).split() if word not in known and not word.isdigit()]
+
+
 def private_words(text: str) -> Sequence[str]:
     """Return what a picture must not show: folders of a machine, and accounts on it."""
     return [found for found in _PRIVATE.findall(text) if found != _NOBODY]
@@ -151,7 +170,7 @@ def _text(run: Run, y: int) -> str:
 
 def _write(name: str, *screens: Screen) -> None:
     picture, path = draw(screens), FOLDER / name
-    if found := private_words(words_of(picture)):
+    if found := [*private_words(words_of(picture)), *broken_words(picture)]:
         raise SystemExit(f"pictures: {name} would show {found[0]!r}; nothing was written.")
     path.write_text(picture, encoding="utf-8")
     print(f"pictures: {name} written.")
@@ -166,43 +185,32 @@ def _gemma(workspace: Workspace, *words: str, columns: int = COLUMNS) -> Termina
     return _terminal(workspace, columns, (sys.executable, "-m", "scripts.gemma", *words))
 
 
-def _without_rows(rows: Sequence[Sequence[Run]], begin: int, end: int) -> Sequence[Sequence[Run]]:
+def _without_rows(rows: Rows, begin: int, end: int) -> Rows:
     """Return the rows without those from `begin` to before `end`; the gap is counted, at the column of its first row."""
     gap = Run(column=rows[begin][0].column if rows[begin] else 0, data=f"... {end - begin} rows ...", fg="black")
     return [*rows[:begin], [gap], *rows[end:]]
 
 
-def _places(rows: Sequence[Sequence[Run]], words: str) -> Sequence[int]:
+def _places(rows: Rows, words: str) -> Sequence[int]:
     """Return the positions of the rows that start with these words."""
     return [at for at, row in enumerate(rows) if row and row[0].data.startswith(words)]
 
 
-def _refusal(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
-    """Return the verdict and the finding that blocks, with the first way out and those on the same accelerator."""
-    rows = _without_rows(rows, _places(rows, "Outside this project")[0], len(rows))
-    rows = _without_rows(rows, _places(rows, "- move to")[1], _places(rows, "- serve")[0])
-    return _without_rows(rows, 1, _places(rows, "FIT01")[0])
+def _from_row(screen: Screen, words: str) -> Screen:
+    """Return the screen without the rows above the last one that starts with these words: the notes of a plan, the rows of the engine."""
+    return replace(screen, rows=_without_rows(screen.rows, 0, _places(screen.rows, words)[-1]))
 
 
-def _effect(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
-    """Return the rows from the number of resources on, without the notes of the plan above them."""
-    return _without_rows(rows, 0, _places(rows, "Resources:")[0])
-
-
-def _shown(workspace: Workspace, *words: str, columns: int = COLUMNS) -> Sequence[Sequence[Run]]:
-    """Return the rows of a command that exits."""
+def _shown(workspace: Workspace, *words: str, columns: int = COLUMNS) -> Screen:
+    """Return the screen of a command that exits."""
     terminal = _gemma(workspace, *words, columns=columns)
     try:
         if terminal.end() not in {0, 2}:
             raise SystemExit(f"pictures: `gemma {' '.join(words)}` failed:\n{terminal.text}")
-        return read_rows(terminal)
+        printed = _OWNER.sub(f"{_NOBODY} (process 4321", terminal.printed)
+        return Screen(command=f"gemma {shlex.join(words)}", rows=read_rows(terminal), printed=printed)
     finally:
         terminal.close()
-
-
-def _receipt(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
-    """Return the sentences about what was deleted, without the engine's rows above them."""
-    return _without_rows(rows, 0, _places(rows, "teardown:")[-1])
 
 
 def _real_speed(folder: str) -> AbstractContextManager[Workspace]:
@@ -213,15 +221,12 @@ def _real_speed(folder: str) -> AbstractContextManager[Workspace]:
 def main() -> None:
     """Take a stack through its life and write the pictures."""
     with tempfile.TemporaryDirectory() as folder, _real_speed(folder) as workspace:
-        refused = _shown(workspace, *REFUSED, columns=FIRST_COLUMNS)
-        _write("plan-refused.svg", (f"gemma {shlex.join(REFUSED)}", _refusal(refused)))
+        _write("plan-refused.svg", _shown(workspace, *REFUSED, columns=PLAN_COLUMNS))
         workspace.pulumi("stack", "init", STACK)
-        words = ("up", STACK, "--yes")
-        _write("up-ready.svg", (f"gemma {shlex.join(words)}", _effect(_shown(workspace, *words))))
-        _write("status-ready.svg", (f"gemma status {STACK}", _shown(workspace, "status", STACK)))
+        _write("up-ready.svg", _from_row(_shown(workspace, "up", STACK, "--yes"), "Resources:"))
+        _write("status-ready.svg", _shown(workspace, "status", STACK))
         chat = _shown(workspace, *CHAT, columns=CHAT_COLUMNS)
-        receipt = _receipt(_shown(workspace, *TEARDOWN, columns=FIRST_COLUMNS))
-        _write("served.svg", (f"gemma {shlex.join(CHAT)}", chat), (f"gemma {shlex.join(TEARDOWN)}", receipt))
+        _write("served.svg", chat, _from_row(_shown(workspace, *TEARDOWN, columns=TEARDOWN_COLUMNS), "teardown:"))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ class Terminal:
     def __init__(self, command, *, columns, lines, folder, environment):
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
+        self._written = b""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(
@@ -41,6 +42,13 @@ class Terminal:
     @property
     def text(self):
         return "\n".join(line.rstrip() for line in self.screen.display)
+
+    @property
+    def printed(self):
+        """The words of a screen on which no row ends early."""
+        wide = pyte.Screen(1_000, 200)
+        pyte.ByteStream(wide).feed(self._written)
+        return " ".join(" ".join(wide.display).split())
 
     @property
     def unwrapped(self):
@@ -97,6 +105,7 @@ class Terminal:
         except OSError:  # the other end is closed
             return False
         self._stream.feed(found)
+        self._written += found
         return bool(found)
 
 
