@@ -61,7 +61,8 @@ def commands_page(commands: Sequence[Command[Any]] = ()) -> str:
     for command in commands:
         parts.append("\n".join(_section(command, command.program, "##", shared)))
         parts += [
-            "\n".join(_section(sub, f"{command.program} {sub.name}", "###", shared)) for sub in command.subcommands
+            "\n".join(_section(sub, sub.program if sub.label else f"{command.program} {sub.name}", "###", shared))
+            for sub in command.subcommands
         ]
     return "\n".join(parts)
 

@@ -142,8 +142,8 @@ def _drop_output() -> None:
 
 
 def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int:
-    chosen = command
     words = sys.argv[1:] if arguments is None else arguments
+    chosen = next((sub for sub in command.subcommands if sub.name in words[:1]), command)
     _CALLED.set((*command.program.split(), *(words[1:] if words[:1] == ["--stack"] else words)))
     try:
         with interruptible():

@@ -2,7 +2,7 @@
 
   gemma                              deployed stacks, costs, and the next command
   gemma plan tpu-v6e1                the stack is a word
-  gemma chat tpu-v6e1 "Say hello."   short for `gemma connect chat`
+  gemma chat tpu-v6e1 "Say hello."   one prompt, or a conversation
   gemma smoke                        the stack that is selected, or the only one deployed
   gemma up tpu-v6e4                  preview, confirm, deploy
   gemma completion bash              completion for bash, zsh or fish

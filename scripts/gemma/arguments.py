@@ -29,7 +29,7 @@ def call_of(entry: CommandEntry, words: Sequence[str]) -> GemmaCall:
     found = {sub.name: sub for sub in whole.subcommands}
     if entry.subcommand:
         return GemmaCall(entry.name, found[entry.subcommand], words, [entry.subcommand])
-    if words and words[0] in found:
+    if words and words[0] in found and not found[words[0]].label:
         return GemmaCall(entry.name, found[words[0]], words[1:], words[:1])
     is_stack = words and (has_settings(words[0]) or not (words[0].startswith("-") or meant(words[0], found)))
     if whole.run is None and "run" in found and is_stack:

@@ -53,6 +53,11 @@ def test_a_command_that_changes_something_never_gets_a_default_stack(arguments, 
         assert str(refused) == f"No stack named. Run `gemma {name} STACK`."
 
 
+def test_a_stack_may_have_the_name_of_a_command(arguments):
+    for name in ENTRIES:
+        assert arguments("connect", name, "--port", "80")[:2] == ["--stack", name]
+
+
 def listing(monkeypatch, *found):
     monkeypatch.setattr(of_gemma, "known_stacks", lambda: [ListedStack(*one) for one in found])
 
