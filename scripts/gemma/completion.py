@@ -1,6 +1,7 @@
 """Completion for shells: candidates after the words on the command line."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
@@ -61,14 +62,13 @@ def _values(option: OptionField) -> Iterable[str]:
     """Return the values that an option has by its name, or that it names when it refuses one."""
     if (values := _VALUES.get(option.name)) is not None:
         return values()
+    if (table := _TABLES.get(option.name)) is not None:
+        module, _, name = table.partition(":")
+        return getattr(import_module(module), name)
     try:
         return () if option.option.parse is None else (str(option.option.parse("")),)
     except ValueError as error:
         return cast("Iterable[str]", getattr(error, "known", ()))
-
-
-def _stacks() -> Iterable[str]:
-    return runner.settings_names()
 
 
 def _examples() -> Iterable[str]:
@@ -83,24 +83,6 @@ def _models() -> Iterable[str]:
     return [*ids, *(size for size in sizes if f"{_FAMILY}{size}-it" in ids)]
 
 
-def _accelerators() -> Iterable[str]:
-    from gemma_serving.planning.machine.hardware import ACCELERATORS  # noqa: PLC0415 - as above
-
-    return ACCELERATORS
-
-
-def _images() -> Iterable[str]:
-    from gemma_serving.planning.data.images import IMAGES  # noqa: PLC0415 - as above
-
-    return IMAGES
-
-
-def _presets() -> Iterable[str]:
-    from loadtest.load_options import PRESETS  # noqa: PLC0415 - as above
-
-    return PRESETS
-
-
 def _keys() -> Iterable[str]:
     from gemma_serving.scripts.plan.api import set_keys  # noqa: PLC0415 - as above
 
@@ -108,14 +90,16 @@ def _keys() -> Iterable[str]:
 
 
 _VALUES: Final[Mapping[str, Callable[[], Iterable[str]]]] = {
-    "stack": _stacks,
-    "compare": _stacks,
+    "stack": runner.settings_names,
+    "compare": runner.settings_names,
     "like": _examples,
     "model": _models,
-    "accelerator": _accelerators,
-    "accelerators": _accelerators,
-    "image": _images,
-    "preset": _presets,
     "set": _keys,
 }
 """Values by the field of an option, which means the same in each command."""
+_TABLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("accelerator", "accelerators"), "gemma_serving.planning.machine.hardware:ACCELERATORS"),
+    "image": "gemma_serving.planning.data.images:IMAGES",
+    "preset": "loadtest.load_options:PRESETS",
+}
+"""Tables with the values of an option as keys, imported only for its completion."""

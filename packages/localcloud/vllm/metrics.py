@@ -5,15 +5,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.process_collector import ProcessCollector
 
 from localcloud.json_values import packaged
 
