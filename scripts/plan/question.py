@@ -27,6 +27,7 @@ from gemma_serving.planning.settings.image import ImageSettings, image_of_versio
 from gemma_serving.planning.settings.paths import question_fields, with_changes
 from gemma_serving.planning.settings.reading import list_items
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
+from gemma_serving.planning.settings.vllm_blocks import block_changes, stated_in_blocks
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.wording import NO_STACK, Wording
 from gemma_serving.scripts.plan.plan_options import NONE, Question
@@ -54,6 +55,8 @@ class CommandWording(NamedTuple):
     has_release: bool = True
     """True if the command line may name a release with `--vllm`, which counts before the release of `--image`."""
     stack: str = NO_STACK
+    in_blocks: tuple[str, ...] = ()
+    """Options of vLLM that the command line sets by keys of blocks (`Deployment.vllm_in_blocks`)."""
 
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""
@@ -65,6 +68,9 @@ class CommandWording(NamedTuple):
     def _words(self, path: str, value: object) -> Sequence[str]:
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
+        if (keys := block_changes(path, value, self.in_blocks)) is not None:
+            pairs = (f"{key}={NONE if one is None else one}" for key, one in keys.items())
+            return [word for pair in pairs for word in ("--set", pair)]
         field = question_fields().get(path)
         if field is None:
             return ("--set", f"{file_key(path)}={NONE}")
@@ -121,11 +127,15 @@ def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
     blocks: dict[str, dict[str, object]] = {}
     for pair in pairs:
         key, _, text = (part.strip() for part in pair.partition("="))
-        _, block, name = key.split(".", 2)
-        blocks.setdefault(block, {})[name] = _in_yaml(key, text)
+        block, _, name = key.removeprefix("vllm.").partition(".")
+        if name:
+            blocks.setdefault(block, {})[name] = None if text == NONE else _in_yaml(key, text)
+        else:
+            blocks.pop(block, None)
     options = vllm_options(blocks, "--set")
     values = {option.name: getattr(options, option.name) for option in OPTIONS.values()}
-    return {f"vllm.{name}": value for name, value in values.items() if value not in (None, ())}
+    found = {f"vllm.{name}": value for name, value in values.items() if value not in (None, ())}
+    return {**found, "vllm_in_blocks": tuple(stated_in_blocks(blocks))}
 
 
 def _described(question: Question) -> Deployment:
@@ -257,7 +267,7 @@ def _of_stack(question: Question) -> Deployment:
 def wording_of(question: Question, deployment: Deployment) -> Wording:
     """Return the wording of findings: settings keys for a stack, options otherwise."""
     if question.stack is None:
-        return CommandWording(has_release=question.vllm is not None)
+        return CommandWording(has_release=question.vllm is not None, in_blocks=deployment.vllm_in_blocks)
     from gemma_serving.stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
 
     return StackWording(deployment, question.stack)

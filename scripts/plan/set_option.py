@@ -12,6 +12,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields
 from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.vllm_blocks import BLOCKS
 from gemma_serving.scripts.plan.plan_options import NONE
 
 OWN_OPTION: Final = {
@@ -21,8 +22,6 @@ OWN_OPTION: Final = {
     "cloud_run.gpu": "--accelerator",
 }
 """Fields that have their own option."""
-_VLLM_BLOCKS: Final = frozenset({"lora", "multimodal", "speculative", "thinking", "tools"})
-"""Blocks of `vllm`, which only the reader of a file knows."""
 OF_NAMED_IMAGE: Final = frozenset({"image.audio", "image.gid", "image.supports", "image.uid"})
 """Keys that change the image of a plan, even one that the file names: only an image with a repository is a block there."""
 _OPTIONAL_BLOCKS: Final = {
@@ -42,14 +41,15 @@ def set_keys() -> Mapping[str, SettingField]:
 def set_blocks() -> frozenset[str]:
     """Return the blocks of settings whose keys `--set` takes, such as `tpu.existingNetwork`."""
     parents = {field.key.rpartition(".")[0] for field in question_fields().values()}
-    return frozenset(parents - {""} | {f"vllm.{name}" for name in _VLLM_BLOCKS})
+    return frozenset(parents - {""} | {f"vllm.{name}" for name in BLOCKS})
 
 
 def is_of_vllm_block(pair: str) -> bool:
-    """Return whether a key is of a block of `vllm` that a file's reader turns into options, such as `vllm.speculative.method`."""
-    key = pair.partition("=")[0].strip()
+    """Return whether a key is of a block of `vllm` that a file's reader turns into options, such as `vllm.speculative.method`, or removes one."""
+    key, _, text = (part.strip() for part in pair.partition("="))
     block, _, name = key.partition(".")
-    return block == "vllm" and key not in set_keys() and name.partition(".")[0] in _VLLM_BLOCKS and "." in name
+    is_of_block = block == "vllm" and key not in set_keys() and name.partition(".")[0] in BLOCKS
+    return is_of_block and ("." in name or text == NONE)
 
 
 def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[str, object]:

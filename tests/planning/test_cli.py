@@ -15,6 +15,7 @@ from gemma_serving.planning.settings.annotations import Limit, OneOf, Rule
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields, value_at
+from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.question import CommandWording, Question, deployment_from
@@ -200,6 +201,29 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
             without = shlex.split(CommandWording().change({path: None}).removeprefix("add "))
             assert value_at(question(*shlex.split(words), *without), path) is None, path
     assert question("--set", "cloudRun.startupProbe.period=9s", "--set", "cloudRun.startupProbe=none") == plain
+
+
+IN_BLOCKS: Mapping[str, tuple[str, tuple[object, ...]]] = {
+    "vllm.limit_mm_per_prompt": ("multimodal.images=2", ({"image": 1, "video": 0, "audio": 0}, None)),
+    "vllm.speculative_config": ("speculative.method=n-gram", ({"method": "ngram", "num_speculative_tokens": 5}, None)),
+    "vllm.enable_auto_tool_choice": ("tools.enabled=true", (False,)),
+    "vllm.tool_call_parser": ("tools.parser=hermes", ("gemma4",)),
+    "vllm.reasoning_parser": ("thinking.parser=hermes", ("gemma4", None)),
+    "vllm.chat_template": ("thinking.template=/a.jinja", ("/b.jinja", None)),
+}
+"""Options with a key in a block: a pair that sets it there, and other values."""
+
+
+@pytest.mark.parametrize("path", IN_BLOCKS)
+def test_a_remedy_names_the_block_that_the_command_line_uses(path: str):
+    assert {path.removeprefix("vllm.") for path in IN_BLOCKS} == BLOCK_KEYS.keys()
+    pair, values = IN_BLOCKS[path]
+    given = ("--set", f"vllm.{pair}")
+    wording = CommandWording(in_blocks=question(*given).vllm_in_blocks)
+    for value in values:
+        words = shlex.split(wording.change({path: value}).removeprefix("add "))
+        assert value_at(question(*given, *words), path) == value
+        assert all(word.startswith(f"vllm.{pair.partition('.')[0]}") for word in words[1::2])
 
 
 SEARCH = "--solve --workload in=700,out=300,users=8"
