@@ -18,16 +18,18 @@ _REPOSITORY: Final = r'^  "repository": "https://github.com/([^"]*)",$'
 _TOML: Final = r'^version = "([^"]*)"$'
 _PYTHON: Final = r'^VERSION(?:: Final)? = "([^"]*)"$'
 _PINS: Final = r"^[a-z-]+==(.*)$"
+_PAGE: Final = r"(?:gcp-tpu |-v?)(\d+\.\d+\.\d+)"
 PLACES: Final[Mapping[str, str]] = {
     "gemma_serving/__init__.py": _PYTHON,
     SCHEMA: r'^  "version": "([^"]*)",$',
     "packages/gcp-tpu/gcp_tpu_provider/__init__.py": _PYTHON,
+    "packages/gcp-tpu/docs/installation-configuration.md": _PAGE,
     "packages/loadtest/pyproject.toml": _TOML,
     "packages/localcloud/pyproject.toml": _TOML,
     "requirements/wheels.in": _PINS,
     "requirements/localcloud.in": _PINS,
 }
-"""Every handwritten place of the version, and its lines. The pattern's first group is the version."""
+"""Every handwritten place of the version, and how it is written there. The pattern's first group is the version."""
 _HEADING: Final = re.compile(r"^## (\S+)(?: \((\d{4}-\d{2}-\d{2})\))?$", re.MULTILINE)
 _RELATIVE: Final = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 

@@ -45,6 +45,13 @@ def test_a_version_is_written_to_every_place_or_to_none(copy):
             version.set_version(copy, wrong)
 
 
+def test_no_other_page_states_the_version():
+    words = ["git", "grep", "--files-with-matches", "--word-regexp", "--fixed-strings", version.the_version(ROOT)]
+    own = [":!CHANGELOG.md", ":!docs/authors/releasing.md"]
+    found = subprocess.run([*words, "--", "*.md", *own], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {*found.stdout.split()} <= {*version.PLACES}
+
+
 def test_versions_that_differ_are_named(copy):
     version.set_version(copy, "1.0.0")
     (copy / "packages/gcp-tpu/gcp_tpu_provider/__init__.py").write_text('VERSION = "1.0.1"\n')
