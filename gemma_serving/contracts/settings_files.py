@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gemma_serving.contracts.installation import CHECKOUT, ROOT
+from gemma_serving.contracts.installation import ROOT
 from gemma_serving.contracts.spelling import did_you_mean
 
 _OF_STACK: Final = re.compile(r"Pulumi\.\w[\w.-]*\.yaml", re.ASCII)
@@ -28,11 +28,12 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def shipped_files(folder: Path) -> Sequence[Path]:
-    """Return the settings files in a project's folder, of a checkout with the examples, sorted by file name."""
-    places = _EXAMPLES if folder == CHECKOUT else (folder,)
-    found = {path.name: path for place in places for path in _files_of_stacks(place)}
-    return [found[name] for name in sorted(found)]
+def shipped_files(checkout: Path) -> Sequence[Path]:
+    """Return the settings files and examples that git has, sorted by file name: not those of the checkout's user. Without git, all."""
+    places = (checkout, checkout / "examples" / "stacks")
+    found = sorted((path for place in places for path in _files_of_stacks(place)), key=lambda path: path.name)
+    listed = (_git(checkout, "ls-files", "-z") or "").split("\0")
+    return [path for path in found if path.relative_to(checkout).as_posix() in listed] or found
 
 
 def settings_file(stack: str, folder: Path) -> Path:
@@ -84,11 +85,15 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
 
 def committed_text(name: str, folder: Path) -> str | None:
     """Return the text of a file in the checked-out commit; None if it is not committed, or without git."""
+    return _git(folder, "show", f"HEAD:./{name}")
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git prints; None if it fails, or without git."""
     import subprocess  # noqa: PLC0415 - only a missing file needs it
 
-    git = ["git", "show", f"HEAD:./{name}"]
     try:
-        done = subprocess.run(git, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except OSError:
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None

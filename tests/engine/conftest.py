@@ -305,7 +305,7 @@ def assert_golden_urns(workspace, stack):
 def copy_project(target):
     """Copy what a user's checkout has."""
     target.mkdir(parents=True)
-    for pattern in ("*.yaml", "*.txt", "*.toml", "__main__.py", "gemma"):
+    for pattern in ("Pulumi.yaml", "*.txt", "*.toml", "__main__.py", "gemma"):
         for path in ROOT.glob(pattern):
             shutil.copy2(path, target / path.name)
     for path in shipped_files(ROOT):

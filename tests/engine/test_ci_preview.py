@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.preview.comment import MARKER
 from gemma_serving.scripts.preview.previews import StackPreview
 from tests.engine.warm import warm_programs
@@ -16,11 +17,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANGED = "tpu-v6e4"
-STACKS = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
+FILES = [path for path in shipped_files(ROOT) if path.parent == ROOT]
+STACKS = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in FILES}
 
 
 def stack_files():
-    return {path.name: path.read_text() for path in ROOT.glob("Pulumi.*.yaml")}
+    return {path.name: path.read_text() for path in FILES}
 
 
 def git(environment, *arguments, stdin=""):

@@ -11,6 +11,7 @@ import yaml
 from gemma_serving import VERSION
 from gemma_serving.contracts import installation
 from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init import __main__ as command
 from gemma_serving.stacks.loading import from_file
@@ -94,9 +95,7 @@ def test_it_writes_a_project_with_this_version_and_says_what_comes_next(init, tm
     assert next_[-1].strip() == "gemma chat chat"
 
 
-@pytest.mark.parametrize(
-    "path", [*ROOT.glob("Pulumi.*.yaml"), *ROOT.glob("examples/stacks/Pulumi.*.yaml")], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", shipped_files(ROOT), ids=lambda path: path.name)
 def test_each_example_is_copied_with_what_it_names(init, tmp_path, path):
     stack = path.name.split(".")[1]
     code, out, err = init("chat", "--like", stack, "--json")
