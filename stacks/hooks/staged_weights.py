@@ -18,9 +18,11 @@ from gemma_serving.cloud.google_calls import GoogleCallError, call
 from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.staged_weights import (
     MANIFEST,
+    OWN_FOLDER,
     STAGING_VARIABLE,
     StoredFile,
     difference,
@@ -28,6 +30,7 @@ from gemma_serving.contracts.staged_weights import (
     listing_path,
     manifest_hash,
     object_name,
+    own_folder,
     stored_files,
 )
 from gemma_serving.planning.rules.security.pinned import COMMIT
@@ -155,15 +158,16 @@ class StagedWeights:
     async def found(self) -> Unproved | None:
         """Return the fault of the folder. Raises GoogleCallError if it cannot be checked."""
         wrong = partial(Unproved, command=self.command, remedy=f"Run `{self.command}`, then `gemma up {self.stack}`.")
-        stored = await self._listed()
+        stored = await self.listed()
         if object_name(self.prefix, MANIFEST) not in stored:
             if object_name(self.prefix, CONFIG) not in stored:
-                return wrong(text=f"No weights are staged in {self.folder}. The server cannot start without them")
+                absent = f"No weights are staged in {self.folder}. The server cannot start without them"
+                return await self._unnamed() or wrong(text=absent)
             text = (
                 f"The weights in {self.folder} have no {MANIFEST}: staging is incomplete, or another tool copied them"
             )
             return wrong(text=text, blocks=not self.existing or self.manifest is not None)
-        manifest = await self._manifest()
+        manifest = await self.read_manifest()
         different = difference(manifest, stored, self.prefix)
         if different is not None:
             return wrong(text=f"The weights in {self.folder} do not match their manifest: {different}")
@@ -183,7 +187,26 @@ class StagedWeights:
             )
         return None
 
-    async def _manifest(self) -> object:
+    async def _unnamed(self) -> Unproved | None:
+        """Return that a copy of the weights is staged, and the settings do not name it; None without exactly one such copy."""
+        if self.manifest is not None:
+            return None
+        siblings = await replace(self, prefix=self.prefix.rpartition("/")[0]).listed()
+        folders = [name.removesuffix(f"/{MANIFEST}") for name in siblings if name.endswith(f"/{MANIFEST}")]
+        copies: list[tuple[str, StagedWeights]] = []
+        for copy in (replace(self, prefix=folder) for folder in folders if folder.startswith(self.prefix)):
+            digest = manifest_hash(as_mapping(await copy.read_manifest()))
+            if copy.prefix == own_folder(self.prefix, digest) and await copy.found() is None:
+                copies.append((digest, copy))
+        if len(copies) != 1:
+            return None
+        ((digest, copy),) = copies
+        setting = f"{PRODUCT}:bucket.manifest {OWN_FOLDER}{digest}"
+        command = f"pulumi config set --path {setting} --stack {self.stack}"
+        text = f"The weights are staged in {copy.folder}, but Pulumi.{self.stack}.yaml does not name them"
+        return Unproved(text=text, command=command, remedy=f"Run `{command}`, then `gemma up {self.stack}`.")
+
+    async def read_manifest(self) -> object:
         """Return the manifest, or None if it is not JSON. Raises GoogleCallError."""
         path = f"storage/v1/b/{self.bucket}/o/{quote(object_name(self.prefix, MANIFEST), safe='')}?alt=media"
         try:
@@ -193,7 +216,7 @@ class StagedWeights:
                 return None
             raise
 
-    async def _listed(self) -> Mapping[str, StoredFile]:
+    async def listed(self) -> Mapping[str, StoredFile]:
         """Return the objects of the folder by name; none if the bucket does not exist. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []

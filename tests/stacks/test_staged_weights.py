@@ -88,6 +88,11 @@ UNLISTED = (f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
 OTHER_HASH = "0" * 64
 OTHERS = f"{FOLDER}-{'0' * 16}"
 BESIDE = (f"{FOLDER}/other/x.jinja", f"{FOLDER}/other/{MANIFEST}", f"{FOLDER}-{HASH[:16]}/chat_template.jinja")
+COPY = (f"{FOLDER}-{HASH[:16]}/config.json", f"{FOLDER}-{HASH[:16]}/{MANIFEST}", f"{FOLDER}-more/{MANIFEST}")
+UNNAMED = (
+    f"The weights are staged in gs://{BUCKET}/{FOLDER}-{HASH[:16]}, but Pulumi.x.yaml does not name them. "
+    f"Run `pulumi config set --path gemma-serving:bucket.manifest sha256:{HASH} --stack x`, then `gemma up x`."
+)
 NO_MANIFEST = f"have no {MANIFEST}: staging is incomplete, or another tool copied them."
 UNKNOWN_FILES = f"do not match their manifest: it does not list chat_template.jinja and 1 more, which the server will also load. {REMEDY}"
 IN_A_BUCKET = {
@@ -105,6 +110,16 @@ IN_A_BUCKET = {
     "no manifest, in a bucket of others": (UNLISTED, {"existing": True}, (False, NO_MANIFEST)),
     # The settings name a manifest, so that there was one: somebody stages other weights now, or did not end.
     "bound, no manifest": (UNLISTED, {"existing": True, "manifest": OTHER_HASH}, (True, NO_MANIFEST)),
+    # A colleague, or CI, has the settings without the hash that `gemma stage_model` wrote.
+    "a copy that the settings do not name": (COPY, {}, (True, UNNAMED)),
+    "that copy, and no hash of it": (COPY[:1], {}, (True, "No weights are staged")),
+    "that copy, from another commit": (COPY, {"revision": "c" * 40}, (True, UNNAMED)),
+    "bound to others than that copy": (COPY, {"manifest": OTHER_HASH}, (True, "No weights are staged")),
+    "a folder with the name of a copy": (
+        (f"{OTHERS}/config.json", f"{OTHERS}/{MANIFEST}"),
+        {},
+        (True, "No weights are staged"),
+    ),
     "bound to them": (LISTED, {"manifest": HASH}, None),
     "bound to others": (LISTED, {"manifest": OTHER_HASH}, (True, f"gs://{BUCKET}/{FOLDER} have the hash {HASH}, but")),
     "changed in their own folder": (
