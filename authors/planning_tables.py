@@ -1,4 +1,4 @@
-"""Generated tables about the planner: findings, checkpoints, precisions, searches and shipped stacks."""
+"""Generated tables about the planner: findings, checkpoints, precisions and shipped stacks."""
 
 import json
 import re
@@ -17,7 +17,6 @@ from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpo
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.data.prices import PRICES
 from gemma_serving.planning.data.quantization import FULL_BYTES
-from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily, TpuOffer, comparable_name
 from gemma_serving.planning.machine.hardware import (
     ACCELERATORS,
@@ -61,9 +60,6 @@ def tables() -> Mapping[str, str]:
         ),
         "crashes": table(
             "what | needs | from | before | blocked | warned | record | fix", map(_crash_row, CRASHES.values())
-        ),
-        "searches": table(
-            "repository | words | read on", [(*row.values(),) for row in data_file("crashes.json")["searches"]]
         ),
         "checkpoints": table("precision | loaded | runs on | ids", _grouped_rows()),
         "absent": table("id | nearest that exist | absent by", map(_absent_row, ABSENT.values())),
