@@ -28,6 +28,9 @@ _FOLDERS: Final = {"Guides": "docs", "Reference": "docs/reference"}
 """Folder whose pages without a section belong to a group."""
 FOR_AUTHORS: Final = ("authors/", "decisions/")
 """Folders whose pages are neither in the navigation nor in the search: links lead to them (`not_in_nav` of mkdocs.yml)."""
+_NOT_SEARCHED: Final = (*FOR_AUTHORS, "architecture.md", "contributing.md")
+_LISTS: Final = ("reference/", "changelog.md", "questions.md")
+"""Pages that name everything: in the search, they come after a page that answers."""
 _HOME: Final[Mapping[str, str]] = {address: path for path, address in OUTSIDE.items()}
 _LINK: Final = re.compile(r"(\]\()((?!\w+:|#|\))[^)#\s]*)")
 _NESTED: Final = re.compile(r"^ {2,3}(?=\S)")
@@ -68,8 +71,10 @@ def on_config(config: Any) -> Any:  # noqa: ANN401  as above
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:  # noqa: ANN401  as above
     """Rewrite links, and indent what belongs to an item of a list by the four spaces that Python-Markdown requires."""
     address = page.file.src_uri
-    if address.startswith(FOR_AUTHORS):
+    if address.startswith(_NOT_SEARCHED):
         page.meta["search"] = {"exclude": True}
+    elif address.startswith(_LISTS):
+        page.meta["search"] = {"boost": 0.3}
     return "\n".join(_lines(markdown, _HOME.get(address, f"docs/{address}"), address))
 
 

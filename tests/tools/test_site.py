@@ -57,9 +57,12 @@ def test_every_page_for_users_is_in_the_navigation_once():
         ("tpu.md", {}),
         ("authors/testing.md", {"search": {"exclude": True}}),
         ("decisions/smaller.md", {"search": {"exclude": True}}),
+        ("architecture.md", {"search": {"exclude": True}}),
+        ("reference/settings.md", {"search": {"boost": 0.3}}),
+        ("changelog.md", {"search": {"boost": 0.3}}),
     ],
 )
-def test_the_search_finds_pages_for_users_only(address, meta):
+def test_the_search_finds_pages_for_users_only_and_lists_after_answers(address, meta):
     found = SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={})
     site_hooks.on_page_markdown("", page=found)
     assert found.meta == meta
