@@ -10,7 +10,7 @@ from loadtest.command_line import JsonSwitch, Option, Rare, number
 from loadtest.errors import SweepError
 from loadtest.measure import Objective
 from loadtest.traffic.lengths import Lengths, parse_lengths
-from loadtest.traffic.points import PRESETS, Sweep
+from loadtest.traffic.points import PRESETS, QUICK_MINUTES, Sweep
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
 
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
@@ -104,7 +104,7 @@ class LoadOptions:
     preset: Annotated[
         Sweep | None,
         Option(
-            "quick (8 points, minutes), grid (12 x 12 points), or input/output tokens: 8000/1000, 1000/8000, 1000/1000.",
+            f"quick (3 points, {QUICK_MINUTES} minutes), grid (12 x 12 points), or input/output tokens: 8000/1000, 1000/8000, 1000/1000.",
             parse=_preset,
             metavar="NAME",
         ),
@@ -137,9 +137,9 @@ class LoadOptions:
     warm_up: Annotated[int | None, Rare("Warm-up requests before each point, not counted.", least=0)] = None
     even_arrivals: Annotated[bool, Rare("Open loop: constant intervals instead of Poisson arrivals.")] = False
     stop_when_saturated: Annotated[bool, Rare("Skip loads above saturation.")] = False
-    within_cache: Annotated[
-        bool, Rare("Skip loads that exceed the server's KV cache. Implied by --preset quick and grid.")
-    ] = False
+    within_cache: Annotated[bool, Rare("Skip loads that exceed the server's KV cache, as the preset grid does.")] = (
+        False
+    )
     completions: Annotated[bool, Rare("Use /v1/completions instead of chat.")] = False
     extra_body: Annotated[
         Mapping[str, object] | None,
@@ -155,6 +155,8 @@ class LoadOptions:
         )
         base = self.preset or PRESETS["quick"]
         loads_given = self.concurrency or self.request_rate
+        lengths_given = self.input_tokens or self.output_tokens
+        amount_given = self.requests or self.duration or self.repeats > 1
         default_duration_s = base.duration_s if self.requests is None else None
         return replace(
             base,
@@ -168,13 +170,9 @@ class LoadOptions:
             repeats=self.repeats,
             by_waves=self.duration is None,
             traffic=traffic,
-            within_cache=self.within_cache or self._is_preset_grid(base),
+            within_cache=self.within_cache or (base.within_cache and not self.input_tokens),
+            limit_s=None if loads_given or lengths_given or amount_given else base.limit_s,
         )
-
-    def _is_preset_grid(self, base: Sweep) -> bool:
-        """Return whether lengths and loads are a preset's, whose cells can take hours. Only the named loads are measured."""
-        names_loads = bool(self.concurrency or self.request_rate) and self.preset is None
-        return len(base.input_tokens) > 1 and not self.input_tokens and not names_loads
 
 
 def _means(lengths: tuple[int, ...] | Lengths) -> tuple[int, ...]:

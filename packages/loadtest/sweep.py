@@ -28,7 +28,7 @@ from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, insp
 from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
 from loadtest.steady import output_rates
 from loadtest.store import ResultStore, open_store, read_run
-from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, point_seed
+from loadtest.traffic.points import Point, Sweep, beyond_cache, plan_points, planned_s, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 
@@ -281,19 +281,23 @@ async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], sta
         saturation.learn(point, result)
     run.reporter.begin(len(todo))
     tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
+    limit_s = run.prepared.sweep.limit_s
+    end_s = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
     try:
         for point in todo:
             beyond = beyond_cache(point, run.prepared.traffic, tokens)
             reason = beyond if run.prepared.sweep.within_cache else ""
             if saturation.over(point):
                 reason = "the server is saturated at a lower load"
-            if reason:
+            result = None if reason else await _measured_until(run, point, end_s)
+            if result is None:
+                reason = (
+                    reason or f"it does not end in the time of the preset; --concurrency {point.level:g} measures it"
+                )
                 run.reporter.skipped(point, reason)
                 state.left_out.append({"key": point.key, "reason": reason})
                 store.write_run(store.run | {"left_out": state.left_out})
                 continue
-            run.reporter.start(point)
-            result = await _measured(run, point)
             if beyond:
                 result["notes"].append(beyond)
             store.append(result)
@@ -333,6 +337,21 @@ class _Saturation:
             *earlier, speed = output_rates(results)
             flat = speed < max(earlier, default=0.0) * SATURATED_GAIN
         self._flat[series] = self._flat.get(series, 0) + 1 if flat else 0
+
+
+async def _measured_until(run: _SweepRun, point: Point, end_s: float | None) -> dict[str, Any] | None:
+    """Measure one point. Return None if it does not end before `end_s` by the forecast or by the event loop's clock."""
+    if end_s is not None:
+        output = (_expected_figures(run, point) or {}).get("output_throughput")
+        expected_s = 0.0 if output is None else planned_s(point, output["low"])
+        if asyncio.get_running_loop().time() + expected_s > end_s:
+            return None
+    run.reporter.start(point)
+    try:
+        async with asyncio.timeout_at(end_s):
+            return await _measured(run, point)
+    except TimeoutError:
+        return None
 
 
 async def _measured(run: _SweepRun, point: Point) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from loadtest.generator.load import arrival_count, arrivals
 from loadtest.generator.pool import workers_for
 from loadtest.load_options import LoadTestOptions
 from loadtest.store import ResultStore, open_store, read_results
-from loadtest.traffic.points import Sweep, plan_points
+from loadtest.traffic.points import PRESETS, QUICK_MINUTES, Sweep, plan_points
 from loadtest.traffic.prompts import POOL, PromptMaker, Recipe, calibrate, fit_recipe
 
 
@@ -125,6 +125,28 @@ def test_lists_and_objectives_are_read_as_people_write_them():
         read("--request-rate", "inf")
     with pytest.raises(UsageError, match="does not set stream"):
         read("--extra-body", '{"stream": false}')
+
+
+@pytest.mark.parametrize(
+    ("words", "limited"),
+    [
+        ("", True),
+        ("--preset quick", True),
+        ("--preset quick --warm-up 2 --seed 1", True),
+        ("--preset grid", False),
+        ("--preset quick --concurrency 64", False),
+        ("--request-rate 2", False),
+        ("--input-tokens 8", False),
+        ("--output-tokens 8", False),
+        ("--requests 9", False),
+        ("--duration 9", False),
+        ("--repeats 2", False),
+    ],
+)
+def test_only_the_loads_of_the_preset_have_its_limit(words, limited):
+    sweep = read(*words.split()).load.sweep(seed=1)
+    assert sweep.limit_s == (PRESETS["quick"].limit_s if limited else None)
+    assert 0 < PRESETS["quick"].limit_s < QUICK_MINUTES * 60
 
 
 RUN = {"url": "u", "model": "m", "seed": 1}

@@ -22,7 +22,7 @@ from loadtest.__main__ import main
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
 from loadtest.generator.pool import HOME, WorkerPool, _Worker
-from loadtest.settings import SweepSettings
+from loadtest.settings import ForecastBand, SweepSettings
 from loadtest.store import ResultStore, read_results, read_run
 from loadtest.sweep import run_sweep, seed_of
 from loadtest.tests.model_pool import ModelPool, ModelServer
@@ -418,6 +418,32 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, me
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+class Slow:
+    """A forecast that only one user fits into the sweep's time."""
+
+    def figures(self, _traffic, point):
+        rate = 1e6 if point.level == 1 else 0.1
+        return {"output_throughput": ForecastBand(low=rate, typical=1e6, high=1e6)}
+
+
+def test_a_sweep_with_a_limit_leaves_out_what_does_not_end_by_its_forecast(calm, tmp_path):
+    reporter = Quiet()
+    sweep = replace(SWEEP, concurrency=(1, 4, 8), limit_s=120.0)
+    outcome, results = bench(calm.url, tmp_path, sweep, reporter, forecast=Slow())
+    left_out = ["closed-c4-i32-o8-n0", "closed-c8-i32-o8-n0"]
+    assert (outcome.ending, list(results)) == ("done", ["closed-c1-i32-o8-n0"])
+    assert [row["key"] for row in outcome.left_out] == left_out
+    assert reporter.lines[0] == f"{left_out[0]} it does not end in the time of the preset; --concurrency 4 measures it"
+
+
+def test_a_sweep_with_a_limit_ends_when_the_server_is_slower_than_its_forecast(start_server, tmp_path):
+    slow = start_server("--ttft-s", "600", "--tpot-s", "0.005")
+    begin_s = time.monotonic()
+    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, concurrency=(1, 4), limit_s=1.0))
+    assert time.monotonic() - begin_s < 300
+    assert (outcome.ending, results, len(outcome.left_out)) == ("done", {}, 2)
 
 
 def test_a_pool_ends_a_worker_whose_result_nobody_read(monkeypatch):

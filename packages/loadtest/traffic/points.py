@@ -83,29 +83,34 @@ class Sweep:
     traffic: Traffic = FIXED_LENGTHS
     within_cache: bool = False
     """True to leave out closed loops that exceed the server's KV cache."""
+    limit_s: float | None = None
+    """Seconds after which the sweep ends. Points that do not fit are left out; None to measure all."""
 
 
-_QUICK: Final = Sweep(
+QUICK_MINUTES: Final = 5
+"""Time in which the preset `quick` ends, with its start and its reports, for which 15 s are kept."""
+_LENGTHS: Final = Sweep(
     concurrency=(1, 4, 16, 64),
     request_rate=(),
-    input_tokens=(128, 1024),
+    input_tokens=(512,),
     output_tokens=(128,),
     requests=None,
     duration_s=None,
     seed=0,
 )
 PRESETS: Final = {
-    "quick": _QUICK,
+    "quick": replace(_LENGTHS, concurrency=(1, 16, 64), limit_s=QUICK_MINUTES * 60.0 - 15.0),
     "grid": replace(
-        _QUICK,
+        _LENGTHS,
         concurrency=tuple(2**power for power in range(12)),  # 1 to 2,048
         input_tokens=tuple(2**power for power in range(3, 15)),  # 8 to 16,384
         duration_s=120.0,
+        within_cache=True,  # its largest points take hours beyond the cache
     ),
     # Lengths with published benchmarks: long prompts, long responses, and both.
-    "8000/1000": replace(_QUICK, input_tokens=(8000,), output_tokens=(1000,)),
-    "1000/8000": replace(_QUICK, input_tokens=(1000,), output_tokens=(8000,)),
-    "1000/1000": replace(_QUICK, input_tokens=(1000,), output_tokens=(1000,)),
+    "8000/1000": replace(_LENGTHS, input_tokens=(8000,), output_tokens=(1000,)),
+    "1000/8000": replace(_LENGTHS, input_tokens=(1000,), output_tokens=(8000,)),
+    "1000/1000": replace(_LENGTHS, input_tokens=(1000,), output_tokens=(1000,)),
 }
 
 
@@ -162,6 +167,12 @@ def default_requests(level: int) -> tuple[int, int]:
     # The requests before the end of the first wave are up to two per user and too few for a percentile.
     enough = 2 * level + requests_for(JUDGED_PERCENTILE)
     return max(WAVES * level, enough), max(LEAST_WAVES * level, LEAST_REQUESTS)
+
+
+def planned_s(point: Point, output_tok_per_s: float) -> float:
+    """Return how long a closed loop takes at most with its warm-up at an output rate: its requests, and a wave before and after them."""
+    requests_per_s = output_tok_per_s / point.output_tokens
+    return max(ENOUGH_S, (point.least_requests or 0) / requests_per_s) + 2 * point.level / requests_per_s
 
 
 def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
