@@ -2,11 +2,13 @@
 
 import re
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from gemma_serving import VERSION
 from tests.tools.imports import imports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,10 +36,14 @@ def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def requirements(*files):
+    lines = [line for file in files for line in (ROOT / file).read_text().splitlines()]
+    return [Requirement(line) for line in lines if line.strip() and not line.startswith(("#", "-"))]
+
+
 def named(*files):
     """Distributions that requirements name."""
-    lines = [line for file in files for line in (ROOT / file).read_text().splitlines()]
-    return {normal(Requirement(line).name) for line in lines if line.strip() and not line.startswith(("#", "-"))}
+    return {normal(one.name) for one in requirements(*files)}
 
 
 def strangers(files, wanted):
@@ -73,6 +79,22 @@ def test_the_tests_and_the_authors_name_what_they_import():
     extras = ("requirements/agent.in", "requirements/gke.in", "requirements/dev.in")
     wanted = named(*BASE, *extras, "packages/localcloud/requirements.in")
     assert strangers(files, wanted) == set()
+
+
+def test_no_wheel_pins_a_package_of_others():
+    """A pin conflicts with other packages of a person's environment.
+
+    This project's distributions are released together and share names without a promise, so they have one version.
+    """
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"][
+        "requirements_txt"
+    ]
+    extras = [file for files in hook["optional-dependencies"].values() for file in files]
+    others = [path.relative_to(ROOT) for path in ROOT.glob("packages/*/requirements.in")]
+    found = requirements(*hook["files"], *extras, *others)
+    exact = {str(one) for one in found if any(bound.operator in {"==", "==="} for bound in one.specifier)}
+    own = ("gcp-tpu-provider", "loadtest-openai", "localcloud-google")
+    assert exact == {f"{name}=={VERSION}" for name in own}
 
 
 def test_what_is_named_is_locked():
