@@ -13,6 +13,8 @@ _TEXTS: Final = ("stack", "model", "on", "as", "verdict", "bound by", "settings"
 """Headings of the columns without numbers."""
 _WHOLE: Final = ("on", "settings")
 _UNKNOWN: Final = "unknown"
+RATES: Final = "tok/s is the rate of one request alone; tok/s, full is the rate of all requests that run at once."
+"""Note about the rates of `plan_cells`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,8 @@ def plan_cells(one: Plan) -> Mapping[str, str]:
         "as": one.quantization,
         "verdict": ", ".join([verdict, *(finding.id for finding in one.stopping)]),
         "concurrent": figure(one.memory.max_concurrency * one.replicas, CLOSE),
-        "start": _UNKNOWN if start is None else start.ready_words.removeprefix("about "),
-        "tok/s, 1 request": _UNKNOWN if speed is None else figure(speed.decode_tok_per_s, ROUGH),
+        "start": _UNKNOWN if start is None else start.ready_words.removeprefix("about ").partition(" (")[0],
+        "tok/s": _UNKNOWN if speed is None else figure(speed.decode_tok_per_s, ROUGH),
         "tok/s, full": _UNKNOWN if speed is None else figure(speed.saturated_tok_per_s, ROUGH),
         "$/h": f"{cost.usd_per_hour:.2f}" if cost.is_known else _UNKNOWN,
         "$/M tokens": _UNKNOWN if per_million is None else figure(per_million, ROUGH),

@@ -243,10 +243,23 @@ def test_every_number_and_name_of_a_table_is_shown_or_said_to_be_left_out(on_ter
     assert too_wide(text, width) == []
 
 
-@pytest.mark.parametrize("name", ["solve", "compare", "stacks"])
+@pytest.mark.parametrize("name", ["solve", "compare"])
 def test_a_planned_deployment_is_one_line_of_120_columns(on_terminal, name):
     text, ((table, _),) = on_terminal(name, 120)
     assert sum("│" in line for line in text.splitlines()) == len(table._rows)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_stack_is_one_line_below_one_line_of_headings(on_terminal, monkeypatch, tmp_path, width):
+    """Of all shipped stacks and examples. A narrow terminal has the model, and a wide one has all columns."""
+    monkeypatch.setattr("gemma_serving.scripts.plan.stacks.ROOT", tmp_path)
+    for path in (ROOT / "examples/stacks").glob("Pulumi.*.yaml"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    text, ((table, left_out),) = on_terminal("stacks", width)
+    assert sum("│" in line for line in text.splitlines()) == len(table._rows) >= 15
+    (headings,) = (line for line in text.splitlines() if "┃" in line)
+    assert {"stack", "model", "verdict"} <= set(headings.split())
+    assert width < 120 or not left_out
 
 
 # --- all of them ---------------------------------------------------------------------------------------------------------------------
