@@ -144,7 +144,7 @@ def test_no_misspelling_leads_from_a_command_that_deletes_to_one_that_spends_or_
 
 LEADS = [
     *((name,) for name in ENTRIES),
-    *((name, sub.name) for name, entry in ENTRIES.items() if name != "chat" for sub in entry.whole().subcommands),
+    *((name, sub.name) for name, entry in ENTRIES.items() for sub in entry.whole().subcommands if not sub.label),
 ]
 
 
@@ -157,7 +157,7 @@ def test_help_is_anywhere_in_the_line_and_its_usage_shows_the_stack(capsys, lead
         call = call_of(entry_of(lead[0]), [*lead[1:], *(["tpu-v6e1"] if "tpu-v6e1" in words else [])])
         stack = option_fields(call.command.options).get("stack")
         shown = capsys.readouterr().out.partition("\n")[0]
-        assert shown.startswith(f"usage: gemma {'chat' if lead[-1] == 'chat' else ' '.join(lead)}")
+        assert shown.startswith(f"usage: gemma {' '.join(lead)}")
         is_named = stack is not None or lead == ("preview",)  # `gemma preview STACK` is `gemma preview run STACK`
         assert ("STACK" in shown, "[STACK" in shown) == (is_named, stack is not None and not stack.is_required)
 
