@@ -1,5 +1,6 @@
 """The engine's event log: progress of an update and its messages."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from gemma_serving.engine.deployment import type_in
 VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """Required for the engine's option --event-log."""
 
+_SECRET: Final = '"[secret]"'  # noqa: S105 - the same text for each secret
+"""The log has this text instead of a secret."""
 _COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
@@ -28,6 +31,24 @@ _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("importing", "imported"),
     "read": ("reading", "read"),
 }
+
+
+def is_stored(log: Path) -> bool:
+    """Return whether the state has each property that the log of a whole preview shows.
+
+    The engine compares outputs only when it writes the state (pulumi/pulumi, pkg/backend/snapshot.go, mustWrite, 3.256), so its preview counts a
+    resource with other outputs as the same. A log has no dependencies, hooks and timeouts.
+    """
+    events = [json_object(line) for line in log.read_bytes().splitlines()] if log.is_file() else []
+    steps = [as_mapping(as_mapping(event[_DONE]).get("metadata")) for event in events if _DONE in event]
+    return any("summaryEvent" in event for event in events) and all(map(_is_stored, steps))
+
+
+def _is_stored(step: Mapping[str, object]) -> bool:
+    """Return whether a step writes nothing. A secret output of a program may differ."""
+    new = as_mapping(step.get("new"))
+    is_shown = bool(new.get("custom")) or _SECRET not in json.dumps(new)
+    return step.get("op") == "same" and step.get("old") == new and is_shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,11 @@ from typing import Final
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.engine import runner
+from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE, drop_empty_side_file, variable
 from gemma_serving.engine.children import ended
 from gemma_serving.engine.deployment import NO_CHECKPOINT, ResourceState, is_passphrase_error, type_in, unreadable_state
+from gemma_serving.engine.events import VARIABLES, is_stored
 from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
 
 PREVIEW_LIMIT_S: Final = 600.0
@@ -61,18 +63,25 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
 
 
 def preview(stack: str, *options: str) -> Mapping[str, object]:
-    """Return an engine preview in JSON. Raises StateUnreadableError, such as for a wrong passphrase, and PreviewFailedError with all errors."""
+    """Return an engine preview in JSON; `isStored` is true if the state has each output (`events.is_stored`).
+
+    Raises StateUnreadableError, such as for a wrong passphrase, and PreviewFailedError with all errors.
+    """
     drop_empty_side_file(stack)
     require_passphrase(stack)
-    answer = runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
-    parsed = json_object(answer.stdout)
+    with private_folder() as folder:
+        log = folder / "events"
+        words = ("preview", "--json", "--event-log", str(log), *options, "--stack", stack)
+        answer = runner.run(*words, limit_s=PREVIEW_LIMIT_S, variables=VARIABLES)
+        parsed = json_object(answer.stdout)
+        stored = is_stored(log)
     if answer.returncode != 0 or not parsed:
         # With `--json` the errors are part of the output.
         errors = preview_errors(parsed) or [runner.error_of(answer)]
         if is_passphrase_error(errors[0]) or NO_CHECKPOINT in errors[0]:
             raise unreadable_state(stack, errors[0])
         raise PreviewFailedError(errors)
-    return parsed
+    return {**parsed, "isStored": stored}
 
 
 def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:

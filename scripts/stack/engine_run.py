@@ -68,10 +68,11 @@ def run_engine(
     known: Sequence[str] = (),
     explain: Callable[[Sequence[str]], Sequence[str]] = list,
     describe: Describe = None,
+    program: str = "",
 ) -> None:
     """Run a Pulumi command that changes a stack, without a preview and a prompt. Raises EngineRunError.
 
-    `known`: messages that were shown before. `explain` returns the errors with their causes.
+    `known`: messages that were shown before. `explain` returns the errors with their causes. `program`: as of `remember_run`.
     """
     before = {_plain(_one_line(text)) for text in known}
     errors: list[str] = []
@@ -106,7 +107,7 @@ def run_engine(
         first = masked(runner.first_error(output, code)).rstrip(".")
         raise EngineRunError(_shown_reason(name, _explained(errors, explain), first), output, first)
     if is_up:
-        remember_run(stack, "done")
+        remember_run(stack, "done", program=program)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Private copy of all that determines a deployment. The engine runs in it, so no later edit reaches a run."""
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -111,11 +112,18 @@ def freeze(stack: str, into: Path, changes: Mapping[str, object] | None = None) 
     if (root / "gemma_serving").is_dir():
         for room in _LINKS:
             (into / "gemma_serving" / room).symlink_to(Path("..", room))
-    packages = sorted(path.name for path in root.glob(".venv/lib/python*/site-packages/*.dist-info"))
-    digest = " ".join([_hash(into, _files(into, ["."])), *packages])
     if (root / ".venv").exists():
         (into / ".venv").symlink_to((root / ".venv").resolve())
+    digest = program_digest(stack, settings, into)
     return FrozenProject(root=root, folder=into, stack=stack, settings=settings, digest=digest)
+
+
+def program_digest(stack: str, settings: Settings, folder: Path) -> str:
+    """Return a hash of the program, the stack's settings, the files that they name, and the names and versions of the installed packages."""
+    named = [path for _, path in _named(settings)]
+    files = _files(folder, [f"Pulumi.{stack}.yaml", *PROGRAM, *named])
+    packages = sorted(path.name for path in folder.glob(".venv/lib/python*/site-packages/*.dist-info"))
+    return " ".join([_hash(folder, files), *packages])
 
 
 def write_settings(path: Path, changes: Mapping[str, object]) -> None:
@@ -191,6 +199,6 @@ def _hash(root: Path, paths: Iterable[Path]) -> str:
     found = hashlib.sha256()
     for path in sorted(set(paths)):
         about = path.stat()
-        found.update(f"{path.relative_to(root)}\0{about.st_size}\0".encode())
+        found.update(f"{os.path.relpath(path, root)}\0{about.st_size}\0".encode())
         found.update(str(about.st_mtime_ns).encode() if about.st_size > _LARGE_BYTES else path.read_bytes())
     return found.hexdigest()

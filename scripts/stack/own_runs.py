@@ -17,13 +17,14 @@ _ZONES: Final = ("  ", "Zones not tried")
 RunState = Literal["begun", "done", "destroyed"]
 
 
-def remember_run(stack: str, state: RunState, errors: Sequence[str] = ()) -> None:
+def remember_run(stack: str, state: RunState, errors: Sequence[str] = (), program: str = "") -> None:
     """Record how far a deployment of this folder is, or that it destroyed the stack, with the backend of the state.
 
+    `program`: hash of what a complete `up` ran (`frozen.program_digest`).
     Of its errors, the one about capacity is kept: the provider deletes requests that no zone granted, so Google has no answer left.
     """
     refused = [f"{start}{rest}" for _, start, rest in (error.partition(_REFUSAL) for error in errors) if start]
-    record = {"backend": shown_url(), "state": state, "refusal": "".join(refused[-1:])}
+    record = {"backend": shown_url(), "state": state, "refusal": "".join(refused[-1:]), "program": program}
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_private(_path(stack), json.dumps(record))
 
@@ -47,6 +48,16 @@ def remembered_refusal(stack: str) -> Sequence[str]:
 def is_interrupted(stack: str) -> bool:
     """Return whether the last deployment of this folder did not end, or failed."""
     return _last_run(stack).get("state") == "begun"
+
+
+def is_last_run(stack: str, program: str, written: str) -> bool:
+    """Return whether the last run of this folder was a complete `up` of this program, and no later run wrote the state.
+
+    `written`: time at which the state was written (RFC 3339).
+    """
+    last = _last_run(stack)
+    is_same = (last.get("state"), last.get("backend"), last.get("program")) == ("done", shown_url(), program)
+    return is_same and bool(written) and datetime.fromisoformat(written).timestamp() <= _path(stack).stat().st_mtime
 
 
 def is_own(stack: str, *, has_server: bool) -> bool:

@@ -11,10 +11,12 @@ from typing import Final
 
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.guard import limits_line
+from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.engine import runner
 from gemma_serving.engine.children import interruptible
 from gemma_serving.engine.deployment import read_deployment
 from gemma_serving.engine.locks import past_dead_locks
@@ -30,7 +32,8 @@ from gemma_serving.scripts.preview.api import headline, upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.facts import read_facts
-from gemma_serving.scripts.stack.own_runs import remember_run
+from gemma_serving.scripts.stack.frozen import program_digest
+from gemma_serving.scripts.stack.own_runs import is_last_run, remember_run
 from gemma_serving.scripts.stack.serves import (
     changed_by_hand,
     differs,
@@ -67,7 +70,9 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     # The state may still have what a killed teardown deleted.
     refresh = ["--refresh"] if request.refreshes or facts.teardown_began or differs(facts) else []
     print_progress("up", f"previewing stack {stack}{', comparing every resource with Google' if refresh else ''}")
+    program = program_digest(stack, settings, runner.project_folder())
     facts, document, plan = _previewed(facts, settings, refresh, request)
+    is_last = isinstance(facts.state, Present) and is_last_run(stack, program, facts.state.value)
     options = [*refresh, *(["--message", plan] if request.given else [])]
     differences = differs(facts)
     changes, unchanged, warnings = changes_of(document)
@@ -79,7 +84,7 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
         report_unknown(require_weights(settings, stack, width=width_of(sys.stderr)))
     messages = diagnostics(document, "info")
     shown = [
-        *(dropped_settings(stack) if facts.recorded is not None else ()),
+        *(dropped_settings(stack) if facts.recorded is not None and not is_last else ()),
         *program_messages(stack, messages, warnings),
         *differences,
         *filter(None, [moved_traffic(facts)]),
@@ -87,9 +92,10 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
     if coming is None:
-        if not request.dry_run:  # settings can change the outputs alone
+        is_stored = is_last and document.get("isStored") and not refresh
+        if not (request.dry_run or is_stored):  # a run can change outputs, dependencies and hooks alone
             request.write_settings()
-            engine_up(stack, options, None, steps=0, known=[*messages, *warnings])
+            engine_up(stack, options, None, steps=0, known=[*messages, *warnings], program=program)
         end = _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))
         request.show(f"{stack}: changes nothing", [*shown, end], document, plan)
         _require_no_failure(facts)
@@ -114,7 +120,7 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     try:
         with closing(StartPhases(facts, settings)) as phases:
             known = [*messages, *warnings, limits]
-            done = engine_up(stack, options, phases.during, steps=len(changes), known=known)
+            done = engine_up(stack, options, phases.during, steps=len(changes), known=known, program=program)
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
@@ -195,14 +201,16 @@ def change_counts(changes: Sequence[ResourceChange], unchanged: int) -> str:
     return f"Resources: {', '.join(found)}."
 
 
-def engine_up(stack: str, options: Sequence[str], describe: Describe, *, steps: int, known: Sequence[str]) -> str:
+def engine_up(
+    stack: str, options: Sequence[str], describe: Describe, *, steps: int, known: Sequence[str], program: str
+) -> str:
     """Deploy a previewed stack, and return one sentence with the time that it took. Raises ScriptError.
 
-    `known`: messages of the program that were shown before. `describe`: as of `run_engine`.
+    `known`: messages of the program that were shown before. `describe`, `program`: as of `run_engine`.
     """
     started_s = time.monotonic()
     explain = partial(_with_cause, stack)
-    run = partial(run_engine, known=known, explain=explain, describe=describe)
+    run = partial(run_engine, known=known, explain=explain, describe=describe, program=program)
     up = partial(run, stack, "up", *options, name="up", steps=steps)
     try:
         past_dead_locks(stack, up, report=partial(print_progress, "up"))

@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
+
 from gemma_serving.contracts.masking import masked
-from gemma_serving.engine.events import EventLog
+from gemma_serving.engine.events import EventLog, is_stored
 
 
 def event(kind, op, name, kind_of="gcp:cloudrunv2/service:Service"):
@@ -50,3 +52,33 @@ def test_progress_is_steps_of_the_plan_and_waits_without_secrets(tmp_path):
         file.write(text[-30:] + "not json\n")
     told = [*first, *log.fresh()]
     assert [(one.text, one.step) for one in told] == TOLD
+
+
+STORED = {"custom": True, "inputs": {"a": 1}, "outputs": {"b": "[secret]"}, "protect": True}
+OUTPUTS = {"outputs": {"endpoint": "https://a"}}
+
+
+@pytest.mark.parametrize(
+    ("op", "old", "new", "expected"),
+    [
+        ("same", STORED, STORED, True),
+        ("same", OUTPUTS, OUTPUTS, True),
+        ("same", OUTPUTS, {"outputs": {"endpoint": "https://b"}}, False),
+        ("same", STORED, {**STORED, "inputs": {}}, False),
+        ("same", STORED, {**STORED, "protect": False}, False),
+        ("same", {"outputs": STORED["outputs"]}, {"outputs": STORED["outputs"]}, False),
+        ("refresh", STORED, STORED, False),
+        ("create", None, STORED, False),
+    ],
+)
+def test_a_preview_is_stored_if_each_step_shows_the_same_properties_and_no_secret_of_the_program(
+    op, old, new, expected, tmp_path
+):
+    log = tmp_path / "events"
+    assert not is_stored(log)
+    seen = {"resOutputsEvent": {"metadata": {"op": op, "old": old, "new": new}}}
+    log.write_text(f"{json.dumps(seen)}\n")
+    assert not is_stored(log), "the preview did not end"
+    with log.open("a") as file:
+        file.write(json.dumps({"summaryEvent": {"resourceChanges": {}}}) + "\n")
+    assert is_stored(log) == expected

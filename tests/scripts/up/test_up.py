@@ -271,10 +271,29 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
     assert engine.updates == [(STACK, ("--refresh",))], "state and outputs can differ alone, as after recover"
 
 
-def test_a_stack_without_changes_writes_its_outputs_too(engine, ended):
-    engine.preview = preview_of()
-    assert ended(ExitCode.DONE).out == f"{STACK}: no changes; 3 resources are up to date.\n"
-    assert engine.updates == [(STACK, ())]
+def test_without_changes_an_update_runs_only_if_it_may_write_what_no_preview_shows(engine, ended, monkeypatch):
+    """The same program, a state that only its last run wrote, and outputs that the state has need no update."""
+    backend, digest = own_runs.shown_url(), up.program_digest
+
+    def updates(*words, stored=True, written="2026-07-01T00:00:00.123456789Z"):
+        engine.preview, engine.state = {**preview_of(), "isStored": stored}, replace(engine.state, written=written)
+        engine.updates.clear()
+        assert ended(ExitCode.DONE, *words).out == (
+            f"{STACK}: no changes; 3 resources are {'as Google reports them' if words else 'up to date'}.\n"
+        )
+        return len(engine.updates)
+
+    assert [updates(), updates()] == [1, 0]
+    assert [updates(stored=False), updates()] == [1, 0]
+    assert [updates("--refresh"), updates()] == [1, 0]
+    assert [updates(written=""), updates(written="9999-01-01T00:00:00+02:00"), updates()] == [1, 1, 0]
+    own_runs.remember_run(STACK, "begun")
+    assert [updates(), updates()] == [1, 0], "after an interruption"
+    monkeypatch.setattr(up, "program_digest", lambda *given: f"{digest(*given)} another-1.dist-info")
+    assert [updates(), updates()] == [1, 0], "after an installation"
+    for name in (backend, f"{backend}/another"):
+        monkeypatch.setattr(own_runs, "shown_url", lambda name=name: name)
+        assert [updates(), updates()] == [name != backend, 0]
 
 
 def test_a_server_that_failed_is_compared_and_said_and_never_up_to_date(engine, ended):
