@@ -7,7 +7,7 @@ from typing import Final
 
 from gemma_serving.planning.data.images import image_words
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.units import CLOSE, ROUGH, figure
+from gemma_serving.planning.units import CLOSE, ROUGH, figure, number_of
 
 _TEXTS: Final = ("stack", "model", "on", "as", "verdict", "bound by", "settings")
 """Headings of the columns without numbers."""
@@ -39,8 +39,9 @@ def show_rows(
     headings: Sequence[str],
     least: Sequence[str],
     notes: Sequence[str],
+    most: int | None = None,
 ) -> None:
-    """Print the rows, the best ones by name, the images of this project, then the notes.
+    """Print the first `most` rows, the best of all by name, the images of this project, the notes, and how to show all rows.
 
     A narrow terminal loses the columns of `least`, in this order.
     """
@@ -49,11 +50,14 @@ def show_rows(
     out = console(sys.stdout)
     numbers = [heading for heading in headings if heading not in _TEXTS]
     shown = FittedTable(title, headings, whole=_WHOLE, numbers=numbers, least=least)
-    for row in rows:
+    for row in rows[:most]:
         shown.add_row(*(row.cells.get(heading, "") for heading in headings), style=row.style)
     out.print(shown)
-    for note in (*_best(rows), *_images(rows), *notes):
+    for note in (*_best(rows), *_images(rows[:most]), *notes):
         paragraph(out, note)
+    more = len(rows[most:]) if most else 0
+    if more:
+        paragraph(out, f"{number_of(more, 'more row')}: --rows {len(rows)}")
 
 
 def _best(rows: Sequence[Row]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Option `--solve`: the cheapest deployments for a workload as a table, as JSON, or as a settings file."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,7 +60,7 @@ def solve_question(
         print_progress("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED
     if not as_json:
-        _show(found)
+        _show(found, solving.rows)
     return ExitCode.DONE
 
 
@@ -94,22 +94,24 @@ def nothing_is_enough(answer: SolutionSet) -> str:
     return f"no deployment meets the limits. Closest: {answer.nearest}."
 
 
-def _show(found: SolvedQuestion) -> None:
+def _show(found: SolvedQuestion, most: int) -> None:
+    rows = [
+        Row(
+            cells=solution_cells(one, found.limits),
+            name=f"{one.served.words} on {one.subject.resolved.accelerator.name}",
+            marks=found.answer.marks(one),
+            image=one.image,
+            style="bold green" if one is found.answer.chosen else "",
+        )
+        for one in found.shown
+    ]
     show_rows(
-        [
-            Row(
-                cells=solution_cells(one, found.limits),
-                name=f"{one.served.words} on {one.subject.resolved.accelerator.name}",
-                marks=found.answer.marks(one),
-                image=one.image,
-                style="bold green" if one is found.answer.chosen else "",
-            )
-            for one in found.shown
-        ],
+        rows,
+        most=most,
         title=f"Workload {found.question.workload}",
         headings=HEADINGS,
         least=("settings", "bound by", "TPOT ms", "start", "$/M", "tok/s"),
-        notes=tuple(_notes(found)),
+        notes=tuple(_notes(found, found.shown[:most])),
     )
 
 
@@ -130,7 +132,7 @@ def solution_cells(one: Solution, limits: ServiceLimits) -> Mapping[str, str]:
     }
 
 
-def _notes(found: SolvedQuestion) -> Iterator[str]:
+def _notes(found: SolvedQuestion, printed: Sequence[Solution]) -> Iterator[str]:
     """Yield what the table does not say by itself, one paragraph each."""
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
@@ -142,7 +144,6 @@ def _notes(found: SolvedQuestion) -> Iterator[str]:
     end = "typical values; --conservative compares the slow ends of their bands"
     end = "the slow ends of their bands" if found.limits.conservative else end
     yield f"TTFT and TPOT are {end}. `gemma plan NAME --costs` has the cost of a day."
-    printed = found.shown
     run = format_duration(NO_TPU.max_run_duration_s or 0)
     yield f"Google deletes a TPU slice after {run}, and Cloud Run stops an idle instance."
     for name in sorted({name for one in printed for name in one.warnings}):

@@ -334,7 +334,7 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
 
 
 def test_a_machine_on_which_no_log_shows_the_server_has_a_mark_in_the_table(command):
-    asked = ("--solve", "--workload", CHAT, "--model", "31B")
+    asked = ("--solve", "--workload", CHAT, "--model", "31B", "--rows", "99")
     _, out, _ = command(*asked)
     _, text, _ = command(*asked, "--json")
     recorded = {(row["model"], row["accelerator"]): row["is_recorded"] for row in json.loads(text)["rows"]}
@@ -343,6 +343,18 @@ def test_a_machine_on_which_no_log_shows_the_server_has_a_mark_in_the_table(comm
     assert "v5e-4?" in out
     assert "v6e-8 " in out
     assert "? No public log shows a server with this checkpoint" in out
+
+
+@pytest.mark.parametrize(("asked", "printed"), [((), 5), (("--rows", "2"), 2), (("--rows", "99"), None)])
+def test_the_table_ends_with_how_to_show_the_other_rows(command, asked, printed):
+    words = ("--solve", "--workload", CHAT, "--model", "31B", *asked)
+    rows = json.loads(command(*words, "--json")[1])["rows"]
+    _, out, _ = command(*words)
+    assert sum("│" in line for line in out.splitlines()) == (printed or len(rows))
+    named = [mark for line in out.splitlines() for mark in line.partition(": ")[0].split(", ")]
+    assert {mark for row in rows for mark in row["marks"]} <= set(named)  # the best are named, printed or not
+    more = f"{len(rows) - (printed or 0):,} more rows: --rows {len(rows)}"
+    assert (out.splitlines()[-1] == more) == (printed is not None)
 
 
 def test_with_json_all_rows_are_one_object(command):
