@@ -24,7 +24,7 @@ E2B = "plan --model google/gemma-4-E2B-it --accelerator"
 NEXT_STEP = re.compile(
     r"(?:Run|Pass|Set|Add|Use|See|Write|Fix|Replace|Save|Choose|Change|Remove|Get|Raise) |Did you mean \S|Allowed: \S|Listed: \S|Commands: \S"
     r"|To (?:select|create|set) .*(?:run|pass) \S|This project deploys \S|expected \S|it must be \S|set \S|lower .* or raise "
-    r"|acceptable findings are \S|a duration needs a unit, for example \S|a memory size needs its binary unit, for example \S|\S+ requires \S"
+    r"|a duration needs a unit, for example \S|a memory size needs its binary unit, for example \S|\S+ requires \S"
 )
 """How a next step begins: a verb with its object, the words that are allowed, or the one that was probably meant."""
 NO_SENTENCE = re.compile(r"Traceback|unhandled|Error:|\bNone\b|<[a-z_.]+ object|  |\.\.(?!\.)|\?\.|\n")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.planning.data.tables import data_file
 
 
@@ -22,7 +23,8 @@ def check_accepted(ids: Iterable[str]) -> str | None:
     """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
     for identifier in ids:
         if identifier not in _rules():
-            return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(acceptable_ids())}'
+            near = did_you_mean(identifier, acceptable_ids())
+            return f'"{identifier}" is not a finding.{near} docs/reference/rules.md lists them'
         what, is_acceptable = _rules()[identifier]
         if not is_acceptable:
             return f"{identifier} ({what}) cannot be accepted; remove it and change the deployment"
