@@ -1,4 +1,4 @@
-"""Generate pages and tables of the documentation, the provider's schema and its Python class.
+"""Generate pages and tables of the documentation, and the data that distributions have of the project.
 
 A generated file is written as a whole. A generated table is placed between `<!-- generated: NAME -->` and `<!-- end -->` in a handwritten
 page. With --check nothing is written, and the exit code is 1 if a file is out of date.
@@ -56,7 +56,6 @@ def printed_tables() -> Mapping[str, str]:
 
 
 PAGES: Final[Mapping[str, str]] = {
-    "components/gcp_tpu.py": "gcp_tpu_provider.python_sdk",
     "docs/authors/assumptions.md": "localcloud.ledger.page",
     "docs/reference/checkpoints.csv": "authors.planning_tables:checkpoints_file",
     "docs/reference/commands.md": "authors.commands_page:commands_page",

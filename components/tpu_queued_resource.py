@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from inspect import get_annotations
 from typing import Final
 
 import pulumi
@@ -16,19 +17,12 @@ from gemma_serving.components.checks import (
     require_names,
     require_valid,
 )
-from gemma_serving.components.gcp_tpu import (
-    CapacityFormArgs,
-    QueuedResource,
-    QueuedResourceArgs,
-    ReadyArgs,
-    ServiceAccountArgs,
-)
 from gemma_serving.components.startup_script import startup_script
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.collector import COLLECTOR_METADATA_KEY
 from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY
 from gemma_serving.contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
-from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
+from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE
 from gemma_serving.contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
 from gemma_serving.contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
@@ -58,6 +52,8 @@ _NOTICE_S = 60
 """Seconds by which the TPU VM rejects a document before `pulumi up` times out."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
+_OUTPUTS: Final = {"nodeName": "node_name", "nodeIps": "node_ips", "provisioningModelInUse": "provisioning"}
+"""Output of the provider -> its name in Python, if they differ."""
 require_names(TpuSettings)
 
 
@@ -124,12 +120,34 @@ class TpuQueuedResourceArgs(Block):
             yield f"{message} Set `tpu.max_run_duration_s` to {allowed_s}, for example"
 
 
+class _QueuedResource(pulumi.CustomResource):
+    """The provider's resource, with the outputs that the component reads."""
+
+    zone: pulumi.Output[str]
+    node_name: pulumi.Output[str]
+    provisioning: pulumi.Output[str | None]
+    state: pulumi.Output[str]
+    phase: pulumi.Output[str | None]
+    container: pulumi.Output[str | None]
+    deadline: pulumi.Output[str | None]
+    node_ips: pulumi.Output[Sequence[str] | None]
+
+    def __init__(self, name: str, inputs: pulumi.Inputs, opts: pulumi.ResourceOptions) -> None:
+        # Pulumi resolves the outputs that the properties name.
+        outputs = dict.fromkeys(get_annotations(_QueuedResource))
+        super().__init__(CAPACITY_TYPE, name, {**inputs, **outputs}, opts)
+
+    def translate_output_property(self, prop: str) -> str:
+        """Return the name in Python of an output."""
+        return _OUTPUTS.get(prop, prop)
+
+
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, and its server.
 
     The TPU VM has no external address: it needs `network` with Private Google Access, and a tunnel to reach the server. A changed server
     restarts in place. The provider rejects a change that releases capacity in use, unless `tpu.allow_replace_active` is set.
-    Outputs of the queued resource (components.gcp_tpu) are known once the capacity was granted.
+    Outputs of the queued resource are known once the capacity was granted.
     Raises InvalidArgumentError with one sentence for an invalid argument, before it declares a resource.
     """
 
@@ -155,44 +173,10 @@ class TpuQueuedResource(pulumi.ComponentResource):
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         require_valid(f'TpuQueuedResource "{name}"', args, TpuQueuedResourceArgs)
         tpu = args.tpu
-        accelerator_type = api_accelerator_type(tpu.accelerator_type)
-        runtime_version = tpu.runtime_version or image_of(tpu.accelerator_type, tpu.api)
         super().__init__(CAPACITY_COMPONENT, name, None, opts)
-        resource = QueuedResource(
+        resource = _QueuedResource(
             name,
-            QueuedResourceArgs(
-                project=args.project,
-                zones=list(tpu.zones),
-                queued_resource_id=args.queued_resource_id,
-                accelerator_type=accelerator_type,
-                runtime_version=runtime_version,
-                api=tpu.api,
-                provisioning_model=None if tpu.has_order else tpu.forms[0].model,
-                forms=_forms(tpu, args.prices) if tpu.has_order else None,
-                reservation_name=tpu.reservation,
-                max_run_duration_s=tpu.max_run_duration_s,
-                wait_per_zone_s=tpu.wait_per_zone_s,
-                wait_total_s=tpu.wait_total_s,
-                renew_before_s=tpu.renew_before_s,
-                valid_until_duration_s=tpu.wait_per_zone_s + _PROVISIONING_S,
-                boot_disk_size_gb=tpu.boot_disk_size_gb,
-                network=args.network,
-                subnetwork=args.subnetwork,
-                enable_external_ips=False,
-                service_account=ServiceAccountArgs(email=args.service_account, scopes=[_CLOUD_PLATFORM]),
-                labels={**args.labels, **args.ownership.labels},
-                tags=list(args.tags),
-                metadata=_metadata(args),
-                wait_for=tpu.wait_for,
-                ready=ReadyArgs(
-                    guest_attribute_namespace=GUEST_ATTRIBUTE_NAMESPACE,
-                    document_metadata_key=DOCUMENT_METADATA_KEY,
-                    deadline_metadata_key=ENDS_AT_METADATA_KEY,
-                    timeout_s=tpu.ready_timeout_s,
-                ),
-                next_steps=list(args.next_steps),
-                allow_replace_active=tpu.allow_replace_active,
-            ),
+            _inputs(args),
             pulumi.ResourceOptions(
                 parent=self,
                 custom_timeouts=timeouts(tpu),
@@ -203,7 +187,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
         )
         self.zone = resource.zone
         self.node_name = resource.node_name
-        self.provisioning = resource.provisioning_model_in_use
+        self.provisioning = resource.provisioning
         self.state = resource.state
         self.phase = resource.phase
         self.container = resource.container
@@ -222,16 +206,53 @@ class TpuQueuedResource(pulumi.ComponentResource):
         )
 
 
-def _forms(tpu: TpuSettings, prices: PriceBook) -> Sequence[CapacityFormArgs]:
+def _inputs(args: TpuQueuedResourceArgs) -> pulumi.Inputs:
+    """Return the inputs of the queued resource, by their names in the provider's schema."""
+    tpu = args.tpu
+    return {
+        "project": args.project,
+        "zones": list(tpu.zones),
+        "queuedResourceId": args.queued_resource_id,
+        "acceleratorType": api_accelerator_type(tpu.accelerator_type),
+        "runtimeVersion": tpu.runtime_version or image_of(tpu.accelerator_type, tpu.api),
+        "api": tpu.api,
+        "provisioningModel": None if tpu.has_order else tpu.forms[0].model,
+        "forms": _forms(tpu, args.prices) if tpu.has_order else None,
+        "reservationName": tpu.reservation,
+        "maxRunDurationS": tpu.max_run_duration_s,
+        "waitPerZoneS": tpu.wait_per_zone_s,
+        "waitTotalS": tpu.wait_total_s,
+        "renewBeforeS": tpu.renew_before_s,
+        "validUntilDurationS": tpu.wait_per_zone_s + _PROVISIONING_S,
+        "bootDiskSizeGb": tpu.boot_disk_size_gb,
+        "network": args.network,
+        "subnetwork": args.subnetwork,
+        "enableExternalIps": False,
+        "serviceAccount": {"email": args.service_account, "scopes": [_CLOUD_PLATFORM]},
+        "labels": {**args.labels, **args.ownership.labels},
+        "tags": list(args.tags),
+        "metadata": _metadata(args),
+        "waitFor": tpu.wait_for,
+        "ready": {
+            "guestAttributeNamespace": GUEST_ATTRIBUTE_NAMESPACE,
+            "documentMetadataKey": DOCUMENT_METADATA_KEY,
+            "deadlineMetadataKey": ENDS_AT_METADATA_KEY,
+            "timeoutS": tpu.ready_timeout_s,
+        },
+        "nextSteps": list(args.next_steps),
+        "allowReplaceActive": tpu.allow_replace_active,
+    }
+
+
+def _forms(tpu: TpuSettings, prices: PriceBook) -> Sequence[Mapping[str, object]]:
     """Return the forms of capacity in order, each with its wait and the zones whose price the ceiling allows."""
-    return [
-        CapacityFormArgs(
-            provisioning_model=form.model,
-            wait_s=form.wait_s,
-            zones=None if step.zones == tpu.zones else list(step.zones),
-        )
-        for form, step in zip(tpu.forms, capacity_order(tpu, prices), strict=True)
-    ]
+    forms: list[Mapping[str, object]] = []
+    for form, step in zip(tpu.forms, capacity_order(tpu, prices), strict=True):
+        zones = None if step.zones == tpu.zones else list(step.zones)
+        given = {"provisioningModel": form.model, "waitS": form.wait_s, "zones": zones}
+        # Inside a list the engine gets None as null, not as absent.
+        forms.append({name: value for name, value in given.items() if value is not None})
+    return forms
 
 
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from authors.tables import table
+from gcp_tpu_provider.python_sdk import python_module
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
@@ -126,7 +126,7 @@ def _bare_project(target: Path, ours: Path, source: str) -> None:
         (target / settings.name).write_text("".join(re.findall(r"^(?:encryption|secrets).*\n", text, re.MULTILINE)))
     for name in ("components", "packages", ".venv"):
         (target / name).symlink_to(ours / name)
-    shutil.copy2(ROOT / "components" / "gcp_tpu.py", target / "queued_resource.py")
+    (target / "queued_resource.py").write_text(python_module())
     (target / "__main__.py").write_text(source)
 
 

@@ -7,10 +7,19 @@ import pulumi
 import pytest
 
 from gcp_tpu_provider.capacity import PROVISIONING_S
+from gcp_tpu_provider.check import check
+from gcp_tpu_provider.properties import inputs as known_inputs
+from gcp_tpu_provider.properties import outputs as known_outputs
 from gcp_tpu_provider.transport import Pacing
 from gemma_serving.components.startup_script import startup_script
 from gemma_serving.components.stored_secret import ExistingSecret, ExistingSecretArgs
-from gemma_serving.components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, timeouts
+from gemma_serving.components.tpu_queued_resource import (
+    _OUTPUTS,
+    TpuQueuedResource,
+    TpuQueuedResourceArgs,
+    _QueuedResource,
+    timeouts,
+)
 from gemma_serving.components.vllm_server import VllmServer
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
@@ -42,6 +51,28 @@ def declared(declare, **changes):
     args = dataclasses.replace(ARGS, **({"tpu": tpu} | others))
     recorder, node = declare(lambda: TpuQueuedResource("capacity", args).node_name)
     return recorder.one("gcp-tpu:index:QueuedResource").inputs, node
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"provisioning": ("flex-start", "spot"), "max_usd_per_hour": 100.0, "wait_total_s": 7200},
+        {"provisioning": ("reservation",), "reservation": "r", "max_run_duration_s": None, "boot_disk_size_gb": 200},
+        {"api": "compute-engine", "zones": ("us-east5-b",), "max_run_duration_s": 7200},
+        {"renew_before_s": 1800, "wait_for": "active", "allow_replace_active": True},
+    ],
+)
+def test_the_provider_takes_every_input(declare, changes):
+    given, _ = declared(declare, **changes)
+    inputs = json.loads(json.dumps(given), parse_float=lambda number: int(float(number)))  # mocks have floats alone
+    assert check("urn:pulumi:x::gemma-serving::gcp-tpu:index:QueuedResource::capacity", inputs).mistakes == ()
+
+
+def test_every_output_is_one_of_the_provider():
+    names = {"node_name": "nodeName", "node_ips": "nodeIps", "provisioning": "provisioningModelInUse"}
+    assert {names.get(name, name) for name in _QueuedResource.__annotations__} <= {*known_inputs(), *known_outputs()}
+    assert {after: before for before, after in _OUTPUTS.items()} == names
 
 
 def test_the_machine_gives_a_change_up_before_up_does_so_that_up_sees_what_serves_then(declare):
