@@ -8,7 +8,7 @@ Pulumi does not manage the record, because the account's description is one of i
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pulumi
 from tenacity import retry, retry_if_exception, stop_after_attempt
@@ -28,9 +28,11 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
 from gemma_serving.planning.cost.costs import endless_forms
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind
 from gemma_serving.stacks.planned import doctor_hint
+
+if TYPE_CHECKING:  # loads pulumi_gcp, which `gemma up` does not need
+    from gemma_serving.stacks.base import Context
 
 LIMIT_S: Final = 20.0
 _TRIES: Final = 3
@@ -280,7 +282,7 @@ class RunRecorder:
         return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb)
 
 
-def keep_runs(context: Context) -> None:
+def keep_runs(context: "Context") -> None:
     """Register hooks that keep the stack's record. Raises CommandRefusedError."""
     recorder = recorder_of(context)
     starts: list[pulumi.ResourceHook] = []
@@ -315,7 +317,7 @@ def _refusing(refusal: str) -> Callable[[pulumi.ResourceHookArgs], None]:
     return refuse
 
 
-def recorder_of(context: Context) -> RunRecorder:
+def recorder_of(context: "Context") -> RunRecorder:
     """Return the names of a stack's record and machines."""
     return _recorder(context.settings, context.names, context.ownership)
 

@@ -147,6 +147,15 @@ for module in sys.argv[1:]:
 """
 
 
+def test_the_limits_that_up_and_doctor_read_load_no_classes_of_resources():
+    words = [
+        sys.executable,
+        "-c",
+        "import sys, gemma_serving.stacks.hooks.run_recorder; print('pulumi_gcp' in sys.modules)",
+    ]
+    assert subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_help_answers_at_once_without_loading_the_commands_work():
     """Heavy libraries are loaded when the options are read, so that Ctrl-C and mistakes end a command with one sentence at any time."""
     modules = [module_of(command) for command in (*COMMANDS, *AUTHORS)]
