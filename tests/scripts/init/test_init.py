@@ -90,7 +90,7 @@ def test_it_writes_a_project_with_this_version_and_says_what_comes_next(init, tm
     next_ = out.partition("Next:\n")[2].splitlines()
     assert [line.strip() for line in next_[:2]] == [
         "python3 -m venv .venv",
-        ".venv/bin/pip install --quiet --require-hashes -r requirements.txt",
+        ".venv/bin/pip install --quiet --require-hashes -r requirements.txt  # 660 MB",
     ]
     assert next_[-1].strip() == "gemma chat chat"
 
