@@ -129,10 +129,11 @@ class OptionParser(argparse.ArgumentParser):
             return _NO_VALUE.sub(r"\1 has no value.", message) if _NO_VALUE.match(message) else ""
         word = found["choice"] or found["extra"]
         hint = self.hint(word, self.subcommand_names)
+        commands = self.subcommand_names if hint or "--stack" not in self._given else ()
         if not hint and "--stack" in self.flags and "--stack" not in self._given:
             hint = f" To select a stack, pass --stack {word}."
-        commands = f" Commands: {', '.join(self.subcommand_names)}." if self.subcommand_names and not hint else ""
-        return f"{word} is not {'a command' if self.subcommand_names else 'expected'}.{hint}{commands}"
+        known = f" Commands: {', '.join(commands)}." if commands and not hint else ""
+        return f"{word} is not {'a command' if commands else 'expected'}.{hint}{known}"
 
 
 def number(text: str) -> float:

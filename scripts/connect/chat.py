@@ -185,7 +185,8 @@ def run_chat(
     chat: Chat, read: Callable[[], str | None], files: Sequence[Attachment] = (), *, most_request_bytes: int
 ) -> None:
     """Read prompts and print responses until the input ends. `files` go with the first prompt."""
-    print_text(_HELP, sys.stderr)
+    if sys.stdin.isatty():
+        print_text(_HELP, sys.stderr)
     waiting = list(files)
     while (line := read()) is not None:
         words = line.strip()

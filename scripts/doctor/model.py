@@ -18,6 +18,7 @@ from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
+from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.question.hub_files import LoadedRepository, hub_files
@@ -276,7 +277,9 @@ def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
 def _image_fix(image: ImageSettings, checkup: Checkup) -> str:
     """Return how the registry comes to show an image: one of the table by its digest there, one's own by a push or a role."""
     if image.known is not None:
-        return "set gemma-serving:image to an entry of gemma_serving/planning/data/images.json"
+        platform = image.known.platform
+        names = [name for name, one in IMAGES.items() if one.platform == platform and one.build_context is None]
+        return f"set gemma-serving:image to {' or '.join(names)}"
     if not in_artifact_registry(image.repository):
         return "push it, or, if it is private, set gemma-serving:dockerHub"
     host, project, repository, *_ = image.repository.split("/")

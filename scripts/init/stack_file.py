@@ -12,7 +12,8 @@ from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import PACKAGE
-from gemma_serving.contracts.settings_files import no_settings_file, settings_file
+from gemma_serving.contracts.settings_files import example_stacks, settings_file, stacks_in
+from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.secrets_provider import provider_with
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS, Checkpoint, checkpoint_of
 from gemma_serving.planning.data.images import image_words
@@ -94,7 +95,9 @@ def _copy(options: InitOptions, like: str, path: Path) -> None:
         raise CommandRefusedError(f"--like copies a file as it is. Remove --{others[0]}, and change the copy.")
     source = settings_file(like, path.parent)
     if not source.is_file():
-        raise CommandRefusedError(no_settings_file(like, path.parent))
+        known = sorted({*stacks_in(path.parent), *example_stacks()})
+        listed = did_you_mean(like, known) or f" Pass one of {', '.join(known)}."
+        raise CommandRefusedError(f"--like {like}: no stack and no example has this name.{listed}")
     write_copy(source, path)
 
 

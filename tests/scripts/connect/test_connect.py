@@ -389,6 +389,7 @@ def test_a_conversation_reads_prompts_until_they_end(url, capsys, monkeypatch):
     said = capsys.readouterr()
     assert said.out == " alpha beta\n alpha beta\n"
     assert "/what is not a command. /new: new chat" in said.err
+    assert said.err.count("/new: new chat") == 1, "a script needs no help"
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,8 @@ def test_a_copy_over_a_file_keeps_its_salt_and_its_secrets(new, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--like", "nope"), "Pulumi.nope.yaml not found."),
+        (("--like", "nope"), "no stack and no example has this name. Pass one of l4-12b-qat, l4-12b-qat-mtp, "),
+        (("--like", "l4-12-qat"), "Did you mean l4-12b-qat"),
         (("--like", "tpu-v6e4-12b", "--budget", "2"), "--like copies a file as it is. Remove --budget"),
     ],
 )
