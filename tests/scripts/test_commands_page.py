@@ -25,7 +25,8 @@ SCREEN_LINES = 60
 def faults_of(text):
     """What a help text lacks: an example that is accepted, and exit codes on the page only."""
     examples = re.findall(r"^ {2}(gemma .*)$", re.sub(r" *\\\n +", " ", text), re.MULTILINE)
-    yield from ["no example"] * (not examples)
+    no_example = "no example: write one with two spaces in front, and below it a sentence without"
+    yield from [no_example] * (not examples)
     yield from (said for line in examples if (said := refusal_of(typed_form(line))))
     *others, last = text.strip().splitlines()
     if last != "Exit codes: docs/reference/commands.md" or re.search(r"(?i)exit(s|ed)? (code|with)", " ".join(others)):
