@@ -44,6 +44,7 @@ _HOUR_S: Final = 3600.0
 _IDLE: Final = "tpu.idleAfter"
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
+_DAY: Final = timedelta(days=1)
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
 """Time for which Cloud Monitoring keeps metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
 
@@ -58,6 +59,8 @@ class StackSpending:
     """Seconds since the first start of a server, across all machines since; 0 if none has started."""
     usd: float
     """Cost of the stack since then, including past TPU VMs."""
+    usd_last_day: float | None = None
+    """Cost in the last 24 hours; None if unknown. The record has no times of past TPU VMs."""
     usd_per_hour: float | None
     """Current cost while idle; None if a price is unknown."""
     running_usd_per_hour: float | None = None
@@ -189,18 +192,23 @@ def _spending(read: _StackFigures) -> StackSpending:
         read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {source}")
     past = account.name if account else ""
     unpriced = set[str]()
+    day_s = int((read.now - _DAY).timestamp())
+    in_day: list[float | None] = [None] if word == "unknown" else []
     priced = [item for item in found if has_price(item)]
     usd_by_name = defaultdict[str, float](float, {item.name: 0.0 for item in priced})
     if record.spent_micros:
         usd_by_name[past] = record.spent_micros / MICROS
         read.lines.append(f"${usd_by_name[past]:,.2f}: past TPU VMs, from {where}")
+        in_day.append(usd_by_name[past] if first_s is not None and first_s >= day_s else None)
     for use in record.uses([*names], int(now_s)):
         name = names[use.seen] if use.seen else past
         if use.run.is_service:
-            usd_by_name[name] += _billed_usd(read, use, limits)
+            usd, day_usd = _billed_usd(read, use, limits)
         else:
-            usd_by_name[name] += use.micros / MICROS
+            usd, day_usd = use.micros / MICROS, use.micros_since(day_s) / MICROS
             read.lines.append(_line(use))
+        usd_by_name[name] += usd
+        in_day.append(day_usd if use.run.micros_per_hour else None)
         if not use.run.micros_per_hour:
             unpriced.add(name)
             if limits.max_usd is not None:
@@ -211,6 +219,7 @@ def _spending(read: _StackFigures) -> StackSpending:
         limits=limits,
         age_s=age_s,
         usd=sum(usd_by_name.values()),
+        usd_last_day=total(in_day),
         usd_per_hour=total(map(usd_per_hour, priced)),
         running_usd_per_hour=total(map(running_usd_per_hour, priced)),
         is_least=read.is_least or bool(unpriced),
@@ -282,8 +291,8 @@ def _seen(found: Sequence[FoundResource]) -> Mapping[Seen, str]:
     return {one: name for one, name in seen.items() if one is not None}
 
 
-def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
-    """Return the cost of a service since its first start, at its highest price."""
+def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> tuple[float, float | None]:
+    """Return the cost of a service since its first start and in the last day, at its highest price. None: unknown."""
     run, service = use.run, read.one(SERVICE)
     start = datetime.fromtimestamp(run.start_s, UTC)
     owner, project = read.found[0].owner, read.found[0].project
@@ -296,20 +305,21 @@ def _billed_usd(read: _StackFigures, use: RunUse, limits: StackLimits) -> float:
                 f"{name} was recreated or is older than six weeks, so Cloud Monitoring may lack some of its cost."
             )
     try:
-        billed_s = _billed_s(read.api, project, name, start, read.now)
+        billed_s, day_s = _billed_s(read.api, project, name, start, read.now)
     except (GoogleListError, ScriptError) as error:
         least = (usd_per_hour(service) or 0.0) if service else 0.0
         usd = least * (read.now - start).total_seconds() / _HOUR_S
         read.is_least = True
         read.unknown.append(f"Use of {name} could not be read, so only instances that always run are counted: {error}")
         read.lines.append(f"${usd:,.2f}: instances of {name} that always run, since {_shown(run.start_s)}")
-        return usd
-    usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S
+        return usd, None
+    usd_per_s = run.micros_per_hour / MICROS / _HOUR_S
+    usd = usd_per_s * billed_s
     read.lines.append(
         f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h "
         f"since {_shown(run.start_s)}, from Cloud Monitoring"
     )
-    return usd
+    return usd, usd_per_s * day_s
 
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
@@ -323,11 +333,11 @@ def _limits(found: Sequence[FoundResource]) -> StackLimits:
     )
 
 
-def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: datetime) -> float:
-    """Return the billed instance seconds of a service in any region, as far back as Cloud Monitoring has them."""
+def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: datetime) -> tuple[float, float]:
+    """Return the billed instance seconds of a service in any region, as far back as Cloud Monitoring has them, and of the last day."""
     start = max(start, now - _LONGEST_WINDOW)
     if start >= now:  # Google's clock is ahead of this machine's, and Cloud Monitoring rejects such an interval
-        return 0.0
+        return 0.0, 0.0
     query = urlencode(
         {
             "filter": f'metric.type="{_METRIC}" AND resource.labels.service_name="{service}"',
@@ -337,12 +347,15 @@ def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: 
             "aggregation.perSeriesAligner": "ALIGN_SUM",
         }
     )
-    total = 0.0
+    billed_s = day_s = 0.0
     for page in api.pages("monitoring", f"v3/projects/{project}/timeSeries?{query}"):
         for series in map(as_mapping, as_sequence(page.get("timeSeries"))):
-            values = (as_mapping(as_mapping(point).get("value")) for point in as_sequence(series.get("points")))
-            total += sum(float(str(value.get("doubleValue") or 0)) for value in values)
-    return total
+            for point in map(as_mapping, as_sequence(series.get("points"))):
+                seconds = float(str(as_mapping(point.get("value")).get("doubleValue") or 0))
+                billed_s += seconds
+                end = datetime.fromisoformat(str(as_mapping(point.get("interval")).get("endTime")))
+                day_s += seconds if end > now - _DAY else 0.0
+    return billed_s, day_s
 
 
 def _stamp(moment: datetime) -> str:

@@ -101,6 +101,10 @@ class RunUse:
         """Cost so far; 0 for a service."""
         return self.run.micros(self.end_s)
 
+    def micros_since(self, start_s: int) -> int:
+        """Return the cost of the TPU VM after a time; 0 for a service."""
+        return self.micros - self.run.micros(min(start_s, self.end_s))
+
     @property
     def is_bound(self) -> bool:
         """True if the end is unknown, so the maximum cost is used."""

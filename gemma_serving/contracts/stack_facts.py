@@ -82,6 +82,8 @@ class CloudFacts:
     """Seconds since `since`."""
     usd: float | None = None
     """Cost of the stack since then, including past TPU VMs."""
+    usd_last_day: float | None = None
+    """Part of `usd` in the last 24 hours; None if unknown."""
     usd_is_least: bool = False
     """True if a part of `usd` could not be read, so it is a lower bound."""
     usd_per_hour: float | None = None

@@ -356,6 +356,7 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         since=spent.since,
         age_s=spent.age_s,
         usd=round(spent.usd, 4),
+        usd_last_day=rounded(spent.usd_last_day),
         usd_is_least=spent.is_least,
         usd_per_hour=rounded(spent.usd_per_hour),
         running_usd_per_hour=rounded(spent.running_usd_per_hour),

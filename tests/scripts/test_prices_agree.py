@@ -66,7 +66,7 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     shown = describe_stack(settings_file(stack, ROOT).parent, stack, date="2026-11-20")
     assert shown.figures[HOURLY] == f"${planned.cost.usd_per_hour:,.2f}"
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
-    monkeypatch.setattr("gemma_serving.cloud.spending._billed_s", lambda *_: 3 * 3600.0)
+    monkeypatch.setattr("gemma_serving.cloud.spending._billed_s", lambda *_: (3 * 3600.0, 0.0))
     for one in planned.cost.places:
         found = deployed(settings, one.place)
         first = found[0]

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +14,7 @@ from gemma_serving.cloud.kinds import ACCOUNT, by_name
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.spending import StackSpending, spending
 from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
+from gemma_serving.contracts.run_record import RecordedRun, RunRecord
 from gemma_serving.scripts.stack.costs import recorded_costs, spent_sentence
 from localcloud.tests.google_bodies import google_body
 from tests.cloud.populated import owner
@@ -95,8 +96,16 @@ def test_a_sum_with_one_lower_bound_is_a_lower_bound():
 # Unknown is never zero.
 
 
-AN_HOUR = SimpleNamespace(pages=lambda *_: [{"timeSeries": [{"points": [{"value": {"doubleValue": 3600}}]}]}])
-"""Cloud Monitoring, where each service was billed for one hour."""
+def billed(*points):
+    """Cloud Monitoring, where each service was billed for seconds until some hours ago."""
+    shown = [
+        {"interval": {"endTime": (NOW - timedelta(hours=ago)).isoformat()}, "value": {"doubleValue": seconds}}
+        for ago, seconds in points
+    ]
+    return SimpleNamespace(pages=lambda *_: [{"timeSeries": [{"points": shown}]}])
+
+
+AN_HOUR = billed((0, 3600))
 PARTS = {
     "v6e-4": 3 * 4 * 2.70,
     "v5e-4": 3 * 4 * 1.20,
@@ -138,6 +147,47 @@ def test_an_unknown_part_is_never_free_and_of_two_limits_the_stricter_one_counts
     assert (stack.limits.max_usd, stack.limits.max_age_s) == strictest
     assert bool(stack.unknown) is (not has_record or (not is_priced and stack.limits.max_usd is not None))
     assert not has_record or all("The price list has no entry for " in why for why in stack.unknown)
+
+
+HOURS_AGO = st.sampled_from([0, 1, 2, 23, 24, 25, 40, 60])
+
+
+def recorded(since_h, spent_micros, runs):
+    """The account of a stack whose record has these runs: hours since the start, millionths of a dollar per hour, longest hours."""
+    start_s = int(NOW.timestamp())
+    known = [
+        RecordedRun(start_s=start_s - ago * 3600, micros_per_hour=rate, longest_s=longest and longest * 3600)
+        for ago, rate, longest in runs
+    ]
+    record = RunRecord(since_s=start_s - since_h * 3600, spent_micros=spent_micros, runs=known)
+    body = {"name": "projects/p/serviceAccounts/a@p", "email": "a@p", "description": record.written_into("")}
+    return resource_of(by_name(ACCOUNT), google_body("iam.v1", "ServiceAccount", body), project="p", owner=owner("x"))
+
+
+@effort(max_examples=examples(test=60, part=300, night=2000))
+@given(
+    HOURS_AGO,
+    st.sampled_from([0, 4_000_000]),
+    st.lists(st.tuples(HOURS_AGO, st.sampled_from([0, 1, 7_000_000]), st.none() | st.integers(1, 30)), max_size=3),
+)
+def test_the_cost_of_the_last_day_counts_its_hours_and_no_others(more_h, spent_micros, runs):
+    since_h = max((ago for ago, _, _ in runs), default=0) + more_h
+    (stack,) = spending(AN_HOUR, [recorded(since_h, spent_micros, runs)], NOW)
+    # Each hour of a run that lies in the last day, counted one by one.
+    hours = [(ago - hour, rate) for ago, rate, longest in runs for hour in range(min(ago, longest or ago))]
+    usd = sum(rate for ago, rate in hours if ago <= 24) / 1e6
+    is_known = all(rate for _, rate, _ in runs) and (not spent_micros or since_h <= 24)
+    assert stack.usd_last_day == (pytest.approx(usd + spent_micros / 1e6, abs=1e-5) if is_known else None)
+    assert not is_known or stack.usd_last_day <= stack.usd + 1e-5
+
+
+@effort(max_examples=examples(test=60, part=300, night=2000))
+@given(st.lists(st.tuples(HOURS_AGO, st.integers(0, 3600)), max_size=5))
+def test_of_a_service_the_last_day_has_the_periods_that_end_in_it(points):
+    found = [part_of("nvidia-l4"), recorded(0, 0, [])]
+    (stack,) = spending(billed(*points), found, NOW)
+    in_day = sum(seconds for ago, seconds in points if ago < 24)
+    assert stack.usd_last_day == pytest.approx(in_day * PARTS["nvidia-l4"] / 3600, abs=0.001)
 
 
 @pytest.mark.parametrize(
