@@ -86,3 +86,8 @@ def test_each_question_has_two_sentences_and_a_link():
         "### Why?",
     ):
         assert len(list(faults_of_answers(f"{text}\n{planted}\n"))) == 2
+
+
+def test_the_pages_of_the_first_hour_are_short():
+    pages = ("README.md", "docs/get-started.md", "docs/folder.md")
+    assert sum(len((ROOT / page).read_text().split()) for page in pages) <= 2_600
