@@ -21,9 +21,6 @@ done
 CHECKS='{"context": "set-up / set-up"}, {"context": "preview"}'
 if test -d packages/gcp-tpu; then
     CHECKS='{"context": "test (3.11)"}, {"context": "test (3.13)"}, {"context": "packages (gcp-tpu)"}, {"context": "packages (loadtest)"}, {"context": "packages (localcloud)"}'
-    # For release.yml, which publishes a tag after an approval. GitHub creates a missing environment without one.
-    echo "{$REVIEWERS, \"deployment_branch_policy\": $BRANCHES}" | gh api --method PUT "repos/$REPOSITORY/environments/release" --input -
-    gh api --method POST "repos/$REPOSITORY/environments/release/deployment-branch-policies" --raw-field name='v*' --raw-field type=tag
 fi
 gh secret delete PULUMI_CONFIG_PASSPHRASE --repo "$REPOSITORY" || true
 

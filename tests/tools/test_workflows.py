@@ -577,8 +577,6 @@ def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
     made, branches, secrets = {}, set(), set()
     for words, body in page_calls():
         found = re.search(r"/environments/([\w-]+)(/deployment-branch-policies)?(?: |$)", " ".join(words))
-        if found and found[1] == "release":
-            continue  # tests/authors/release/test_workflow.py
         if found and found[2]:
             assert words[-1] == "name=main"
             branches.add(found[1])
@@ -655,7 +653,6 @@ def test_the_rules_of_a_folder_of_its_own_require_the_checks_of_a_pull_request_t
                 called = flows[Path(job["uses"]).name]["jobs"] if "uses" in job else ()
                 reported |= {f"{name} / {each}" for each in called} or {name}
     assert {check["context"] for check in checks["parameters"]["required_status_checks"]} == reported
-    assert not [words for words, _ in page_calls(2, is_clone=False) if "/environments/release" in " ".join(words)]
 
 
 def test_the_guard_has_the_roles_of_a_teardown_and_reads_the_use_of_services():

@@ -1,8 +1,7 @@
-"""Artefacts: two builds give the same bytes, no one has what no release ships, and a user's use of them is rehearsed."""
+"""Artefacts: two builds give the same bytes, and no one has what no release ships."""
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -106,17 +105,6 @@ class TestRelease:
             for name, content in members(path):
                 assert not FORBIDDEN.intersection(Path(name).parts), (path.name, name)
                 assert not any(each in content for each in secret), (path.name, name)
-
-    def test_a_user_installs_and_uses_the_artefacts(self, built, tmp_path):
-        link = Path(sys.executable).with_name("pulumi").read_text()
-        cli = tmp_path / "pulumi"  # the language host of this checkout, also where several share one environment
-        cli.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', link))
-        cli.chmod(0o755)
-        command = [sys.executable, str(built / "first" / build.REHEARSAL)]
-        environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "the checksums, the provider, and a project's folder with its load test work." in done.stdout
 
 
 def members(path):

@@ -1,4 +1,4 @@
-"""release.yml publishes what was rehearsed and approved, with the rights of each step and no secret, and its page says how."""
+"""release.yml publishes what was rehearsed and approved, with the rights of each step and no secret."""
 
 import json
 import os
@@ -11,13 +11,11 @@ import pytest
 import yaml
 
 from authors.release import build
-from tests.tools.ci_page import page_calls
 from tools.engine.model import VERSION as ENGINE
 
 ROOT = Path(__file__).resolve().parents[3]
 FLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 JOBS = FLOW["jobs"]
-PAGE = (ROOT / "docs" / "authors" / "releasing.md").read_text()
 PUBLISHING = ("github", "pypi")
 
 
@@ -35,12 +33,13 @@ def uses(job, action):
 def test_nothing_is_published_before_the_rehearsal_and_a_persons_approval():
     for job in PUBLISHING:
         assert {"build", "rehearsal", "upgrade", "attest", "check"} <= needed(job)
-        assert JOBS[job]["environment"] == "release"
     assert all("github" in needed(job) for job in PUBLISHING[1:]), "programs download the plugin from the release"
     assert JOBS["attest"]["if"] == "github.event_name == 'push'", "a manual run ends after the rehearsal"
     for job in ("build", "upgrade"):
         assert JOBS[job]["if"] == "vars.UPSTREAM == 'true'", "a copy of the repository builds nothing"
     assert [job for job in JOBS if "environment" in JOBS[job]] == list(PUBLISHING)
+    assert JOBS["github"]["environment"] == "release"
+    assert JOBS["pypi"]["environment"] == "${{ matrix.project }}"
 
 
 def test_each_job_has_the_rights_of_its_work_and_those_that_have_any_install_nothing():
@@ -94,20 +93,3 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
         with subtests.test(name):
             assert code(repository) == expected
     assert code("acme/serving", changed=True) == 1
-
-
-def test_the_page_has_every_job_variable_and_right_and_makes_the_environment():
-    for name in {*JOBS, *re.findall(r"vars\.(\w+)", str(FLOW))}:
-        assert f"`{name}`" in PAGE, name
-    assert set(re.findall(r"--body true", PAGE)) == {"--body true"}
-    assert set(re.findall(r"gh variable set (\w+)", PAGE)) == set(re.findall(r"vars\.(\w+)", str(FLOW)))
-    calls = [(words, body) for words, body in page_calls() if "/environments/release" in " ".join(words)]
-    (made, body), (policy, _) = calls
-    assert (made[:3], made[3].rpartition("/")[2]) == (["api", "--method", "PUT"], "release")
-    assert body == {
-        "reviewers": [{"type": "User", "id": 4242}],
-        "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True},
-    }
-    assert policy[3].endswith("/environments/release/deployment-branch-policies")
-    assert policy[-4:] == ["--raw-field", "name=v*", "--raw-field", "type=tag"]
-    assert "repository.sh" in PAGE
