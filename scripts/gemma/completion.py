@@ -26,8 +26,8 @@ def script(words: Sequence[str]) -> str:
     """Return the completion script of a shell, or the help. Raises CommandRefusedError for another word."""
     if {"-h", "--help"} & {*words}:
         return _HELP
-    shell = words[0] if words else ""
-    if len(words) != 1 or shell not in _SHELLS:
+    shell = " ".join(words)
+    if shell not in _SHELLS:
         raise CommandRefusedError(f"completion takes one shell, not {shell!r}. Run `gemma completion {_CHOICE}`.")
     return Path(__file__).with_name(f"completion.{shell}").read_text(encoding="utf-8")
 
@@ -99,6 +99,7 @@ _VALUES: Final[Mapping[str, Callable[[], Iterable[str]]]] = {
 """Values by the field of an option, which means the same in each command."""
 _TABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("accelerator", "accelerators"), "gemma_serving.planning.machine.hardware:ACCELERATORS"),
+    "finding": "gemma_serving.planning.rules.findings:RULES",
     "image": "gemma_serving.planning.data.images:IMAGES",
     "preset": "loadtest.load_options:PRESETS",
 }

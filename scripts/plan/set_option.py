@@ -89,7 +89,11 @@ def _unknown_key(given: str, other_keys: Iterable[str]) -> PlanningError:
     if option is not None:
         return PlanningError(f'--set has no key "{given}". Use the option {option}.')
     if given in set_blocks():
-        removed = f", or remove it with --set {given}={NONE}" if given in _OPTIONAL_BLOCKS else ""
+        removed = (
+            f", or remove it with --set {given}={NONE}"
+            if given in _OPTIONAL_BLOCKS or given.startswith("vllm.")
+            else ""
+        )
         return PlanningError(
             f"--set {given} is a block. Set its keys{removed}. docs/reference/settings.md lists the keys."
         )
