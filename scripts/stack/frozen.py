@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
@@ -122,7 +123,8 @@ def program_digest(stack: str, settings: Settings, folder: Path) -> str:
     """Return a hash of the program, the stack's settings, the files that they name, and the names and versions of the installed packages."""
     named = [path for _, path in _named(settings)]
     files = _files(folder, [f"Pulumi.{stack}.yaml", *PROGRAM, *named])
-    packages = sorted(path.name for path in folder.glob(".venv/lib/python*/site-packages/*.dist-info"))
+    environment = folder / ".venv" if (folder / ".venv").exists() else Path(sys.prefix)
+    packages = sorted(path.name for path in environment.glob("lib/python*/site-packages/*.dist-info"))
     return " ".join([_hash(folder, files), *packages])
 
 
