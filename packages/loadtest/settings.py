@@ -1,7 +1,7 @@
 """Measurement settings of a sweep, and a caller's knowledge of the server: its forecast, hardware and limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -22,11 +22,7 @@ class ForecastBand:
 
     def rounded(self, digits: int) -> dict[str, float]:
         """Return the band in JSON types."""
-        return {
-            "low": round(self.low, digits),
-            "typical": round(self.typical, digits),
-            "high": round(self.high, digits),
-        }
+        return {name: round(value, digits) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

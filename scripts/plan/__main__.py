@@ -283,16 +283,8 @@ def _moved(stack: str) -> str:
 def _used(options: PlanOptions) -> set[str]:
     """Return the options that the command line has, without `--json`."""
     groups = (options.question, options.comparison, options.solving, options.judging, options.gke)
-    single = {
-        "write": options.write,
-        "gcloud": options.gcloud,
-        "explain": options.explain,
-        "costs": options.costs,
-        "live": options.live,
-    }
-    return {name for name, value in single.items() if value} | {
-        name for group in groups for name in given_options(group)
-    }
+    single = {name for name in ("write", "gcloud", "explain", "costs", "live") if getattr(options, name)}
+    return single | {name for group in groups for name in given_options(group)}
 
 
 def _check(used: set[str]) -> None:

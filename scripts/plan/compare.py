@@ -19,7 +19,7 @@ from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question
 from gemma_serving.scripts.plan.question import CommandWording, deployment_from
-from gemma_serving.scripts.plan.rows import RATES, Row, plan_cells, show_rows
+from gemma_serving.scripts.plan.rows import Row, plan_cells, show_rows
 
 Compared = tuple[Plan, str | None]
 """The plan on one accelerator, and its image if this project builds it."""
@@ -93,10 +93,8 @@ def _show(rows: Sequence[Compared], chosen: Plan | None, limits: ComparisonOptio
             )
             for one, image in rows
         ],
-        title=f"{first.model}, requests of {first.vllm.max_model_len or 0:,} tokens",
+        title=f"{first.model}, requests of {first.vllm.max_model_len or 0:,} tokens; tok/s of one request, and at full load",
         headings=("on", "as", "verdict", "concurrent", "tok/s", "tok/s, full", "$/h", "$/M tokens"),
         least=("as", "tok/s"),
-        notes=(RATES,)
-        if chosen
-        else (RATES, "No accelerator meets the limits. Relax a limit or choose a smaller model."),
+        notes=() if chosen else ("No accelerator meets the limits. Relax a limit or choose a smaller model.",),
     )

@@ -13,8 +13,6 @@ _TEXTS: Final = ("stack", "model", "on", "as", "verdict", "bound by", "settings"
 """Headings of the columns without numbers."""
 _WHOLE: Final = ("on", "settings")
 _UNKNOWN: Final = "unknown"
-RATES: Final = "tok/s is the rate of one request alone; tok/s, full is the rate of all requests that run at once."
-"""Note about the rates of `plan_cells`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.question import ROOT
-from gemma_serving.scripts.plan.rows import RATES, Row, plan_cells, show_rows
+from gemma_serving.scripts.plan.rows import Row, plan_cells, show_rows
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment, today
@@ -58,7 +58,7 @@ def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
             [Row(cells={"stack": row.name, **row.cells}) for row in rows],
             headings=("stack", "model", "on", "verdict", "start", "tok/s", "tok/s, full", "$/h"),
             least=("tok/s", "tok/s, full", "on", "start", "model"),
-            notes=(*errors, RATES, "The whole plan of one: gemma plan STACK."),
+            notes=(*errors, "tok/s is for one request alone. The whole plan of one: gemma plan STACK."),
         )
     is_good = all(row.plan is not None and row.plan.fits for row in rows)
     return ExitCode.DONE if is_good or not names else ExitCode.REFUSED

@@ -21,16 +21,8 @@ POINT_FIELDS: Final = ("mode", "level", "input_tokens", "output_tokens", "repeat
 
 def write_reports(folder: Path) -> list[Path]:
     """Regenerate all reports and return their paths. Raises SweepError if the folder has no results."""
-    results = sorted(
-        read_results(folder),
-        key=lambda r: (
-            r["point"]["mode"],
-            r["point"]["output_tokens"],
-            r["point"]["input_tokens"],
-            r["point"]["level"],
-            r["point"]["repeat"],
-        ),
-    )
+    order = ("mode", "output_tokens", "input_tokens", "level", "repeat")
+    results = sorted(read_results(folder), key=lambda result: [result["point"][name] for name in order])
     if not results:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
