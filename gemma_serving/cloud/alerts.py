@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from gcp_tpu_provider.refusals import DENIED, read
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, enable_command
+from gemma_serving.cloud.served_tokens import prometheus
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
 from gemma_serving.contracts.answers import Answer, Present, Unknown
@@ -218,13 +219,7 @@ def _notes(policies: Sequence[Item]) -> Iterator[str]:
 def _has_data(api: GoogleApi, project: str, stack: str, window: str) -> Answer[bool]:
     """Return whether the collector has written within the last `window`, a duration of PromQL."""
     query = f'count(last_over_time(up{{namespace="{Names(project=project, stack=stack).base}"}}[{window}]))'
-    path = f"v1/projects/{project}/location/global/prometheus/api/v1/query"
-
-    def read() -> bool:
-        answer = api.post(MONITORING, path, {"query": query})
-        return bool(as_sequence(as_mapping(answer.get("data")).get("result")))
-
-    return answer_of(MONITORING, read)
+    return answer_of(MONITORING, lambda: bool(prometheus(api, project, query)))
 
 
 def _no_data(stack: str, policies: int, window: str) -> str:

@@ -8,6 +8,7 @@ rest. Changes nothing, and opens a tunnel only with --tunnel.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
     from gemma_serving.scripts.status.report import StatusReport
 
 DEFAULT_INTERVAL_S: Final = 10.0
+
+
+def _api_price(text: str) -> tuple[float, float]:
+    """Return the price of input and of output tokens. Raises ValueError with the allowed form."""
+    try:
+        given = [float(part) for part in text.split(",")]
+    except ValueError:
+        given = []
+    if len(given) not in {1, 2} or not all(0 <= usd < math.inf for usd in given) or not given[-1]:
+        raise ValueError("dollars per million tokens: one price, or IN,OUT such as 0.15,0.60")
+    return given[0], given[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +57,14 @@ class StatusOptions:
     metrics: Annotated[bool, Option("Also show every metric of the queried servers, as totals over all labels.")] = (
         False
     )
+    api_price: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "Compare with a public API at this price per million tokens, in dollars.",
+            metavar="IN,OUT",
+            parse=_api_price,
+        ),
+    ] = None
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.", person=True)] = False
     as_json: JsonSwitch = False
 
@@ -58,6 +78,7 @@ def _status(options: StatusOptions) -> ExitCode:
         wake=options.wake,
         refresh=options.refresh,
         metrics=options.metrics,
+        api=options.api_price,
     )
     if options.watch:
         _watch(request, options)

@@ -7,9 +7,12 @@ from functools import partial
 from typing import Final, TypedDict
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
+from gemma_serving.cloud.google_api import connect
+from gemma_serving.cloud.served_tokens import served_tokens
 from gemma_serving.cloud.simulated import is_simulated
-from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each, each_within
 from gemma_serving.contracts.stack_facts import StackFacts
@@ -23,6 +26,7 @@ from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.labelled import require_name, without_state
 from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why_not_asked
 from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
+from gemma_serving.scripts.status.price import InOut, token_price
 from gemma_serving.scripts.status.report import (
     ENDPOINT,
     GOOGLE,
@@ -59,6 +63,7 @@ class StatusRequest:
     wake: bool = False
     refresh: bool = False
     metrics: bool = False
+    api: InOut | None = None
 
     @property
     def limit_s(self) -> float:
@@ -73,6 +78,7 @@ class _Answers(TypedDict, total=False):
     start: MeasuredStart | None
     endpoint: ServerFacts
     refresh: Sequence[str]
+    tokens: tuple[Answer[InOut], Answer[InOut]] | None
 
 
 def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
@@ -130,7 +136,7 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
         answers.pop("endpoint", None)
         unanswered.pop(ENDPOINT, None)
     status = replace(
-        _status(facts, answers, clock()),
+        _status(facts, answers, clock(), request.api),
         server_not_asked=not_asked,
         unanswered=[
             *(UnansweredSource(source=source, why=why) for source, why in unanswered.items()),
@@ -149,7 +155,17 @@ def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest)
 def _of_google(state: StackState, request: StatusRequest) -> _Answers:
     """Return Google's report, and the first start of one stack: Cloud Logging allows 60 reads per minute and project."""
     facts = with_known_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
-    return {"facts": facts, "start": first_start(facts) if request.stack == state.stack else None}
+    start = first_start(facts) if request.stack == state.stack else None
+    return {"facts": facts, "start": start, "tokens": _tokens(state, facts)}
+
+
+def _tokens(state: StackState, facts: StackFacts) -> tuple[Answer[InOut], Answer[InOut]] | None:
+    """Return the tokens served since the first start and in the last day; None if no server has started."""
+    server, cloud = facts.recorded, facts.cloud
+    if server is None or cloud is None or cloud.age_s is None:
+        return None
+    namespace = Names(project=server.project, stack=state.former_name or state.stack).base
+    return served_tokens(connect(server.project), server.project, namespace, cloud.age_s)
 
 
 def _query_refresh(stack: str) -> Sequence[str]:
@@ -158,8 +174,10 @@ def _query_refresh(stack: str) -> Sequence[str]:
     return [f"{change.name} ({change.type}): {change.op}." for change in changes if change.op != "read"]
 
 
-def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
-    outputs = facts.deployed
+def _status(facts: StackFacts, answers: _Answers, now: datetime, api: InOut | None) -> StackStatus:
+    outputs, cloud, server = facts.deployed, facts.cloud, answers.get("endpoint")
+    tokens = answers.get("tokens")
+    counted = (server.tokens, server.started_s) if server and server.tokens and server.started_s else None
     found = facts.declared if facts.recorded is not None or facts.is_unrecorded else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     lost = facts.lost.value if isinstance(facts.lost, Present) else ()
@@ -171,9 +189,10 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime) -> StackStatus:
         accelerator=outputs.plan.accelerator if outputs else None,
         address=_address(outputs) if outputs else None,
         serves=serves_now(facts),
-        cloud=facts.cloud,
-        server=answers.get("endpoint"),
+        cloud=cloud,
+        server=server,
         start=answers.get("start"),
+        price=token_price(cloud, outputs, counted, tokens, api=api, now=now) if cloud and outputs and tokens else None,
         drift=(
             *drift_of(facts, target),
             *lost,

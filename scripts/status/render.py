@@ -18,6 +18,7 @@ from gemma_serving.scripts.cli.tables import FittedTable
 from gemma_serving.scripts.stack.costs import cost_columns
 from gemma_serving.scripts.stack.serves import Stamp, run_end, short_identity
 from gemma_serving.scripts.status.judge import document_that_serves
+from gemma_serving.scripts.status.price import TokenPrice
 from gemma_serving.scripts.status.report import StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
@@ -147,6 +148,9 @@ def _notes(
     if cloud is not None:
         yield "limits", _enforced(cloud)
         yield "idle", _idle(cloud, stamp, now_s)
+    if (price := status.price) is not None:
+        yield "price", _price(price, stamp)
+        yield "api", price.api_text
     yield from (("drift", difference) for difference in status.drift)
     yield "drift", "none (all resources compared)" if status.refreshed and not status.drift else ""
     yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered if item.why not in shared)
@@ -211,3 +215,12 @@ def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
         since_s = datetime.fromisoformat(cloud.idle_since).timestamp()
         return f"no request for {duration(max(0.0, now_s - since_s))}, since {stamp(since_s)}; {limit or 'tpu.idleAfter is not set'}"
     return f"unknown: the TPU VM {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""
+
+
+def _price(price: TokenPrice, stamp: Stamp) -> str:
+    """Return the price of output tokens since the start and in the last day, beside the planned one."""
+    start, day, planned = price.since_start, price.last_day, price.planned_usd_per_million_output_tokens
+    words = start.text if start.unknown else f"{start.text} since {stamp(start.since_s)}"
+    if day != start:
+        words += f"; {day.text} in the last day"
+    return words if planned is None else f"{words}; planned ${planned:.2f} at full load"

@@ -7,6 +7,7 @@ from typing import Final
 
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.scripts.logs.api import MeasuredStart
+from gemma_serving.scripts.status.price import InOut, TokenPrice
 
 SCHEMA_VERSION: Final = 2
 
@@ -38,6 +39,10 @@ class ServerFacts:
     waiting_requests: float | None = None
     kv_use_share: float | None = None
     """Share of the KV cache in use, 0 to 1."""
+    tokens: InOut | None = None
+    """Input and output tokens since the start of its process."""
+    started_s: float | None = None
+    """Start of its process in seconds since 1970. vLLM does not report it if several processes serve its API."""
     metrics: Mapping[str, object] | None = None
     """Total of every metric over its labels, and the configuration of the KV cache; None if they were not requested."""
 
@@ -73,6 +78,8 @@ class StackStatus:
     """First start of the TPU VM or the revision that serves."""
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
+    price: TokenPrice | None = None
+    """Price of the tokens that were served; None before the first server starts."""
     drift: Sequence[str] = ()
     """Differences between the state and the deployment, one sentence each."""
     refreshed: bool = False

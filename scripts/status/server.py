@@ -8,11 +8,13 @@ from typing import Final
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.scripts.status.report import HEALTHY, ServerFacts
+from loadtest.client import metrics as vllm
 from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, METRICS_PATH, RUNNING, WAITING, Scrape, parse_metrics
 
 ANSWER_LIMIT_S: Final = 15.0
 
 
+_STARTED: Final = ("process_start_time_seconds",)
 _LEFT_OUT: Final = ("_created", "_info")
 """Ends of the names of metrics whose total says nothing."""
 
@@ -34,11 +36,14 @@ def server_facts(outputs: StackOutputs, *, metrics: bool = False) -> ServerFacts
     if answer.status != HTTPStatus.OK:
         return ServerFacts(health=HEALTHY)
     load = parse_metrics(str(answer.body))
+    prompt, generation = load.total(vllm.PROMPT_TOKENS), load.total(vllm.GENERATION_TOKENS)
     return ServerFacts(
         health=HEALTHY,
         running_requests=load.total(RUNNING),
         waiting_requests=load.total(WAITING),
         kv_use_share=load.highest(KV_USAGE),
+        tokens=None if prompt is None or generation is None else (prompt, generation),
+        started_s=load.total(_STARTED),
         metrics=_totals(load) if metrics else None,
     )
 

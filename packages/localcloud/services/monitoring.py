@@ -28,7 +28,9 @@ _ALERTS: Final = "monitoring.alerts"
 _POLICIES: Final = "monitoring.alertPolicies"
 _QUERIES: Final = "monitoring.queries"
 _STATES: Final = ("OPEN", "CLOSED")
-_NOT_EVALUATED: Final = "The local cloud does not evaluate alert policies. Set their incidents with POST /admin/alerts"
+_NOT_EVALUATED: Final = (
+    "The local cloud does not evaluate alert policies and queries. Set their results with POST /admin/alerts"
+)
 _CHANNELS = "monitoring.notificationChannels"
 _DASHBOARDS = "monitoring.dashboards"
 _ORDER_FIELDS = {"open_time": "openTime", "close_time": "closeTime"}
