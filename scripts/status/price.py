@@ -37,7 +37,7 @@ class TokenCost:
         price = self.usd_per_million_output_tokens
         if price is None or self.tokens is None:
             return f"unknown ({self.unknown})" if self.unknown else "no output tokens served"
-        given, made = (figure(tokens, _DIGITS) for tokens in self.tokens)
+        given, made = (f"{tokens:,.0f}" for tokens in self.tokens)
         return f"${figure(price, _DIGITS)} per 1M output tokens (${self.usd:,.2f}; {made} out, {given} in)"
 
 
@@ -94,7 +94,7 @@ def token_price(
         usd = rate * (now.timestamp() - counted[1]) / HOUR_S
         since_start = token_cost(counted[1], usd, Present(counted[0]))
     last_day = since_start if start >= day else token_cost(day.timestamp(), cloud.usd_last_day, tokens[1])
-    latest = since_start if last_day.unknown else last_day
+    latest = since_start if last_day.usd_per_million_output_tokens is None else last_day
     usd_per_day = rate and rate * DAY_S / HOUR_S
     if outputs.target != "tpu":
         usd_per_day = latest.usd and latest.usd * DAY_S / (now.timestamp() - latest.since_s)

@@ -88,7 +88,7 @@ def test_dollars_by_tokens_agree_and_at_the_break_even_the_api_costs_as_much(his
     day = price.since_start if hours <= 24 else price.last_day
     assert (price.last_day is price.since_start) is (hours <= 24)
     assert hours <= 24 or modelled(cloud.usd_last_day, answers[1]) == shown(day)
-    latest = price.since_start if day.unknown else day
+    latest = price.since_start if day.usd_per_million_output_tokens is None else day
     made = price.break_even_output_tokens_per_day
     if latest.usd_per_million_output_tokens is None:
         assert made is None or target == "tpu"
@@ -100,6 +100,14 @@ def test_dollars_by_tokens_agree_and_at_the_break_even_the_api_costs_as_much(his
     assert price.usd_per_day == pytest.approx(24 * rate if target == "tpu" else 24 / lived_h * latest.usd)
     most = SPEED * 3600 * price.usd_per_day / rate if rate else None
     assert most is None or made < most
+
+
+def test_after_a_day_without_requests_the_mix_of_input_and_output_is_that_since_the_start():
+    cloud = CloudFacts(state="READY", since=(NOW - timedelta(days=5)).isoformat(), usd=3.0, usd_last_day=0.0)
+    answers = (Present((4e6, 1e6)), Present((0.0, 0.0)))
+    price = token_price(cloud, outputs("cloud-run"), None, answers, api=(0.25, 1.0), now=NOW)
+    assert price.api_usd_per_million_output_tokens == pytest.approx(2.0)
+    assert price.break_even_output_tokens_per_day == pytest.approx(0.6 / 2 * 1e6)
 
 
 def test_a_stack_without_a_start_has_no_price_and_one_that_is_too_slow_never_costs_less():
