@@ -43,6 +43,8 @@ class SettingsFile:
         kept = self._text.splitlines(keepends=True)
         before = _dumped(_parsed(self._text)).splitlines(keepends=True)
         after = _dumped(self._document).splitlines(keepends=True)
+        if before == after:
+            return self._text
         if len(before) != len(kept):
             return "".join(after)
         lines: list[str] = []

@@ -20,6 +20,13 @@ def test_a_removed_key_leaves_the_comments_of_its_neighbours():
     )
 
 
+def test_a_file_without_a_change_of_a_value_keeps_its_form():
+    text = "config:\n  gemma-serving:tpu: {zones: [a,\n    b]}\n"
+    file = SettingsFile(text)
+    file.merge("config: {}\n", "config: # engine\n")
+    assert file.text() == text
+
+
 def test_a_deployed_stack_without_its_file_names_the_command_that_writes_it(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(["x"]))
