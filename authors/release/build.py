@@ -53,6 +53,8 @@ def build(out: Path) -> Sequence[Path]:
     """
     if out.exists():
         raise CommandRefusedError(f"{out} exists. Pass a new folder, or delete it.")
+    if not _uv().is_file():
+        raise CommandRefusedError(f"{_uv()} is missing. Run `make setup`, then this command with `.venv/bin/python`.")
     out.mkdir(parents=True)
     _copy_plugin(out)
     for folder in DISTRIBUTIONS:
@@ -61,6 +63,10 @@ def build(out: Path) -> Sequence[Path]:
     shutil.copyfile(rehearsal.__file__, out / REHEARSAL)
     write_sums(out)
     return sorted(out.iterdir())
+
+
+def _uv() -> Path:
+    return Path(sys.executable).with_name("uv")
 
 
 def _copy_plugin(folder: Path) -> None:
@@ -81,7 +87,7 @@ def build_distribution(package: Path, out: Path) -> None:
         sources = _copied(package, Path(base) / package.name)
         _write_addresses(sources)
         made = Path(base) / "made"
-        uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-config", "--no-create-gitignore"]
+        uv = [str(_uv()), "build", "--quiet", "--no-config", "--no-create-gitignore"]
         locked = ["--build-constraint", str(BACKEND), "--require-hashes", "--python", sys.executable]
         done = subprocess.run(
             [*uv, *locked, "--out-dir", str(made), str(sources)],

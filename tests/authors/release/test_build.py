@@ -37,6 +37,13 @@ def test_a_folder_that_exists_is_refused_and_stays_as_it_is(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_an_interpreter_without_uv_is_refused_before_a_folder_exists(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert run_command(COMMAND, ["build", "--out", str(tmp_path / "dist")]) == 2
+    assert "uv is missing. Run `make setup`" in capsys.readouterr().err
+    assert not (tmp_path / "dist").exists()
+
+
 def test_every_archive_has_the_date_of_the_commit_and_a_variable_overrides_it(monkeypatch, tmp_path):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     committed = subprocess.run(
