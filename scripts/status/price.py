@@ -118,7 +118,8 @@ def token_cost(since_s: float, usd: float | None, answer: Answer[InOut]) -> Toke
     """Return the price of the tokens served since a time. A cost of 0 is not known yet."""
     if not isinstance(answer, Present):
         why = answer.why if isinstance(answer, Unknown) else "no metrics"
-        return TokenCost(since_s=since_s, usd=usd, tokens=None, unknown=why)
+        cause, _, _advice = why.partition(". ")
+        return TokenCost(since_s=since_s, usd=usd, tokens=None, unknown=cause.rstrip("."))
     tokens = answer.value
     if tokens[1] and not (usd and usd > 0):
         return TokenCost(since_s=since_s, usd=None, tokens=tokens, unknown="a part of the cost")
