@@ -55,7 +55,7 @@ def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config
     weights = [file for name, file in files.items() if name.endswith(_WEIGHTS)]
     if config not in files:
         what = "a checkpoint" if config == CONFIG else "a LoRA adapter in PEFT's format"
-        raise CommandRefusedError(f"{place} has no {config}, so it is not {what}.")
+        raise CommandRefusedError(f"{place} has no {config}, so it is not {what}. Check its name.")
     if not weights:
         raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so vLLM cannot load weights from it.")
     if INDEX in files:
