@@ -123,18 +123,20 @@ runtime:
     virtualenv: {environment}
 """
 _PROGRAM: Final = """import pulumi
-import gcp_tpu
 
-capacity = gcp_tpu.QueuedResource(
-    "capacity",
-    gcp_tpu.QueuedResourceArgs(
-        zones=["us-east5-b", "us-east5-a"],
-        accelerator_type="v6e-1",
-        runtime_version="v2-alpha-tpuv6e",
-        provisioning_model="flex-start",
-        max_run_duration_s=3600,
-    ),
-)
+
+class QueuedResource(pulumi.CustomResource):
+    state: pulumi.Output[str]
+
+
+inputs = {
+    "zones": ["us-east5-b", "us-east5-a"],
+    "acceleratorType": "v6e-1",
+    "runtimeVersion": "v2-alpha-tpuv6e",
+    "provisioningModel": "flex-start",
+    "maxRunDurationS": 3600,
+}
+capacity = QueuedResource("gcp-tpu:index:QueuedResource", "capacity", {**inputs, "state": None})
 pulumi.export("state", capacity.state)
 """
 _LIFE: Final = """set -e
@@ -149,9 +151,9 @@ pulumi destroy --yes --skip-preview --non-interactive
 
 
 def provider(at: Workplace, cloud: Path) -> None:
-    """Create a queued resource with the module that the provider's wheel prints, and the plugin's archive, on a new local cloud."""
+    """Start the command of the provider's wheel, and create a queued resource with the plugin's archive on a new local cloud."""
     wheel = at.environment("provider", at.one("gcp_tpu_provider-*.whl"))
-    module = at.run(wheel / "python", "-I", "-m", "gcp_tpu_provider.python_sdk")
+    at.run("pulumi", "package", "get-schema", wheel / "pulumi-resource-gcp-tpu")
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     archive = at.one(f"pulumi-resource-gcp-tpu-v*-{sys.platform}-{machine}.tar.gz")
     version = archive.name.split("-")[4].removeprefix("v")
@@ -161,7 +163,6 @@ def provider(at: Workplace, cloud: Path) -> None:
     environment = at.environment("pulumi", "pulumi").parent
     (folder / "Pulumi.yaml").write_text(_PROJECT.format(environment=environment), encoding="utf-8")
     (folder / "__main__.py").write_text(_PROGRAM, encoding="utf-8")
-    (folder / "gcp_tpu.py").write_text(module, encoding="utf-8")
     run = (cloud / "python", "-m", "localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", _LIFE)
     (outputs,) = re.findall(r"^OUTPUTS (.*)$", at.run(*run, cwd=folder), re.MULTILINE)
     if json.loads(outputs) != {"state": "ACTIVE"}:

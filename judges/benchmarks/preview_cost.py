@@ -23,7 +23,6 @@ from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from authors.tables import table
-from gcp_tpu_provider.python_sdk import python_module
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
@@ -47,9 +46,8 @@ PARTS: Final = {
 _HEAD: Final = """\
 import pulumi
 import pulumi_gcp as gcp
-{more}
 
-made = {{}}
+made = {}
 """
 _COMPONENT: Final = "gemma-serving:"
 _PROVIDER: Final = "pulumi:providers:gcp"
@@ -126,7 +124,6 @@ def _bare_project(target: Path, ours: Path, source: str) -> None:
         (target / settings.name).write_text("".join(re.findall(r"^(?:encryption|secrets).*\n", text, re.MULTILINE)))
     for name in ("components", "packages", ".venv"):
         (target / name).symlink_to(ours / name)
-    (target / "queued_resource.py").write_text(python_module())
     (target / "__main__.py").write_text(source)
 
 
@@ -154,10 +151,7 @@ def _preview(project: Path, stack: str) -> TreeCost:
 def program(steps: Sequence[Step]) -> str:
     """Return the source of the program for the steps of `pulumi preview --json`."""
     resources = [step["newState"] for step in steps if step["newState"]["type"] != _STACK]
-    types = {resource["type"] for resource in resources}
-    more = ["from queued_resource import QueuedResource, QueuedResourceArgs"] if CAPACITY_TYPE in types else []
-    lines = [_HEAD.format(more="\n".join(more))]
-    lines += [line for resource in resources for line in _declared(resource)]
+    lines = [_HEAD, *(line for resource in resources for line in _declared(resource))]
     return "\n".join(lines) + "\n"
 
 
@@ -171,8 +165,7 @@ def _declared(resource: Mapping[str, Any]) -> Iterator[str]:
         yield f"made[{urn!r}] = pulumi.ComponentResource({type_!r}, {name!r}, None, {options})"
         return
     if type_ == CAPACITY_TYPE:
-        arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
-        yield f"made[{urn!r}] = QueuedResource({name!r}, QueuedResourceArgs({arguments}), {options})"
+        yield f"made[{urn!r}] = pulumi.CustomResource({type_!r}, {name!r}, {inputs!r}, {options})"
         return
     if type_ == _PROVIDER:
         inputs.pop("version", None)

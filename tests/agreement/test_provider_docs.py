@@ -86,5 +86,6 @@ def test_every_sample_names_properties_of_the_resource(subtests):
             assert exported == {"zone", "deadline"}
             assert {*camel} <= {*inputs()}
             assert exported <= known
-    assert "import gcp_tpu\n" in samples()["python"]
-    assert "python -m gcp_tpu_provider.python_sdk > gcp_tpu.py" in INSTALLATION.read_text()
+    package = json.loads(package_schema())["language"]["python"]["packageName"]
+    assert f"import {package} as gcp_tpu\n" in samples()["python"]
+    assert f"generates the SDK `{package}`" in INSTALLATION.read_text()

@@ -4,10 +4,14 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from gcp_tpu_provider.properties import package_schema
 from localcloud.go_build import compiler
+from tests.agreement.registry_pages import samples
 from tests.engine.consumer import PACKAGES, pulumi_of
 from tools.engine import generator
 from tools.engine.model import EngineError
@@ -63,6 +67,20 @@ def test_an_invalid_schema_is_refused_in_one_sentence_and_nothing_is_written(tmp
                 generator.generate(schema, "python", tmp_path / "sdk", NO_LOADER)
             assert re.fullmatch(sentence, str(refused.value))
             assert not (tmp_path / "sdk").exists()
+
+
+def test_the_registrys_sample_has_the_types_of_the_python_sdk(tmp_path):
+    generator.generate(package_schema(), "python", tmp_path, NO_LOADER)
+    pyright = Path(sys.executable).with_name("pyright")
+    found = {}
+    for program in (samples()["python"], samples()["python"].replace("zones=", "zonez=")):
+        (tmp_path / "program.py").write_text(program)
+        command = [pyright, "--pythonpath", sys.executable, "program.py"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
+        found[program] = done.stdout
+    right, wrong = found.values()
+    assert "0 errors" in right
+    assert 'No parameter named "zonez"' in wrong
 
 
 @pytest.mark.engine

@@ -27,7 +27,7 @@ CHILD = ROOT / "judges" / "tpu_compiler" / "server"
 OWN = {"authors", "gcp_tpu_provider", "gemma_serving", "judges", "loadtest", "localcloud", "tests", "tools"}
 SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
-WRITTEN = {"beside", "gcp_tpu", "googlecloudsdk"}
+WRITTEN = {"beside", "googlecloudsdk"}
 """Imported by programs that a file holds as text."""
 BASE = ("requirements/plan.in", "requirements/base.in")
 

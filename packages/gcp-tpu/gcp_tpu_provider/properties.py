@@ -1,4 +1,4 @@
-"""Every property of the resource, read from schema.json. Checks, diff, reference and Python class follow from it."""
+"""Every property of the resource, read from schema.json. Checks, diff and reference follow from it."""
 
 import json
 from collections.abc import Mapping
