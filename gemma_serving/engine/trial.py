@@ -8,6 +8,7 @@ except that salt and secrets are the trial's, not those of the real deployment, 
 """
 
 import contextlib
+import functools
 import os
 import re
 import subprocess
@@ -64,6 +65,7 @@ def project_of(project: Path) -> Path:
     return folder
 
 
+@functools.cache
 def _with_edits(text: str, before: str, after: str) -> str:
     """Return a settings file with the values that differ between two versions of it, without salts and secrets.
 
