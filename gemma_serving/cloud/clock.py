@@ -1,5 +1,6 @@
 """Clocks: a replaceable one for waits, so tests do not wait, and Google's time of day."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,6 +9,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from gemma_serving.contracts.errors import CommandRefusedError
+
+SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
+"""Seconds that pass at the cloud per second here: 1 unless a simulation sets more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitClock:
@@ -15,6 +21,20 @@ class WaitClock:
 
     now_s: Callable[[], float] = field(default_factory=lambda: time.monotonic)
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
+
+
+def real_s(seconds: float) -> float:
+    """Convert seconds at the cloud to seconds on this machine. Raises CommandRefusedError."""
+    text = os.environ.get(SPEED_VARIABLE) or "1"
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not speed > 0:
+        raise CommandRefusedError(
+            f"{SPEED_VARIABLE} is {text!r}, but must be a number above 0. Unset it for a real project."
+        )
+    return seconds / speed
 
 
 _RESOLUTION: Final = timedelta(seconds=2)

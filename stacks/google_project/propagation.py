@@ -5,7 +5,6 @@ The provider `gcp` retries none of them (google/transport/error_retry_predicates
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Final
 import pulumi
 
 from gcp_tpu_provider import refusals
-from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.clock import WaitClock, real_s
 from gemma_serving.cloud.enabled import await_api, require_apis
 from gemma_serving.cloud.google_api import connect, lookup
 from gemma_serving.cloud.kinds import POLICIES, last_segments
@@ -30,8 +29,6 @@ GRANT_S: Final = 420.0
 """Maximum delay of a grant (cloud.google.com/iam/docs/access-change-propagation, 2026-11: "Typically 2 minutes, potentially 7 minutes")."""
 GRANT_WAIT_S: Final = 120.0
 """Usual delay of a grant, from the same page. No call tells whether a grant to another account works already."""
-SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
-"""Seconds that pass at the cloud per second here: 1 unless a simulation sets more."""
 ACCOUNT_S: Final = 120.0
 """Maximum wait for one resource if Google's error does not distinguish a new account, role or permission from a missing one: twice the usual
 minute."""
@@ -94,20 +91,6 @@ def _read_project(project: str, local: WaitClock) -> Answer[Mapping[str, object]
         return await_api(google, _RESOURCE_MANAGER, path, say=pulumi.log.info, clock=clock)
     except ScriptError as error:
         return Unknown(str(error))
-
-
-def real_s(seconds: float) -> float:
-    """Convert seconds at the cloud to seconds on this machine. Raises CommandRefusedError."""
-    text = os.environ.get(SPEED_VARIABLE) or "1"
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not speed > 0:
-        raise CommandRefusedError(
-            f"{SPEED_VARIABLE} is {text!r}, but must be a number above 0. Unset it for a real project."
-        )
-    return seconds / speed
 
 
 def awaited_change(message: str) -> tuple[str, float] | None:

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Final, cast
 
 from gcp_tpu_provider import refusals
+from gemma_serving.cloud.clock import real_s
 from gemma_serving.cloud.google_calls import GoogleCallError, call
-from gemma_serving.stacks.google_project.propagation import real_s
 
 LIMIT_S: Final = 15.0
 """Maximum wait for the log. Entries become listable some seconds after they are written."""

@@ -17,6 +17,7 @@ from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.transport import Pacing
 from gemma_serving.cloud import alerts
+from gemma_serving.cloud.clock import SPEED_VARIABLE
 from gemma_serving.cloud.google_api import answer_of
 from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.cloud.secret_values import read_secret
@@ -26,7 +27,7 @@ from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup
-from gemma_serving.stacks.google_project.propagation import SPEED_VARIABLE, NewGrants, _Waits
+from gemma_serving.stacks.google_project.propagation import NewGrants, _Waits
 from gemma_serving.stacks.hooks.container_logs import why_unread
 from gemma_serving.stacks.hooks.run_failures import FailureReport
 from tests.laws import examples

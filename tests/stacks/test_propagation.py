@@ -10,7 +10,7 @@ import pulumi
 import pytest
 
 from gcp_tpu_provider.refusals import read, rows
-from gemma_serving.cloud.clock import WaitClock
+from gemma_serving.cloud.clock import SPEED_VARIABLE, WaitClock
 from gemma_serving.cloud.enabled import require_apis
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.google_session import RejectedLoginError
@@ -113,7 +113,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
     monkeypatch.setattr(pulumi.log, "warn", spoken.append)
     monkeypatch.setattr(pulumi, "get_stack", lambda: "x")
-    monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
+    monkeypatch.delenv(SPEED_VARIABLE, raising=False)
     waits = propagation._Waits("my-project")
     errors, attempts_s = [], []
 
@@ -135,7 +135,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
 
 @pytest.mark.parametrize("text", ["fast", "0", "-1"])
 def test_a_clock_speed_that_is_no_number_above_0_is_refused_before_anything_is_declared(monkeypatch, text):
-    monkeypatch.setenv(propagation.SPEED_VARIABLE, text)
+    monkeypatch.setenv(SPEED_VARIABLE, text)
     with pytest.raises(CommandRefusedError, match="must be a number above 0"):
         propagation.wait_for_google(project="my-project")
 
@@ -170,7 +170,7 @@ def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, erro
 
     monkeypatch.setattr(propagation, "connect", lambda _: Refusing(error))
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
-    monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
+    monkeypatch.delenv(SPEED_VARIABLE, raising=False)
     with pytest.raises(CommandRefusedError, match=f"Cannot read project my-project: .*{words}") as caught:
         require_resource_manager("my-project", WaitClock(now_s=lambda: now[0], sleep=sleep))
     assert (spoken != [], now[0] > 0) == (error is OFF, error is OFF)

@@ -7,8 +7,9 @@ import socket
 import pulumi
 import pytest
 
+from gemma_serving.cloud.clock import SPEED_VARIABLE
 from gemma_serving.contracts.masking import MASK
-from gemma_serving.stacks.google_project.propagation import SPEED_VARIABLE, NewGrants
+from gemma_serving.stacks.google_project.propagation import NewGrants
 from gemma_serving.stacks.hooks import run_failures
 from gemma_serving.stacks.hooks.run_failures import FailureReport
 from localcloud.tests import idle_cloud
