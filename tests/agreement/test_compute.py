@@ -496,7 +496,6 @@ class TestChecks:
             ({"maxRunDurationS": 599}, "maxRunDurationS", "at least 600"),
             ({"description": "d"}, "description", "cannot be set"),
             ({"renewBeforeS": 600}, "renewBeforeS", "cannot be set"),
-            ({"dataDisks": [{"sourceDisk": "d"}]}, "dataDisks", "cannot be set"),
             ({"api": "gke"}, "api", "cloud-tpu, compute-engine"),
             ({"metadata": {REQUEST_KEY: "mine"}, "ready": None}, "", f"`{REQUEST_KEY}` is reserved for the provider"),
         ],

@@ -379,7 +379,7 @@ def _compute_engine(inputs: wire.Properties) -> Iterator[InputError]:
             "provisioningModel",
             f"`provisioningModel` is {_show(model)}, but with `api: compute-engine` it must be one of {models}. Set `api` to cloud-tpu.",
         )
-    for name in ("description", "dataDisks", "renewBeforeS"):
+    for name in ("description", "renewBeforeS"):
         if inputs.get(name):
             yield InputError(
                 name, f"`{name}` cannot be set with `api: compute-engine`. Remove it, or set `api` to cloud-tpu."

@@ -16,7 +16,6 @@ URN_DIGITS = 40
 SECOND = "-b"
 """Suffix of the ids of the second queued resource, which alternates with the first one. Both ids follow from the inputs, so the provider
 finds both without a state."""
-DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
 def urn_hash(urn: str) -> str:
@@ -181,7 +180,7 @@ class DesiredState:
         node_id = self._own("nodeId")
         parent = f"projects/{self.project}/locations/{zone}"
         body: dict[str, Any] = {
-            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": self._node(zone)}]},
+            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": self._node()}]},
             "provisioningModel": PROVISIONING_MODELS[str(inputs["provisioningModel"])],
         }
         if "maxRunDurationS" in inputs:
@@ -192,7 +191,7 @@ class DesiredState:
             body["reservationName"] = _zonal(str(inputs["reservationName"]), f"{parent}/reservations/")
         return body
 
-    def _node(self, zone: str) -> dict[str, Any]:
+    def _node(self) -> dict[str, Any]:
         inputs = self.inputs
         network: dict[str, Any] = {"enableExternalIps": bool(inputs.get("enableExternalIps"))}
         network |= {name: inputs[name] for name in ("network", "subnetwork") if name in inputs}
@@ -212,13 +211,6 @@ class DesiredState:
         account = cast("dict[str, Any] | None", inputs.get("serviceAccount"))
         if account:
             node["serviceAccount"] = {"email": account["email"], "scope": account["scopes"]}
-        disks = cast("list[dict[str, str]]", inputs.get("dataDisks") or [])
-        if disks:
-            folder = f"projects/{self.project}/zones/{zone}/disks/"
-            node["dataDisks"] = [
-                {"sourceDisk": _zonal(disk["sourceDisk"], folder), "mode": DISK_MODES[disk.get("mode", "read-write")]}
-                for disk in disks
-            ]
         return node
 
 

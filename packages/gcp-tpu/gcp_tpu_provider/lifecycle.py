@@ -9,7 +9,7 @@ from typing import Any, cast
 from gcp_tpu_provider import capacity, renewal, serving, wire
 from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
-from gcp_tpu_provider.desired_state import DISK_MODES, DesiredState
+from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.errors import CannotWaitError, TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB
@@ -270,13 +270,8 @@ def _imported_network(config: Mapping[str, Any], node: NodeInfo | None) -> wire.
 
 
 def _imported_machine(config: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:
-    """Return the inputs of the node's disks, labels, metadata and description."""
-    modes = {google: ours for ours, google in DISK_MODES.items()}
+    """Return the inputs of the node's boot disk, labels, metadata and description."""
     boot_disk_gb = int(cast("Mapping[str, str]", config.get("bootDiskConfig") or {}).get("diskSizeGb") or 0)
-    disks = cast("list[Mapping[str, str]]", config.get("dataDisks") or [])
-    data_disks = [
-        {"sourceDisk": disk["sourceDisk"], "mode": modes.get(disk.get("mode", ""), "read-write")} for disk in disks
-    ]
     labels: dict[str, str] = dict(node.labels if node else config.get("labels") or {})
     metadata: dict[str, str] = dict(node.metadata if node else config.get("metadata") or {})
     return {
@@ -284,5 +279,4 @@ def _imported_machine(config: Mapping[str, Any], node: NodeInfo | None) -> wire.
         "description": (node.description if node else config.get("description")) or None,
         "labels": {key: value for key, value in labels.items() if key not in owner_labels(labels)} or None,
         "metadata": metadata or None,
-        "dataDisks": data_disks or None,
     }

@@ -30,7 +30,6 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioningModel": tuple(PROVISIONING_MODELS),
     "api": (CLOUD_TPU, COMPUTE_ENGINE),
     "waitFor": ("accepted", "active", "ready"),
-    "DataDisk.mode": ("read-write", "read-only"),
     "CapacityForm.provisioningModel": IN_AN_ORDER,
 }
 _LEAST: Final[Mapping[str, int]] = {
@@ -53,7 +52,7 @@ class Property:
     change: ChangeEffect
     required: bool
     owner: str = ""
-    """Object type of a field, such as `DataDisk`; empty for a property of the resource."""
+    """Object type of a field, such as `CapacityForm`; empty for a property of the resource."""
 
     @property
     def description(self) -> str:

@@ -114,12 +114,7 @@ READY = {"guestAttributeNamespace": "ns"}
         ({"metadata": {"a": "x" * (256 * 1024 + 1)}}, "metadata.a", "`metadata.a` has 262145 bytes"),
         ({"metadata": {"a": 1}}, "metadata.a", "`metadata.a` must be a string."),
         ({"description": "x" * 513}, "description", "must be a text of at most 512 characters."),
-        ({"dataDisks": [{"mode": "read-only"}]}, "dataDisks[0].sourceDisk", "`dataDisks[0].sourceDisk` is missing"),
-        (
-            {"dataDisks": [{"sourceDisk": "d", "mode": "rw"}]},
-            "dataDisks[0].mode",
-            "must be one of read-write, read-only.",
-        ),
+        ({"forms": [{"waitS": 60}]}, "forms[0].provisioningModel", "`forms[0].provisioningModel` is missing"),
         (
             {"serviceAccount": {"email": "a@b.c", "mail": "x"}},
             "serviceAccount.mail",
@@ -179,7 +174,6 @@ def test_a_secret_that_is_wrong_is_not_repeated_in_the_sentence(engine: FakeEngi
         {"serviceAccount": {"email": wire.UNKNOWN}},
         {"network": wire.UNKNOWN, "labels": {"a": wire.UNKNOWN}, "tags": wire.UNKNOWN},
         {"maxRunDurationS": wire.UNKNOWN, "provisioningModel": wire.UNKNOWN},
-        {"dataDisks": [{"sourceDisk": wire.UNKNOWN, "mode": wire.UNKNOWN}]},
     ],
 )
 def test_values_that_are_not_known_yet_pass_in_a_preview(engine: FakeEngine, change: dict[str, Any]):

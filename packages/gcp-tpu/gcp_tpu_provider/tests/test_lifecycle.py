@@ -53,7 +53,6 @@ class TestCreate:
                 subnetwork="sub",
                 serviceAccount={"email": "vm@my-project.iam.gserviceaccount.com"},
                 description="serves",
-                dataDisks=[{"sourceDisk": "weights", "mode": "read-only"}],
                 validUntilDurationS=7200,
                 bootDiskSizeGb=200,
             )
@@ -85,12 +84,6 @@ class TestCreate:
                             "tags": ["serve"],
                             "metadata": {"startup-script": "#!/bin/sh\n"},
                             "bootDiskConfig": {"diskSizeGb": "200"},
-                            "dataDisks": [
-                                {
-                                    "sourceDisk": "projects/my-project/zones/us-east5-a/disks/weights",
-                                    "mode": "READ_ONLY",
-                                }
-                            ],
                         },
                     }
                 ]
@@ -574,12 +567,11 @@ class TestImport:
     SAME: ClassVar = wanted(
         network="net",
         serviceAccount={"email": "a@b.c"},
-        dataDisks=[{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
     )
 
     def foreign(self, cloud: FakeTpu) -> str:
         FakeEngine(cloud, urn=URN.replace("dev", "elsewhere")).up(
-            wanted(network="net", serviceAccount={"email": "a@b.c"}, dataDisks=[{"sourceDisk": "d"}], description="x")
+            wanted(network="net", serviceAccount={"email": "a@b.c"}, description="x")
         )
         name = cloud.name("us-east5-a")
         cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["labels"].pop("gemma-serving-urn")
@@ -606,7 +598,6 @@ class TestImport:
             "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
             "tags": ["serve"],
             "metadata": {"startup-script": "#!/bin/sh\n"},
-            "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
         }
 
     @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
