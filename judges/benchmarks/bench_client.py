@@ -34,8 +34,10 @@ from loadtest.progress import Reporter
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results
 from loadtest.sweep import run_sweep
+from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Sweep
-from loadtest.traffic.prompts import POOL, PromptMaker, Recipe
+from loadtest.traffic.prompts import POOL, Calibration, PromptMaker, Recipe
+from loadtest.traffic.spec import FIXED_LENGTHS
 
 SERVER: Final = Path(__file__).resolve().parents[2] / "packages" / "loadtest" / "tests" / "timed_server.py"
 DEFAULT_ROUNDS: Final = 3
@@ -89,12 +91,21 @@ async def read_with_aiohttp(url: str, streams: int, requests: int) -> int:
 
 async def read_with_ours(url: str, streams: int, requests: int) -> int:
     """Run the load generator like the benchmark: time every event, count, and keep a record of each request."""
+    source = SyntheticSource(
+        recipe=Recipe(words=POOL, count=32, seed=1),
+        calibration=Calibration(source="tokenize", words=POOL, overhead_tokens=0, tokens_per_word=1.0),
+        correction=0,
+        input_tokens=32,
+        output_tokens=TOKENS,
+        most_tokens=None,
+        traffic=FIXED_LENGTHS,
+    )
     share = Share(
         url=url,
         path="/v1/chat/completions",
         headers={},
         body=BODY,
-        recipe=Recipe(words=POOL, count=32, seed=1),
+        source=source,
         first_index=0,
         worker=0,
         workers=1,

@@ -453,19 +453,11 @@ async def _warm_up(run: _SweepRun, point: Point, recipe: Recipe) -> bool:
         mode="closed",
         level=count,
     )
-    share = replace(
-        _shares(run, short, recipe)[0],
-        first_index=WARM_UP_INDEX,
-        worker=0,
-        workers=1,
-        concurrency=count,
-        turns=1,
-    )
-    if share.source is not None:
-        traffic = share.source.traffic
-        limit = share.source.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS
-        source = replace(share.source, output_tokens=limit, traffic=replace(traffic, output_lengths=None))
-        share = replace(share, source=source)
+    share = _shares(run, short, recipe)[0]
+    traffic = share.source.traffic
+    limit = short.output_tokens if traffic.output_lengths is None else WARM_UP_TOKENS
+    source = replace(share.source, output_tokens=limit, traffic=replace(traffic, turns=1, output_lengths=None))
+    share = replace(share, source=source, first_index=WARM_UP_INDEX, worker=0, workers=1, concurrency=count)
     (result,) = await run.pool.run([share], limit_s=run.settings.point_timeout_s, progress=lambda _done, _open: None)
     refused = [
         record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail
@@ -490,7 +482,6 @@ def _shares(run: _SweepRun, point: Point, recipe: Recipe) -> list[Share]:
     source = run.prepared.source(point, recipe, run.calibration)
     body: dict[str, object] = {
         "model": run.info.model,
-        "max_tokens": point.output_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -503,8 +494,7 @@ def _shares(run: _SweepRun, point: Point, recipe: Recipe) -> list[Share]:
             path="/v1/chat/completions" if settings.chat else "/v1/completions",
             headers=dict(run.endpoint.headers()),
             body=body,
-            recipe=recipe,
-            adapters=traffic.adapters,
+            source=source,
             first_index=0,
             worker=worker,
             workers=workers,
@@ -516,10 +506,6 @@ def _shares(run: _SweepRun, point: Point, recipe: Recipe) -> list[Share]:
             duration_s=point.duration_s,
             request_timeout_s=settings.request_timeout_s,
             stall_timeout_s=settings.stall_timeout_s,
-            source=source,
-            turns=traffic.turns,
-            think_time_s=traffic.think_time_s,
-            max_model_len=run.info.max_model_len,
             proxy=run.proxy,
         )
         for worker in range(workers)

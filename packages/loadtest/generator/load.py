@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from array import array
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from typing import Any, Final
@@ -21,9 +21,8 @@ from typing import Any, Final
 from loadtest.client.proxy import HttpProxy, open_tunnel
 from loadtest.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
 from loadtest.records import RequestRecord, WorkerResult
-from loadtest.traffic.makers import Maker, PlannedRequest, SyntheticSource
+from loadtest.traffic.makers import PlannedRequest, RequestMaker, SyntheticSource
 from loadtest.traffic.points import ENOUGH_S
-from loadtest.traffic.prompts import PromptMaker, Recipe
 
 LAG_PERIOD_S: Final = 0.01
 TIMER_STEP_S: Final = 0.001
@@ -54,9 +53,8 @@ class Share:
     headers: Mapping[str, str]
     body: Mapping[str, object]
     """Request body without its prompt."""
-    recipe: Recipe
-    adapters: tuple[str, ...] = ()
-    """Models that the requests, or sessions, name in turn; empty for the body's model."""
+    source: SyntheticSource
+    """Source of the requests."""
     first_index: int
     """Index of the point's first request. Warm-up and measurement use different indexes."""
     worker: int
@@ -71,14 +69,8 @@ class Share:
     duration_s: float | None
     request_timeout_s: float
     stall_timeout_s: float
-    source: SyntheticSource | None = None
-    """Source of the requests, or None for prompts of one length from the recipe."""
     least_requests: int | None = None
     """Requests, or sessions, after which a closed loop ends once ENOUGH_S have passed; None to send all."""
-    turns: int = 1
-    """Requests per session. Each sends the conversation so far."""
-    think_time_s: float = 0.0
-    max_model_len: int | None = None
     proxy: HttpProxy | None = None
     """Proxy of the environment, or None for a direct connection."""
 
@@ -112,21 +104,6 @@ class _ReadyRequest:
     data: bytes
     asked_tokens: int
     """Output tokens that the server must generate."""
-
-
-class _FixedMaker:
-    """Source of prompts of one length."""
-
-    def __init__(self, share: Share) -> None:
-        self._maker = PromptMaker(share.recipe)
-
-    def asked(self, index: int) -> PlannedRequest:
-        """Return the request of an index."""
-        return PlannedRequest(content=self._maker.prompt(index), output_tokens=None)
-
-    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
-        """Return the turns of a session."""
-        return [self.asked(number * turns + turn) for turn in range(turns)]
 
 
 class LagSampler:
@@ -171,7 +148,8 @@ class LoadGenerator:
         self._loop = loop
         self._origin = Origin.of(share.url)
         self._head = request_head(self._origin, share.path, share.headers, share.proxy)
-        self._maker: Maker = _FixedMaker(share) if share.source is None else share.source.maker()
+        self._traffic = share.source.traffic
+        self._maker = RequestMaker(share.source)
         self._tls = ssl.create_default_context() if self._origin.tls else None
         self._idle: list[WireConnection] = []
         self._active: set[WireConnection] = set()
@@ -205,7 +183,7 @@ class LoadGenerator:
     async def prepare(self) -> None:
         """Open connections and create prompts, so the measurement includes neither."""
         share = self._share
-        for index in self._indexes() if share.turns == 1 else ():
+        for index in self._indexes() if self._traffic.turns == 1 else ():
             if len(self._ready) >= min(share.concurrency * 2, MOST_READY):
                 break
             self._ready[index] = self._request(index, self._maker.asked(index))
@@ -275,20 +253,19 @@ class LoadGenerator:
 
     def _request(self, number: int, asked: PlannedRequest) -> "_ReadyRequest":
         """Return a request. `number` is its index, or its session's."""
-        share = self._share
-        body: dict[str, Any] = dict(share.body)
-        if share.adapters:
-            body["model"] = share.adapters[number % len(share.adapters)]
-        if not share.path.endswith("/chat/completions"):
+        adapters = self._traffic.adapters
+        body: dict[str, Any] = dict(self._share.body)
+        if adapters:
+            body["model"] = adapters[number % len(adapters)]
+        if not self._share.path.endswith("/chat/completions"):
             body["prompt"] = asked.content
         elif asked.messages is not None:
             body["messages"] = asked.messages
         else:
             body["messages"] = [{"role": "user", "content": asked.content}]
-        if asked.output_tokens is not None:
-            body["max_tokens"] = asked.output_tokens
+        body["max_tokens"] = asked.output_tokens
         data = request_bytes(self._head, json.dumps(body, separators=(",", ":")).encode())
-        return _ReadyRequest(data=data, asked_tokens=body["max_tokens"])
+        return _ReadyRequest(data=data, asked_tokens=asked.output_tokens)
 
     def _connection(self) -> WireConnection:
         return WireConnection(self._now_s)
@@ -339,7 +316,7 @@ class LoadGenerator:
 
     def _one(self, index: int, intended_s: float | None) -> Coroutine[Any, Any, RequestRecord]:
         """Send the request with an index, or the session with that number."""
-        return self._send(index, intended_s) if self._share.turns == 1 else self._session(index, intended_s)
+        return self._send(index, intended_s) if self._traffic.turns == 1 else self._session(index, intended_s)
 
     async def _session(self, number: int, intended_s: float | None) -> RequestRecord:
         """Send the turns of a session one after the other, each with the conversation so far. Return the last one's record.
@@ -347,29 +324,27 @@ class LoadGenerator:
         In an open loop `intended_s` is when the session arrives, and each further turn is intended the think time after the response
         before it.
         """
-        share = self._share
-        turns = self._maker.session(number, share.turns)
+        traffic, most_tokens = self._traffic, self._share.source.most_tokens
         messages: list[dict[str, Any]] = []
         held_tokens = 0
         self._sessions += 1
         record: RequestRecord | None = None
-        for turn, asked in enumerate(turns):
+        for turn, asked in enumerate(self._maker.session(number)):
             if record is not None:
-                await asyncio.sleep(share.think_time_s)
+                await asyncio.sleep(traffic.think_time_s)
                 if self._time_is_up():
                     break
-            output = asked.output_tokens or 0
-            if record is not None and share.max_model_len is not None:
+            if record is not None and most_tokens is not None:
                 # The next message is about as long as the previous one; a longer conversation is only rejected.
-                grown = held_tokens + output + max(1, record.prompt_tokens // (turn * 2))
-                if grown > share.max_model_len:
+                grown = held_tokens + asked.output_tokens + max(1, record.prompt_tokens // (turn * 2))
+                if grown > most_tokens:
                     self._sessions_cut += 1
                     break
             messages.append({"role": "user", "content": asked.content})
             request = self._request(number, replace(asked, messages=tuple(messages)))
             texts: list[str] = []
-            due_s = intended_s if record is None or intended_s is None else record.end_s + share.think_time_s
-            record = await self._send(number * share.turns + turn, due_s, request, texts)
+            due_s = intended_s if record is None or intended_s is None else record.end_s + traffic.think_time_s
+            record = await self._send(number * traffic.turns + turn, due_s, request, texts)
             if record.error is not None:
                 break
             held_tokens = record.prompt_tokens + record.output_tokens
@@ -382,7 +357,7 @@ class LoadGenerator:
         """Return the intended send times of an open loop."""
         share = self._share
         total = arrival_count(rate_per_s, share.requests, share.duration_s)
-        return arrivals(rate_per_s, total, share.recipe.seed, poisson=share.poisson)
+        return arrivals(rate_per_s, total, share.source.recipe.seed, poisson=share.poisson)
 
     async def _open_loop(self, rate_per_s: float) -> None:
         share = self._share

@@ -79,13 +79,14 @@ class ModelPool:
 
     async def run(self, shares, *, limit_s, progress):
         (share,) = shares
-        tokens, prompt_tokens, rate = share.body["max_tokens"], share.recipe.count, share.rate_per_s
+        source, rate = share.source, share.rate_per_s
+        tokens, prompt_tokens = source.output_tokens, source.recipe.count
         if rate is None:
             records = self.server.of_users(share.concurrency, share.requests, tokens, prompt_tokens)
         else:
             count = arrival_count(rate, share.requests, share.duration_s)
             records = self.server.at_rate(
-                arrivals(rate, count, share.recipe.seed, poisson=share.poisson), tokens, prompt_tokens
+                arrivals(rate, count, source.recipe.seed, poisson=share.poisson), tokens, prompt_tokens
             )
         late_s = self.late_s(share)
         if late_s:  # the client sends and reads late; the server is not slower

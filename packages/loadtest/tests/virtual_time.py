@@ -13,7 +13,9 @@ from http import HTTPStatus
 from loadtest.client.wire import WireConnection
 from loadtest.generator.load import LoadGenerator, Share
 from loadtest.tests.timed_server import event, raw_event
-from loadtest.traffic.prompts import POOL, Recipe
+from loadtest.traffic.makers import SyntheticSource
+from loadtest.traffic.prompts import POOL, Calibration, Recipe
+from loadtest.traffic.spec import FIXED_LENGTHS
 
 OPENING = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%btransfer-encoding: chunked\r\n\r\n"
 LAST = raw_event(b"data: [DONE]\n\n") + b"0\r\n\r\n"
@@ -206,10 +208,21 @@ class Transport(asyncio.Transport):
         return default
 
 
+SOURCE = SyntheticSource(
+    recipe=Recipe(words=POOL, count=4, seed=1),
+    calibration=Calibration(source="tokenize", words=POOL, overhead_tokens=0, tokens_per_word=1.0),
+    correction=0,
+    input_tokens=4,
+    output_tokens=16,
+    most_tokens=None,
+    traffic=FIXED_LENGTHS,
+)
+
+
 def share_of(**changes):
     fields = {
         "url": "http://127.0.0.1:1", "path": "/v1/chat/completions", "headers": {}, "body": {"max_tokens": 16, "stream": True},
-        "recipe": Recipe(words=POOL, count=4, seed=1), "first_index": 0, "worker": 0, "workers": 1, "concurrency": 4, "rate_per_s": None,
+        "source": SOURCE, "first_index": 0, "worker": 0, "workers": 1, "concurrency": 4, "rate_per_s": None,
         "poisson": False, "requests": 24, "duration_s": None, "request_timeout_s": 60.0, "stall_timeout_s": 10.0,
     }  # fmt: skip
     return Share(**(fields | changes))

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.spec import Traffic
@@ -15,27 +15,15 @@ class PlannedRequest:
 
     content: str
     """Text of the user's message."""
-    output_tokens: int | None
-    """Tokens to generate, or None for the point's number."""
+    output_tokens: int
+    """Tokens to generate."""
     messages: Sequence[Mapping[str, Any]] | None = None
     """Messages to send instead of one user message."""
 
 
-class Maker(Protocol):
-    """Source of requests by index."""
-
-    def asked(self, index: int) -> PlannedRequest:
-        """Return the request of an index."""
-        ...
-
-    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
-        """Return the turns of a session: the user's messages in order."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSource:
-    """Prompts of words: lengths of a distribution, a shared prefix. Sent to the processes of the load generator."""
+    """Prompts of words: of one length or of a distribution, with or without a shared prefix. Sent to the processes of the load generator."""
 
     recipe: Recipe
     calibration: Calibration
@@ -47,16 +35,14 @@ class SyntheticSource:
     """Maximum tokens of prompt and response together: max-model-len."""
     traffic: Traffic
 
-    def maker(self) -> Maker:
-        """Return the request maker."""
-        return _SyntheticMaker(self)
-
     def words_for(self, tokens: int) -> int:
         """Return the number of words in a prompt of `tokens` tokens, at least one."""
         return max(1, self.calibration.words_for(tokens) + self.correction)
 
     def lengths_of(self, index: int) -> tuple[int, int]:
-        """Return the tokens of a request's prompt and response, clamped to max-model-len."""
+        """Return the tokens of a request's prompt and response. Those of a distribution are clamped to max-model-len."""
+        if not (self.traffic.input_lengths or self.traffic.output_lengths):
+            return self.input_tokens, self.output_tokens
         rng = random.Random(f"{self.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
         given = self.traffic.input_lengths.draw(rng) if self.traffic.input_lengths else self.input_tokens
         output = self.traffic.output_lengths.draw(rng) if self.traffic.output_lengths else self.output_tokens
@@ -66,16 +52,21 @@ class SyntheticSource:
         return min(given, self.most_tokens - output), output
 
 
-class _SyntheticMaker:
+class RequestMaker:
+    """Requests of a source by index."""
+
     def __init__(self, source: SyntheticSource) -> None:
         self._source = source
         self._words = PromptMaker(source.recipe)
         self._prefix: list[str] = []
 
     def asked(self, index: int) -> PlannedRequest:
+        """Return the request of an index."""
         return self._one(index, with_prefix=True)
 
-    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
+    def session(self, number: int) -> Sequence[PlannedRequest]:
+        """Return the turns of a session: the user's messages in order."""
+        turns = self._source.traffic.turns
         return [self._one(number * turns + turn, with_prefix=turn == 0) for turn in range(turns)]
 
     def _one(self, index: int, *, with_prefix: bool) -> PlannedRequest:

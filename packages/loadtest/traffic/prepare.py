@@ -27,11 +27,8 @@ class PreparedTraffic:
         traffic = self.traffic
         return bool(traffic.input_lengths or traffic.turns > 1)
 
-    def source(self, point: Point, recipe: Recipe, calibration: Calibration) -> SyntheticSource | None:
-        """Return the source of a point's requests, or None for prompts of one length."""
-        traffic = self.traffic
-        if not (traffic.input_lengths or traffic.output_lengths or traffic.shares_prompts):
-            return None
+    def source(self, point: Point, recipe: Recipe, calibration: Calibration) -> SyntheticSource:
+        """Return the source of a point's requests."""
         return SyntheticSource(
             recipe=recipe,
             calibration=calibration,
@@ -39,7 +36,7 @@ class PreparedTraffic:
             input_tokens=point.input_tokens,
             output_tokens=point.output_tokens,
             most_tokens=self.limit,
-            traffic=traffic,
+            traffic=self.traffic,
         )
 
 
