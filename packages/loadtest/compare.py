@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from loadtest.errors import SweepError
-from loadtest.measure import point_text, points_text
+from loadtest.measure import failed_share, point_text, points_text
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run
 
@@ -108,7 +108,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float) -> SweepComp
     first, second = _grouped(before), _grouped(after)
     common = {name: (first[name], second[name]) for name in first if name in second}
     invalid = [name for name, sides in common.items() if not all(result["valid"] for side in sides for result in side)]
-    shares = {name: tuple(map(_failed_share, sides)) for name, sides in common.items()}
+    shares = {name: tuple(failed_share(*side) for side in sides) for name, sides in common.items()}
     return SweepComparison(
         before=str(before),
         after=str(after),
@@ -166,11 +166,6 @@ def _verdict(gain: float, threshold: float) -> Change:
     if gain < 1 - threshold:
         return "worse"
     return "better" if gain > 1 + threshold else "same"
-
-
-def _failed_share(results: _Results) -> float:
-    failed = sum(result["failed"] for result in results)
-    return failed / max(1, failed + sum(result["completed"] for result in results))
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

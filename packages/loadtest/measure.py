@@ -35,16 +35,11 @@ class Objective:
     tpot_s: float | None = None
     e2e_s: float | None = None
 
-    @property
-    def limits(self) -> dict[str, float]:
-        """Limits that are set, in seconds by name of the latency."""
-        limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
-        return {name: limit for name, limit in limits.items() if limit is not None}
-
     def kept_by(self, record: RequestRecord) -> bool:
         """Return whether a completed request is good. A single token has no time per output token and meets that limit."""
-        found = {"ttft": record.ttft_s, "tpot": record.tpot_s or 0.0, "e2e": record.e2e_s}
-        return all(found[name] <= limit for name, limit in self.limits.items())
+        found_s = (record.ttft_s, record.tpot_s or 0.0, record.e2e_s)
+        limits_s = (self.ttft_s, self.tpot_s, self.e2e_s)
+        return all(limit is None or found <= limit for found, limit in zip(found_s, limits_s, strict=True))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -91,19 +86,14 @@ def _statistics(name: str, values_s: Iterable[float], always: AbstractSet[float]
 
 def latency_figures(done: Sequence[RequestRecord], *, always: AbstractSet[float] = frozenset()) -> dict[str, Any]:
     """Return the latencies of complete requests. A percentile is None if the values do not support it, except those in `always`."""
-    gaps_s = [gap for record in done for gap in inter_token_s(record)]
+    # An event may contain several tokens.
+    gaps_s = [later - earlier for record in done for earlier, later in pairwise(record.times_s)]
     return {
         **_statistics("ttft", (record.ttft_s for record in done), always),
         **_statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None), always),
         **_statistics("itl", gaps_s, always),
         **_statistics("e2el", (record.e2e_s for record in done), always),
     }
-
-
-def inter_token_s(record: RequestRecord) -> list[float]:
-    """Return the times between a request's events. An event may contain several tokens."""
-    times = record.times_s
-    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
@@ -154,9 +144,10 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
     return figures
 
 
-def failed_share(result: Mapping[str, Any]) -> float:
-    """Return the failure rate of a point's requests."""
-    return result["failed"] / max(1, result["failed"] + result["completed"])
+def failed_share(*results: Mapping[str, Any]) -> float:
+    """Return the failure rate of the requests of these points."""
+    failed = sum(result["failed"] for result in results)
+    return failed / max(1, failed + sum(result["completed"] for result in results))
 
 
 def failed_text(share: float) -> str:

@@ -123,9 +123,23 @@ def sweep_settings(
 
 
 def conclude(settings: SweepSettings, outcome: SweepOutcome, program: CallingProgram) -> Sequence[Path]:
-    """Write the reports, print the outcome on stderr, and return the paths of the reports."""
+    """Write the reports and return their paths.
+
+    Print on stderr the plan beside the measurement, the findings, how the sweep ended and how to continue it.
+    """
     files = write_reports(settings.out) if outcome.stored else ()
-    _tell(settings, outcome, program, has_reports=bool(files))
+    match = plan_match(read_results(settings.out)) if files else None
+    lines = [] if match is None else [match.text]
+    lines += _problems(settings, outcome)
+    command = ""
+    if outcome.ending != "done":
+        kept = f"{outcome.stored} of {points_text(outcome.planned)} are complete in {settings.out}"
+        lines.append(f"{outcome.detail}; {kept}. Continue with:")
+        command = _continuation(settings, program)
+    elif files:
+        lines.append(f"{points_text(outcome.stored)} in {settings.out}, report: {settings.out / 'report.html'}")
+    for number, line in enumerate(lines, start=1):
+        say(program.name, line, command if number == len(lines) else "")
     return files
 
 
@@ -150,22 +164,6 @@ def sweep_findings(outcome: SweepOutcome) -> list[str]:
     none = outcome.invalid == outcome.stored
     first = [f"None of {points_text(outcome.stored)} is valid."] if none else []
     return [*first, *(f"{point}: {reason}." for point, reason in outcome.invalid_points)]
-
-
-def _tell(settings: SweepSettings, outcome: SweepOutcome, program: CallingProgram, *, has_reports: bool) -> None:
-    """Print on stderr the plan beside the measurement, the findings, how the sweep ended and how to continue it."""
-    match = plan_match(read_results(settings.out)) if has_reports else None
-    lines = [] if match is None else [match.text]
-    lines += _problems(settings, outcome)
-    command = ""
-    if outcome.ending != "done":
-        kept = f"{outcome.stored} of {points_text(outcome.planned)} are complete in {settings.out}"
-        lines.append(f"{outcome.detail}; {kept}. Continue with:")
-        command = _continuation(settings, program)
-    elif has_reports:
-        lines.append(f"{points_text(outcome.stored)} in {settings.out}, report: {settings.out / 'report.html'}")
-    for number, line in enumerate(lines, start=1):
-        say(program.name, line, command if number == len(lines) else "")
 
 
 def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:

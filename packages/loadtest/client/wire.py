@@ -200,11 +200,11 @@ class WireConnection(asyncio.BufferedProtocol):
         if current is None:
             return
         if exc is not None:
-            self._fail("reset", str(exc) or type(exc).__name__)
+            self.abort("reset", str(exc) or type(exc).__name__)
         elif current.status and self._state == self._until_close:
             self._end()
         else:
-            self._fail("closed", "the server closed the connection before the response was complete")
+            self.abort("closed", "the server closed the connection before the response was complete")
 
     def exchange(self, request: bytes, *, keep_text: bool = False) -> tuple[Exchange, asyncio.Future[None]]:
         """Send a request. The future is done when the exchange is complete or has failed, and never raises."""
@@ -222,10 +222,6 @@ class WireConnection(asyncio.BufferedProtocol):
         """Return when the current request was sent, when its last byte arrived, and whether its output has started; None while idle."""
         current = self._current
         return None if current is None else (current.sent_s, self.last_byte_s, bool(current.times_s))
-
-    def abort(self, kind: str, detail: str) -> None:
-        """Abort the current request (a stall or a timeout) and close."""
-        self._fail(kind, detail)
 
     def close(self) -> None:
         """Close immediately."""
@@ -254,9 +250,10 @@ class WireConnection(asyncio.BufferedProtocol):
         try:
             self._state(current, data, at_s)
         except ServerError as error:
-            self._fail("malformed", str(error))
+            self.abort("malformed", str(error))
 
-    def _fail(self, kind: str, detail: str) -> None:
+    def abort(self, kind: str, detail: str) -> None:
+        """Abort the current request, because of a failure, a stall or a timeout, and close."""
         current = self._current
         if current is not None and current.error is None:
             current.error, current.error_detail = kind, detail

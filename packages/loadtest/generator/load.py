@@ -13,8 +13,8 @@ import random
 import ssl
 import time
 from array import array
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import Any, Final
 
@@ -251,18 +251,18 @@ class LoadGenerator:
                 return
             yield index
 
-    def _request(self, number: int, asked: PlannedRequest) -> "_ReadyRequest":
-        """Return a request. `number` is its index, or its session's."""
+    def _request(
+        self, number: int, asked: PlannedRequest, messages: Sequence[Mapping[str, Any]] = ()
+    ) -> "_ReadyRequest":
+        """Return a request. `number` is its index, or its session's, whose conversation so far is in `messages`."""
         adapters = self._traffic.adapters
         body: dict[str, Any] = dict(self._share.body)
         if adapters:
             body["model"] = adapters[number % len(adapters)]
-        if not self._share.path.endswith("/chat/completions"):
-            body["prompt"] = asked.content
-        elif asked.messages is not None:
-            body["messages"] = asked.messages
+        if self._share.path.endswith("/chat/completions"):
+            body["messages"] = [*messages, {"role": "user", "content": asked.content}]
         else:
-            body["messages"] = [{"role": "user", "content": asked.content}]
+            body["prompt"] = asked.content
         body["max_tokens"] = asked.output_tokens
         data = request_bytes(self._head, json.dumps(body, separators=(",", ":")).encode())
         return _ReadyRequest(data=data, asked_tokens=asked.output_tokens)
@@ -340,29 +340,25 @@ class LoadGenerator:
                 if grown > most_tokens:
                     self._sessions_cut += 1
                     break
-            messages.append({"role": "user", "content": asked.content})
-            request = self._request(number, replace(asked, messages=tuple(messages)))
+            request = self._request(number, asked, messages)
             texts: list[str] = []
             due_s = intended_s if record is None or intended_s is None else record.end_s + traffic.think_time_s
             record = await self._send(number * traffic.turns + turn, due_s, request, texts)
             if record.error is not None:
                 break
             held_tokens = record.prompt_tokens + record.output_tokens
+            messages.append({"role": "user", "content": asked.content})
             messages.append({"role": "assistant", "content": "".join(texts)})
         if record is None:
             raise AssertionError("unreachable: a session has at least one turn")
         return record
 
-    def _times(self, rate_per_s: float) -> "array[float]":
-        """Return the intended send times of an open loop."""
-        share = self._share
-        total = arrival_count(rate_per_s, share.requests, share.duration_s)
-        return arrivals(rate_per_s, total, share.source.recipe.seed, poisson=share.poisson)
-
     async def _open_loop(self, rate_per_s: float) -> None:
         share = self._share
+        total = arrival_count(rate_per_s, share.requests, share.duration_s)
+        intended_s = arrivals(rate_per_s, total, share.source.recipe.seed, poisson=share.poisson)
         tasks: set[asyncio.Task[RequestRecord]] = set()
-        for number, at_s in enumerate(self._times(rate_per_s)):
+        for number, at_s in enumerate(intended_s):
             if number % share.workers != share.worker:
                 continue
             delay_s = self._start_s + at_s - self._now_s()

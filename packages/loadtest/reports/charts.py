@@ -6,6 +6,7 @@ A chart has no script and loads nothing. The tooltip of a mark is its title.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -110,8 +111,8 @@ class ChartGroup:
     """Charts under one heading. A page shows a folded group on demand."""
 
     title: str
-    charts: tuple[LineChart, ...]
-    folded: bool = False
+    charts: Sequence[LineChart]
+    folded: bool
 
 
 def chart_svg(chart: LineChart) -> str:
@@ -317,15 +318,11 @@ def _figures(value: object) -> dict[str, float]:
     return {name: float(number) for name, number in as_mapping(value).items() if isinstance(number, int | float)}
 
 
-def _view(plot: Plot, result: Result) -> Mapping[str, float]:
-    """Return a point's metrics for a chart, from the steady window if it has them all, so a chart has one window."""
-    steady = _figures(result.get("steady"))
-    fields = {plot.x, *(field for _, field in plot.lines)}
-    whole = {field for field in fields if result.get(field) is not None and field not in steady}
-    view = _figures(result) | ({} if whole else steady)
-    rates = steady if "request_goodput" in steady else _figures(result)
-    if "request_goodput" in rates and rates["request_throughput"]:
-        view["kept_share"] = 100 * rates["request_goodput"] / rates["request_throughput"]
+def _view(result: Result) -> Mapping[str, float]:
+    """Return a point's metrics for a chart, those of the steady window if it has one."""
+    view = _figures(result) | _figures(result.get("steady"))
+    if "request_goodput" in view and view["request_throughput"]:
+        view["kept_share"] = 100 * view["request_goodput"] / view["request_throughput"]
     return view
 
 
@@ -333,7 +330,7 @@ def _measured(plot: Plot, group: Sequence[Result], levels: Sequence[float], name
     """Return one line: at each load the mean of its repeats, with the lowest and the highest as its spread."""
     marks: list[ChartMark] = []
     for level, repeats in grouped(group, level_of).items():
-        views = [_view(plot, result) for result in repeats if result["completed"]]
+        views = [_view(result) for result in repeats if result["completed"]]
         values = [view[field] for view in views if field in view]
         if not values:
             continue
@@ -378,18 +375,13 @@ def limit_lines(slo: Mapping[str, Any], key: str, ends: tuple[float, float]) -> 
 
 
 def _latencies(key: str, group: Sequence[Result]) -> list[float]:
-    """Return the values of a latency in ms, sorted."""
-    return sorted(1000 * row[key] for result in group for row in _requests(result) if key in row)
-
-
-def _requests(result: Result) -> Iterator[Mapping[str, float]]:
-    """Return the latencies in seconds of each request of the steady window, or of all without one. A single token has no TPOT."""
-    steady = as_mapping(result.get("steady"))
-    start_s, end_s = steady.get("start_s", -math.inf), steady.get("end_s", math.inf)
-    columns = (result[name] for name in ("start_times", "ttfts", "e2els", "output_lens"))
-    for at_s, ttft, e2e, tokens in zip(*columns, strict=True):
-        if start_s <= at_s <= end_s:
-            yield {"ttft": ttft, "e2e": e2e} | ({"tpot": (e2e - ttft) / (tokens - 1)} if tokens > 1 else {})
+    """Return the values of a latency in ms, sorted. A single token has no TPOT."""
+    columns = [zip(result["ttfts"], result["e2els"], result["output_lens"], strict=True) for result in group]
+    rows = [
+        {"ttft": ttft, "e2e": e2e} | ({"tpot": (e2e - ttft) / (tokens - 1)} if tokens > 1 else {})
+        for ttft, e2e, tokens in chain(*columns)
+    ]
+    return sorted(1000 * row[key] for row in rows if key in row)
 
 
 def chosen(levels: Sequence[float]) -> list[float]:

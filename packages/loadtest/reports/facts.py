@@ -104,7 +104,7 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> Iterator[Noti
     failed = sum(result["failed"] for result in results)
     done = sum(result["completed"] for result in results)
     if failed:
-        text = f"{failed_text(failed / (failed + done))} of the requests failed: {failed:,} of {failed + done:,}"
+        text = f"{failed_text(failed_share(*results))} of the requests failed: {failed:,} of {failed + done:,}"
         alarming = any(has_too_many_failures(result, most) for result in results)
         worst = failed_text(max(map(failed_share, results)))
         yield Notice(f"{text}, at most {worst} of a point.", tuple(_failures(results)), alarming=alarming)

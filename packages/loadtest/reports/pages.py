@@ -5,15 +5,11 @@ An HTML page is one self-contained file with its charts, without scripts or exte
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
-
-from loadtest.reports.charts import ChartGroup
-from loadtest.reports.facts import Facts
-from loadtest.reports.table import Result, columns_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -67,20 +63,3 @@ def _environment() -> "Environment":
 def page(template: str, **data: object) -> str:
     """Return a page. Raises UndefinedError if its template uses a name that `data` lacks."""
     return _CONTROL.sub("", _environment().get_template(template).render(data))
-
-
-def sweep_report(
-    facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup], drawings: Mapping[str, str]
-) -> str:
-    """Return the page of a sweep. `drawings`: the SVG of each chart by its key."""
-    columns = columns_of(results)
-    used = dict.fromkeys(column.term for column in columns)
-    return page(
-        "report.html.j2",
-        facts=facts,
-        results=results,
-        groups=groups,
-        drawings=drawings,
-        columns=columns,
-        used=used,
-    )

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +12,8 @@ from loadtest.errors import SweepError
 from loadtest.measure import point_text
 from loadtest.reports.charts import ChartGroup, LineChart, chart_svg, charts_over_load, distributions
 from loadtest.reports.facts import sweep_facts
-from loadtest.reports.pages import sweep_report
-from loadtest.reports.table import Result
+from loadtest.reports.pages import page
+from loadtest.reports.table import Result, columns_of
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run, write_whole
 
@@ -30,7 +31,14 @@ def write_reports(folder: Path) -> list[Path]:
     groups = report_charts(run, shown)
     drawings = {chart.key: chart_svg(chart) for group in groups for chart in group.charts}
     texts = {
-        folder / "report.html": sweep_report(sweep_facts(run, shown), shown, groups, drawings),
+        folder / "report.html": page(
+            "report.html.j2",
+            facts=sweep_facts(run, shown),
+            results=shown,
+            groups=groups,
+            drawings=drawings,
+            columns=columns_of(shown),
+        ),
         folder / "summary.csv": summary_csv(results),
         **{folder / "charts" / f"{key}.svg": drawing for key, drawing in drawings.items()},
     }
@@ -69,22 +77,21 @@ def report_charts(run: Mapping[str, Any], results: Sequence[Result]) -> list[Cha
     slo = as_mapping(run.get("slo"))
     found = {mode: [r for r in results if r["point"]["mode"] == mode] for mode in ("closed", "open")}
     modes = sorted(found.items(), key=lambda mode: not any(result["valid"] for result in mode[1]))
-    valid_modes = sum(any(result["valid"] for result in group) for _, group in modes) or len(modes)
+    is_valid = any(result["valid"] for result in results)
     main: list[LineChart] = []
-    without_valid_point: list[LineChart] = []
-    of_other_shapes: list[LineChart] = []
+    other: list[LineChart] = []
     shapes: list[Sequence[LineChart]] = []
-    for number, (mode, group) in enumerate(modes):
+    for mode, group in modes:
         first, others = charts_over_load(group, mode, run)
-        (main if number < valid_modes else without_valid_point).extend(first)
-        of_other_shapes.extend(others)
+        leads = any(result["valid"] for result in group) or not is_valid
+        (main if leads else other).extend(first)
+        other.extend(others)
         shapes.extend(distributions(group, mode, slo))
-    first_shape = shapes[0] if shapes else ()
-    other_shapes = [chart for charts in shapes[1:] for chart in charts]
+    first_shape, *other_shapes = shapes or [()]
     groups = (
-        ChartGroup(title="Charts", charts=tuple(main), folded=False),
-        ChartGroup(title="Charts of the other shapes", charts=(*without_valid_point, *of_other_shapes), folded=True),
-        ChartGroup(title="Distributions", charts=tuple(first_shape), folded=False),
-        ChartGroup(title="Distributions of the other shapes", charts=tuple(other_shapes), folded=True),
+        ChartGroup(title="Charts", charts=main, folded=False),
+        ChartGroup(title="Charts of the other shapes", charts=other, folded=True),
+        ChartGroup(title="Distributions", charts=first_shape, folded=False),
+        ChartGroup(title="Distributions of the other shapes", charts=list(chain(*other_shapes)), folded=True),
     )
     return [group for group in groups if group.charts]

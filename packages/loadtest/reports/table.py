@@ -27,12 +27,14 @@ class Column:
     alarming: Callable[[Result], bool] = lambda _result: False
 
 
-def _number(field: str, form: str) -> Callable[[Result], str]:
-    return lambda result: format(result[field], form) if result.get(field) is not None else NOTHING
+def _number(field: str, form: str, part: str = "") -> Callable[[Result], str]:
+    """Return a metric of the result, or of a part of it."""
 
+    def text(result: Result) -> str:
+        value = (as_mapping(result.get(part)) if part else result).get(field)
+        return NOTHING if value is None else format(value, form)
 
-def _of(part: str, field: str, form: str) -> Callable[[Result], str]:
-    return lambda result: format(result[part][field], form) if result[part].get(field) is not None else NOTHING
+    return text
 
 
 def _mean_ttft(result: Result) -> str:
@@ -62,15 +64,9 @@ def _tail(latency: str, form: str) -> Callable[[Result], str]:
     return text
 
 
-def _steady_text(field: str, form: str, part: str | None = None) -> Callable[[Result], str]:
-    """Return a metric of the steady window, or of a part of it."""
-
-    def text(result: Result) -> str:
-        steady = as_mapping(result.get("steady"))
-        value = (as_mapping(steady.get(part)) if part else steady).get(field)
-        return NOTHING if value is None else format(value, form)
-
-    return text
+def _first_wave_ttft(result: Result) -> str:
+    """Return the median time to first token of the requests that filled the idle server."""
+    return _number("median_ttft_ms", ",.1f", "first_wave")(as_mapping(result.get("steady")))
 
 
 COLUMNS: Final = (
@@ -90,8 +86,8 @@ COLUMNS: Final = (
     Column("req/s", _number("request_throughput", ",.2f"), "rate"),
     Column("out tok/s", _number("output_throughput", ",.1f"), "throughput"),
     Column("all tok/s", _number("total_token_throughput", ",.1f"), "throughput"),
-    Column("steady requests", _steady_text("requests", ","), "steady", optional=True),
-    Column("steady tok/s", _steady_text("output_throughput", ",.1f"), "steady", optional=True),
+    Column("steady requests", _number("requests", ",", "steady"), "steady", optional=True),
+    Column("steady tok/s", _number("output_throughput", ",.1f", "steady"), "steady", optional=True),
     Column("goodput/s", _number("request_goodput", ",.2f"), "goodput", optional=True),
     Column("good", _number("good_share", ".1%"), "goodput", optional=True),
     Column("TTFT mean ms", _mean_ttft, "ttft_mean"),
@@ -99,13 +95,13 @@ COLUMNS: Final = (
     Column("TTFT p50 ms", _number("median_ttft_ms", ",.1f"), "ttft"),
     Column("TTFT p95 ms", _number("p95_ttft_ms", ",.1f"), "percentile", optional=True),
     Column("TTFT tail ms", _tail("ttft", ",.1f"), "percentile"),
-    Column("first wave TTFT p50 ms", _steady_text("median_ttft_ms", ",.1f", "first_wave"), "steady", optional=True),
+    Column("first wave TTFT p50 ms", _first_wave_ttft, "steady", optional=True),
     Column("TPOT p50 ms", _number("median_tpot_ms", ",.2f"), "tpot"),
     Column("TPOT tail ms", _tail("tpot", ",.2f"), "percentile"),
     Column("ITL tail ms", _tail("itl", ",.2f"), "itl"),
     Column("E2E tail ms", _tail("e2el", ",.0f"), "e2e"),
-    Column("KV", _of("server", "kv_cache_usage_max", ".0%"), "kv", optional=True),
-    Column("queue", _of("server", "requests_waiting_max", ",.0f"), "kv", optional=True),
+    Column("KV", _number("kv_cache_usage_max", ".0%", "server"), "kv", optional=True),
+    Column("queue", _number("requests_waiting_max", ",.0f", "server"), "kv", optional=True),
 )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.measure import load_figures, percentile
-from loadtest.reports import facts, pages
+from loadtest.reports import facts
 from loadtest.reports.charts import (
     COLORS,
     HOLLOW,
@@ -27,6 +27,7 @@ from loadtest.reports.charts import (
 from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import COLUMNS
+from loadtest.steady import judged
 from loadtest.tests.model_pool import planted_record
 from loadtest.tests.test_reports import Page, folder, grid, result
 
@@ -160,7 +161,7 @@ def test_the_forecast_is_a_dashed_line_with_its_band():
 
 def test_a_distribution_of_a_point_with_a_steady_window_has_only_its_requests():
     steady = {"start_s": 1.0, "end_s": 1.99}
-    ((ttft, *_),) = distributions([measured(4, planted(), steady=steady)], "closed", {})
+    ((ttft, *_),) = distributions([judged(measured(4, planted(), steady=steady))], "closed", {})
     ordered = sorted(1000 * r.ttft_s for r in planted() if 1.0 <= r.intended_s <= 1.99)
     assert len(ordered) == 100
     assert [mark.y for mark in ttft.series[0].marks] == pytest.approx([percentile(ordered, share) for share in SHARES])
@@ -247,14 +248,15 @@ def test_texts_and_lines_have_contrast_in_both_schemes(scheme):
                 assert (other + 0.05) / (one + 0.05) >= least, (front, back)
 
 
-def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
-    """A point without any complete answer has a report too."""
+def test_a_point_without_any_complete_answer_has_a_report_too(tmp_path):
     failed = [planted_record(n, n * 0.1, [], error="connect") for n in range(5)]
     reasons = ["5 of 5 requests failed (100.0%), more than --max-failed 0.01"]
     dead = measured(4, failed, errors_by_kind={"connect": 5}, valid=False, invalid_reasons=reasons)
     run = {"max_failed": 0.01}
     assert report_charts(run, [dead]) == []
-    html = pages.sweep_report(facts.sweep_facts(run, [dead]), [dead], [], {})
+    path = folder(tmp_path / "r", [dead], run=run)
+    write_reports(path)
+    html = (path / "report.html").read_text()
     assert "NOT VALID: NO point is valid" in html
     assert f"<li>4 users, 16 in, 32 out: {reasons[0]}</li>" in html
     assert "100.0% of the requests failed: 5 of 5" in html

@@ -1,9 +1,8 @@
 """Request makers, used in the processes that send. The same description and index yield the same request in any process."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from loadtest.traffic.prompts import BODY_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.spec import Traffic
@@ -17,8 +16,6 @@ class PlannedRequest:
     """Text of the user's message."""
     output_tokens: int
     """Tokens to generate."""
-    messages: Sequence[Mapping[str, Any]] | None = None
-    """Messages to send instead of one user message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
