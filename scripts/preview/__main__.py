@@ -58,7 +58,7 @@ class PlansOptions:
 
 
 def _run(options: RunOptions) -> ExitCode:
-    """Plan all stacks of both commits, preview them and print the comment; with only a stack, plain text.
+    """Plan all stacks of both commits, preview them and print the comment; without --base, plain text.
 
       gemma preview run --base main --out previews
       gemma preview run tpu-v6e1
@@ -85,25 +85,17 @@ def _run(options: RunOptions) -> ExitCode:
             same = {verdict.stack for verdict in verdicts(base, head) if verdict.is_same} - runner.listed_stacks()
             names = [name for name in names if name not in same]
     previews = preview_stacks(names, hide_secrets=options.without_secrets)
-    text = comment(base, head, previews, not_previewed=_not_previewed(options))
+    why = "only these were named" if options.stack else "it leaves out stacks that are neither deployed nor changed"
+    text = as_text(previews, head) if base is None else comment(base, head, previews, not_previewed=why)
     if options.out is not None:
         for one in previews:
             (options.out / f"{one.stack}.json").write_text(f"{one.model_dump_json(indent=1)}\n", encoding="utf-8")
         (options.out / _COMMENT).write_text(text, encoding="utf-8")
-    # A stack that is named, without a folder for the comment, is previewed for a person.
-    for_person = bool(options.stack) and not options.base and options.out is None
     if options.as_json:
         print_text(json.dumps({"schema_version": 1, "stacks": [one.model_dump(mode="json") for one in previews]}))
     else:
-        print_text(as_text(previews, head) if for_person else text, end="")
+        print_text(text, end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
-
-
-def _not_previewed(options: RunOptions) -> str:
-    """Return why the engine did not preview some stacks, as a clause; empty if nothing excludes one."""
-    if options.stack:
-        return "only these were named"
-    return "it leaves out stacks that are neither deployed nor changed" if options.base else ""
 
 
 def _plans(options: PlansOptions) -> ExitCode:

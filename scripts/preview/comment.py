@@ -28,8 +28,6 @@ from gemma_serving.scripts.preview.upcoming import headline
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
 """Identifies the comment, so a later run can update it."""
-MAX_COMMENT_BYTES: Final = 65_536
-"""GitHub's limit is in characters, which are at most as many."""
 
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
@@ -182,28 +180,19 @@ def verdicts(base: Plans, head: Plans, previews: Sequence[StackPreview] = ()) ->
     ]
 
 
-def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview], *, not_previewed: str = "") -> str:
-    """Return the Markdown comment. Without a base, each previewed stack is shown on its own.
+def comment(base: Plans, head: Plans, previews: Sequence[StackPreview], *, not_previewed: str = "") -> str:
+    """Return the Markdown comment.
 
     `not_previewed`: reason why the engine did not preview the other stacks, as a clause.
     """
-    footer = _footer(len(head), previews, not_previewed)
-    if base is None:
-        texts = {one.stack: fenced("\n".join(_text_of(one, head[one.stack]))) for one in previews}
-        alone = [((f"#### {code(stack)}", ""), (*text, "")) for stack, text in texts.items()]
-        return _fitted([MARKER, "### Preview without a base to compare with", ""], alone, [footer])
     found = verdicts(base, head, previews)
     changed = [verdict for verdict in found if not verdict.is_quiet]
     top = [MARKER, f"### Preview: {_headline(found, changed)}", ""]
     for verdict in changed:
         if warning := verdict.warning():
             top += ["> [!CAUTION]", f"> {warning}", ""]
-    sections = [
-        ([*_section(verdict)], [*_engine_preview(verdict.preview)])
-        for verdict in changed
-        if not verdict.after.is_missing
-    ]
-    return _fitted(top, sections, [*_quiet(found), footer])
+    sections = [line for verdict in changed if not verdict.after.is_missing for line in _section(verdict)]
+    return "\n".join([*top, *sections, *_quiet(found), _footer(len(head), previews, not_previewed), ""])
 
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
@@ -241,6 +230,7 @@ def _section(verdict: Verdict) -> Iterator[str]:
     kept = {finding.id for finding in after.findings}
     if gone := ", ".join(one.id for one in before.findings if one.id not in kept):
         yield from (f"No longer reported: {gone}.", "")
+    yield from _engine_preview(verdict.preview)
 
 
 def _findings(findings: Sequence[DescribedFinding]) -> Iterator[str]:
@@ -267,7 +257,10 @@ def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
         counted, body = "failed", fenced(preview.error)
     else:
         counted = _counted(preview)
-        lines = [line for change in preview.changes for line in _lines(change)]
+        kept = [change for change in preview.changes if change.op != "create"]
+        lines = [line for change in kept for line in _lines(change)]
+        if created := len(preview.changes) - len(kept):
+            lines.append(f"+ create  {number_of(created, 'resource')}")
         body = fenced("\n".join(lines), "diff") if lines else ()
     yield from (f"<details><summary>Engine preview{where}: {counted}</summary>", "")
     yield from (*body, "", "</details>", "")
@@ -336,12 +329,3 @@ def _footer(total: int, previews: Sequence[StackPreview], not_previewed: str) ->
     if any(preview.without_secrets for preview in previews):
         notes.append(_NO_SECRETS)
     return f"<sub>{' '.join([*notes, _PLANNED])}</sub>"
-
-
-def _fitted(top: Sequence[str], sections: Sequence[tuple[Sequence[str], Sequence[str]]], end: Sequence[str]) -> str:
-    """Return the comment; without the engine's previews if it is longer than GitHub allows."""
-    text = "\n".join([*top, *(line for section, engine in sections for line in (*section, *engine)), *end, ""])
-    if len(text.encode()) <= MAX_COMMENT_BYTES:
-        return text
-    note = "Engine previews omitted because the comment is too long. See the job log."
-    return "\n".join([*top, *(line for section, _ in sections for line in section), note, "", *end, ""])

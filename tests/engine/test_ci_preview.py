@@ -66,7 +66,6 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(MARKER)
     assert "simulated" in done.stdout
-    assert "without a base" not in done.stdout
     assert (tmp_path / "previews" / "comment.md").read_text() == done.stdout
     assert (tmp_path / "summary.md").read_text() == done.stdout
     (stored,) = (tmp_path / "previews").glob("*.json")

@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gemma_serving.scripts.cli.markdown import plain, prose
-from gemma_serving.scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
+from gemma_serving.scripts.preview.comment import as_text, comment, verdicts
 from gemma_serving.scripts.preview.plans import StackDescription
 from gemma_serving.scripts.preview.previews import StackPreview
 from tests.scripts.preview.cases import (
@@ -52,7 +52,7 @@ def test_a_named_stack_is_plain_text_with_what_it_was_compared_with(simulated, n
     assert words in text
     assert text.startswith("tpu-v6e4: requests TPU capacity.\nCost: $5.40/h, at most $21.60 (one run of 4 h).\n")
     assert not [mark for mark in ("<", "#", "```", "**", "credentials") if mark in text]
-    footer = comment(None, BASE, [one]).splitlines()[-1]
+    footer = comment(BASE, BASE, [one]).splitlines()[-1]
     assert ("without Google Cloud credentials" in footer) is simulated
 
 
@@ -178,12 +178,18 @@ def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
     assert " `[l](http://e`) " in warning
 
 
-def test_a_comment_longer_than_github_takes_loses_the_engines_previews():
-    many = tuple(replace(capacity("create"), name="n" * 90 + str(n)) for n in range(900))
-    text = of_case("flag", deployed("tpu-v6e4", *many))
-    assert len(text.encode()) <= MAX_COMMENT_BYTES
-    assert "Engine previews omitted" in text
-    assert "| `--max-model-len` | `16384` | `8192` |" in text
+def test_creations_are_one_count_and_every_other_change_is_listed():
+    created = tuple(replace(capacity("create"), name=f"n{n}") for n in range(30))
+    others = (capacity("update", "metadata"), replace(capacity("delete"), name="old"), capacity("replace", "zones"))
+    lines = of_case("flag", deployed("tpu-v6e4", *created, *others)).splitlines()
+    start = lines.index("```diff")
+    assert [line.split()[:2] for line in lines[start + 1 : start + 5]] == [
+        ["!", "update"],
+        ["-", "delete"],
+        ["-", "replace"],
+        ["+", "create"],
+    ]
+    assert lines[start + 4 : start + 6] == ["+ create  30 resources", "```"]
 
 
 def test_a_project_that_was_not_set_is_no_other_project():
