@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.fields import as_mapping, as_sequence, from_json
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.state import read
 from gemma_serving.engine.steps import PlannedStep
@@ -79,7 +79,6 @@ def _arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _plan_of(call: ToolCall, plan_id: str, document: Mapping[str, object]) -> ShownPlan:
-    rows = [as_mapping(row) for row in as_sequence(document.get("steps"))]
     price = document.get("usd_per_hour")
     return ShownPlan(
         id=plan_id,
@@ -87,10 +86,7 @@ def _plan_of(call: ToolCall, plan_id: str, document: Mapping[str, object]) -> Sh
         stack=call.stack,
         arguments=_arguments(call.given),
         usd_per_hour=price if isinstance(price, int | float) else None,
-        steps=tuple(
-            PlannedStep(op=str(row["op"]), type=str(row["type"]), name=str(row["name"]), digest=str(row["digest"]))
-            for row in rows
-        ),
+        steps=tuple(from_json(PlannedStep, row) for row in as_sequence(document.get("steps"))),
     )
 
 

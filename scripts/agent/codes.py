@@ -6,16 +6,16 @@ The project's folder has only a hash of a code, so a model that can read files d
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.fields import as_sequence, json_object
+from gemma_serving.engine.atomic_file import write_private
 from gemma_serving.engine.runner import project_folder
 
 VALID_S: Final = 600
@@ -23,7 +23,6 @@ FOLDER: Final = Path(".work") / "agent-codes"
 _LETTERS: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 """Without characters that look alike."""
 _LENGTH: Final = 8
-_OWNER_ONLY: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +39,8 @@ class CodeShelf:
         path = self._path(stack)
         fresh = path.with_suffix(f".{secrets.token_hex(4)}")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "w") as file:
-            json.dump({"until": self.clock() + VALID_S, "salt": salt, "hashes": hashes}, file)
+        kept = {"until": self.clock() + VALID_S, "salt": salt, "hashes": hashes}
+        write_private(fresh, json.dumps(kept), new=True)
         fresh.replace(path)
         return codes
 
@@ -56,7 +55,7 @@ class CodeShelf:
             path.rename(taken)  # of two concurrent answers, only one gets the file
         except FileNotFoundError:
             return False
-        kept = as_mapping(cast("object", json.loads(taken.read_text(encoding="utf-8"))))
+        kept = json_object(taken.read_text(encoding="utf-8"))
         taken.unlink()
         wanted = str(as_sequence(kept["hashes"])[0 if keeps_bucket else 1])
         is_young = 0 <= float(str(kept["until"])) - self.clock() <= VALID_S

@@ -41,7 +41,7 @@ async def prompt_user(stack: str, keep_bucket: bool, context: Context[Any, Any])
     return Elicit(
         f"DELETE stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
         f"{', but keeps the bucket' if keep_bucket else ', INCLUDING THE BUCKET and its weights'}. This cannot be undone. "
-        f"To delete it, run `{command(stack)}` in your own terminal, in {runner.project_folder()}, and type the stack's name and the "
+        f"To delete it, run `gemma agent code {stack}` in your own terminal, in {runner.project_folder()}, and type the stack's name and the "
         "code shown there. Decline to keep the stack.",
         TypedName,
     )
@@ -64,11 +64,6 @@ def can_prompt(client: ClientCapabilities | None) -> bool:
     return asks is not None and (asks.form is not None or asks.url is None)
 
 
-def command(stack: str) -> str:
-    """Return the command that shows the code to the user."""
-    return f"gemma agent code {stack}"
-
-
 def _require_typed(
     stack: str,
     typed: AcceptedElicitation[TypedName] | DeclinedElicitation | CancelledElicitation,
@@ -85,5 +80,5 @@ def _require_typed(
     if not code_shelf().take(stack, typed.data.code, keeps_bucket=keeps_bucket):
         raise CommandRefusedError(
             f"Stack {stack} was not deleted: the code does not belong to this deletion {'without' if keeps_bucket else 'with'} the bucket, was used, "
-            f"or is older than {VALID_S // 60} minutes. The user has to run `{command(stack)}` in their own terminal."
+            f"or is older than {VALID_S // 60} minutes. The user has to run `gemma agent code {stack}` in their own terminal."
         )

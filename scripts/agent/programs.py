@@ -63,21 +63,16 @@ class ProgramResult:
         return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} without a message."
 
 
-async def _unwatched(_lines: Sequence[str]) -> None:
-    """Discard the lines."""
-
-
 async def run_program(
     argv: Sequence[str],
     *,
-    watch: Watch = _unwatched,
+    watch: Watch,
     secrets: Sequence[str] = (),
-    grace_s: float = INTERRUPT_GRACE_S,
     stdin: str = "",
 ) -> ProgramResult:
     """Run a command to its end in the project's folder. `stdin`: a text for its standard input.
 
-    A cancelled call sends SIGINT and waits `grace_s` seconds.
+    A cancelled call interrupts it.
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
@@ -90,7 +85,7 @@ async def run_program(
                 await anyio.sleep(POLL_S)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await _interrupt(process, grace_s)
+                await _interrupt(process)
             raise
         await watch(lines.fresh(whole=True))
         printed = out.read_text(encoding="utf-8", errors="replace")
@@ -114,9 +109,10 @@ def _started(argv: Sequence[str], given: Path, out: Path, said: Path) -> "subpro
         )
 
 
-async def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
-    """End a command and its children: SIGINT, after `grace_s` SIGTERM, then SIGKILL. Return when it has ended."""
-    for number, limit_s in ((signal.SIGINT, grace_s), (signal.SIGTERM, KILL_GRACE_S), (signal.SIGKILL, KILL_GRACE_S)):
+async def _interrupt(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and its children: SIGINT, then SIGTERM, then SIGKILL. Return when it has ended."""
+    grace_s = {signal.SIGINT: INTERRUPT_GRACE_S, signal.SIGTERM: KILL_GRACE_S, signal.SIGKILL: KILL_GRACE_S}
+    for number, limit_s in grace_s.items():
         if process.poll() is not None:
             return
         try:

@@ -26,12 +26,11 @@ from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
 from gemma_serving.scripts.agent.deletions import can_prompt
 from gemma_serving.scripts.agent.presenting import MORE, each_text, present_result
-from gemma_serving.scripts.agent.runs import CANNOT_BE_LEFT, CURRENT
+from gemma_serving.scripts.agent.runs import ASKS_A_PERSON, CANNOT_BE_LEFT, CURRENT
 from gemma_serving.scripts.cli.command import print_progress
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 4
-TEARDOWN: Final = "teardown"
 WAIT: Final = "wait"
 _DETAIL_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
@@ -117,7 +116,7 @@ class Recorder:
         if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):
             listed = _plain(result)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
-            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != TEARDOWN]}
+            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != ASKS_A_PERSON]}
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -71,7 +71,6 @@ class AgentRun:
     done: float = 0.0
     step: str | None = None
     says: str = ""
-    says_s: float = 0.0
 
     async def work(self, handler: Handler) -> None:
         """Do the work and store its result."""
@@ -92,7 +91,7 @@ class AgentRun:
         if step is not None and step != self.step:
             self.step, self.says = step, ""
         if text != step:
-            self.says, self.says_s = text, time.monotonic()
+            self.says = text
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
 
@@ -128,7 +127,6 @@ class AgentRun:
             "outcome": self.outcome,
             "step": self.step,
             "says": untrusted(self.tool, self.says) if self.says else None,
-            "says_for_s": round(now_s - self.says_s, 1) if self.says else 0.0,
             "since": self.began,
             "elapsed_s": round(now_s - self.began_s, 1),
             "next": _NEXT[self.outcome].format(run=self.id),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, cast
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
-from mcp.types import CallToolResult, InputRequiredResult, Tool, ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, Tool
 from pydantic import Field, ValidationError
 
 from gemma_serving import VERSION
@@ -32,9 +32,6 @@ from gemma_serving.scripts.cli.command import Effect
 NAME: Final = "gemma-serving"
 _CHUNK_BYTES: Final = 65536
 _Run = Annotated[str, Field(pattern=r"^run-[0-9a-f]{1,16}$", description="The `run` of an answer. status lists them.")]
-_STOPS: Final = ToolAnnotations(
-    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
-)
 _ERROR_CHARACTERS: Final = 4_000
 _VALUE_CHARACTERS: Final = 60
 _SHOULD: Final = re.compile(r"^\w+ should\b")
@@ -148,7 +145,7 @@ def _add_work(server: MCPServer[Any], agent: AgentContext) -> None:
         """
         return CallToolResult.model_validate(await agent.runs.wait(context, run, seconds))
 
-    @server.tool(name="cancel", annotations=_STOPS)
+    @server.tool(name="cancel", annotations=HINTS[Effect.DELETES])
     async def cancel(*, run: _Run) -> CallToolResult:
         """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress.
 

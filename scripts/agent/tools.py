@@ -68,10 +68,6 @@ Guard = Callable[[ToolCall], Awaitable[Answer]]
 """Runs the command of a call, unless it refuses the call."""
 
 
-async def _unguarded(call: ToolCall) -> Answer:
-    return await call.run()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTool:
     """A tool."""
@@ -89,7 +85,7 @@ class AgentTool:
     """Permissions that offer the tool, any of them; empty for a tool that everyone has."""
     effect: Effect | None = None
     """Default: the command's. The fixed options can make it smaller."""
-    guard: Guard = _unguarded
+    guard: Guard = ToolCall.run
     typed: Any = None
     """Type of the user's response to a prompt before the guard; None without a prompt."""
 

@@ -18,8 +18,6 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
-_COMMENT: Final = "comment.md"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -90,7 +88,7 @@ def _run(options: RunOptions) -> ExitCode:
     if options.out is not None:
         for one in previews:
             (options.out / f"{one.stack}.json").write_text(f"{one.model_dump_json(indent=1)}\n", encoding="utf-8")
-        (options.out / _COMMENT).write_text(text, encoding="utf-8")
+        (options.out / "comment.md").write_text(text, encoding="utf-8")
     if options.as_json:
         print_text(json.dumps({"schema_version": 1, "stacks": [one.model_dump(mode="json") for one in previews]}))
     else:

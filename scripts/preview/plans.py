@@ -16,7 +16,6 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import SettingField, block_fields
-from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
@@ -127,14 +126,15 @@ def _described(path: Path, stack: str, date: str) -> StackDescription:
         figures=_figures(planned),
         recompile=_UNKNOWN if planned.known_startup is None else duration(planned.known_startup.pause_s(compiles=True)),
         findings=tuple(
-            _finding(one, finding_text(one, StackWording(deployment, stack)), accepted=one.id in planned.accepted)
+            DescribedFinding(
+                id=one.id,
+                severity=one.severity,
+                text=masked(finding_text(one, StackWording(deployment, stack))),
+                accepted=one.id in planned.accepted,
+            )
             for one in planned.findings
         ),
     )
-
-
-def _finding(finding: Finding, text: str, *, accepted: bool = False) -> DescribedFinding:
-    return DescribedFinding(id=finding.id, severity=finding.severity, text=masked(text), accepted=accepted)
 
 
 def _figures(planned: Plan) -> dict[str, str]:

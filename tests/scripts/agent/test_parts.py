@@ -11,6 +11,7 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
+from gemma_serving.scripts.agent import programs
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.programs import run_program
 from gemma_serving.scripts.agent.server import build
@@ -52,13 +53,17 @@ while True:
 
 
 @pytest.mark.parametrize(("last", "expected"), [(signal.SIGINT, ["SIGINT"]), (signal.SIGTERM, ["SIGINT", "SIGTERM"])])
-def test_a_cancelled_call_interrupts_its_program_and_waits_for_its_end(tmp_path, last, expected):
+def test_a_cancelled_call_interrupts_its_program_and_waits_for_its_end(tmp_path, monkeypatch, last, expected):
+    monkeypatch.setattr(programs, "INTERRUPT_GRACE_S", 1.0)
     file = tmp_path / "told"
+
+    async def unheard(_lines):
+        pass
 
     async def cancelled():
         argv = [*python(STUBBORN.replace("{last}", str(int(last)))), str(file)]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: run_program(argv, grace_s=1.0))
+            tasks.start_soon(lambda: run_program(argv, watch=unheard))
             with anyio.fail_after(60):
                 while not file.exists() or "ready" not in file.read_text():  # noqa: ASYNC110 - a file
                     await anyio.sleep(0.02)
