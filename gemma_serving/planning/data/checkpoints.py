@@ -7,26 +7,26 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from gemma_serving.contracts.chat_template import TemplateAge
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, typed_file
 
 Kind = Literal["instruct", "base", "qat", "drafter"]
 """`instruct`: follows instructions, has a chat template. `base`: pre-trained only, without one. `qat`: `instruct` after training that
 tolerates rounding to 4 bits, stored unrounded. `drafter`: proposes tokens for another model and cannot serve alone."""
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, forbid_unknown_fields=True):
     """A public page and its date, YYYY-MM-DD."""
 
     url: str
     date: str
 
 
-class Checkpoint(Struct, frozen=True, kw_only=True):
+class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A repository on the hub."""
 
     id: str
@@ -71,12 +71,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
         return self.kind == "drafter"
 
 
-def _checkpoint(row: Mapping[str, Any]) -> Checkpoint:
-    pages = {name: Page(**row[name]) for name in ("source", "absent") if name in row}
-    return row_of(Checkpoint, {**row, **pages})
-
-
-_KNOWN: Final = Table(lambda: {row["id"]: _checkpoint(row) for row in data_file("checkpoints.json")})
+_KNOWN: Final = Table(lambda: {row.id: row for row in typed_file("checkpoints.json", tuple[Checkpoint, ...])})
 """Google's kinds in turn, then conversions by others, including absent ones."""
 CHECKPOINTS: Final[Mapping[str, Checkpoint]] = Table(
     lambda: {name: one for name, one in _KNOWN.items() if one.absent is None}

@@ -9,12 +9,12 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, typed_file
 
 ImagePlatform = Literal["tpu", "cuda"]
 
 
-class Image(Struct, frozen=True, kw_only=True):
+class Image(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One image of vLLM, pinned by digest."""
 
     repository: str
@@ -38,8 +38,8 @@ class Image(Struct, frozen=True, kw_only=True):
     """Accelerator generations (`planning.model.support`) for which the solver suggests a built image."""
     model_kinds: tuple[str, ...] = ()
     """Model kinds (`planning.model.support.ModelKind`) for which the solver suggests a built image."""
-    shipped: Mapping[str, Mapping[str, Mapping[str, float]]] = field(
-        default_factory=dict[str, Mapping[str, Mapping[str, float]]]
+    shipped: Mapping[str, Mapping[str, Mapping[str, int | float]]] = field(
+        default_factory=dict[str, Mapping[str, Mapping[str, int | float]]]
     )
     """Options of the stacks that this repository ships with it, by accelerator and checkpoint."""
     audio: Literal["yes", "no", "unknown"]
@@ -65,9 +65,7 @@ class Image(Struct, frozen=True, kw_only=True):
         return {"yes": True, "no": False, "unknown": None}[self.audio]
 
 
-IMAGES: Final[Mapping[str, Image]] = Table(
-    lambda: {name: row_of(Image, row) for name, row in data_file("images.json").items()}
-)
+IMAGES: Final[Mapping[str, Image]] = Table(lambda: typed_file("images.json", dict[str, Image]))
 """Every image that a stack can name."""
 DEFAULT_IMAGES: Final[Mapping[str, str]] = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}
 """Default image by target."""
@@ -84,7 +82,7 @@ def image_words(name: str) -> str:
     return f"{name} (never built yet)" if image.build_context and not image.built_on else name
 
 
-def shipped_options(version: object, accelerator: str, model: str) -> Mapping[str, float]:
+def shipped_options(version: object, accelerator: str, model: str) -> Mapping[str, int | float]:
     """Return the options of the shipped stack with this image, accelerator and checkpoint, by path; empty if no stack has them."""
     return IMAGES[name].shipped.get(accelerator, {}).get(model, {}) if (name := built_name(version)) else {}
 

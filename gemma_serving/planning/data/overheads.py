@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, typed_file
 
 VLLM_DEFAULT_BLOCK: Final = 16
 VIDEO_FRAMES: Final = 32
@@ -59,11 +59,11 @@ IMAGE_DOWNLOAD_GB: Final = 9
 """The upper end of the compressed size in VM_IMAGE_PULL_S."""
 
 
-class Constant(Struct, frozen=True, kw_only=True):
+class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row, with the measurements that it was fitted to. Rows of gpu_speed.json have their sources."""
 
     name: str
-    value: float
+    value: int | float
     unit: str
     what: str
     fitted_to: str
@@ -72,7 +72,7 @@ class Constant(Struct, frozen=True, kw_only=True):
 
 CONSTANTS: Final[Mapping[str, Constant]] = Table(
     lambda: {
-        row["name"]: row_of(Constant, row) for file in ("overheads.json", "gpu_speed.json") for row in data_file(file)
+        row.name: row for file in ("overheads.json", "gpu_speed.json") for row in typed_file(file, tuple[Constant, ...])
     }
 )
 """By name."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any, Final, Literal, cast
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from gemma_serving.planning.data.tables import Table, data_file
@@ -31,7 +31,7 @@ EVERYWHERE: Final = ""
 """Region of a price that is the same everywhere."""
 
 
-class PriceSource(Struct, frozen=True, kw_only=True):
+class PriceSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Source of a price, and the date at which it was valid."""
 
     url: str
@@ -40,7 +40,7 @@ class PriceSource(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class PriceRow(Struct, frozen=True, kw_only=True):
+class PriceRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The price of one region."""
 
     usd: float
@@ -48,7 +48,7 @@ class PriceRow(Struct, frozen=True, kw_only=True):
     """The name of its source."""
 
 
-class Sku(Struct, frozen=True, kw_only=True):
+class Sku(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Description of a price in Google's price catalog, one SKU per region.
 
     Spellings of TPU SKUs: https://github.com/xbill9/gemma4-dev/blob/4cf2d8b/gce-vllm-v5e1-2b/server.py, read from the catalog on 2026-08-06.
@@ -63,7 +63,7 @@ class Sku(Struct, frozen=True, kw_only=True):
     unit: str
 
 
-class ListPrice(Struct, frozen=True, kw_only=True):
+class ListPrice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A shipped price, by region or by the pair of continents for traffic."""
 
     what: str
@@ -75,17 +75,11 @@ class ListPrice(Struct, frozen=True, kw_only=True):
     """None for a machine of Compute Engine, which is the sum of several SKUs, and for the cents of a bill. A refresh does not read these."""
 
 
-def _list_price(row: Mapping[str, Any]) -> ListPrice:
-    regions = {region: PriceRow(**one) for region, one in row["regions"].items()}
-    sku = Sku(**row["sku"]) if "sku" in row else None
-    return ListPrice(what=row["what"], usual=row["usual"], regions=regions, sku=sku)
-
-
 SOURCES: Final[Mapping[str, PriceSource]] = Table(
-    lambda: {name: PriceSource(**row) for name, row in data_file("prices.json")["sources"].items()}
+    lambda: convert(data_file("prices.json")["sources"], dict[str, PriceSource])
 )
 PRICES: Final[Mapping[str, ListPrice]] = Table(
-    lambda: {key: _list_price(row) for key, row in data_file("prices.json")["prices"].items()}
+    lambda: convert(data_file("prices.json")["prices"], dict[str, ListPrice])
 )
 """By key of the price file."""
 

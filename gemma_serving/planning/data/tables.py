@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -46,13 +46,3 @@ def data_file(name: str) -> Any:  # noqa: ANN401 - JSON is any of its types; a t
 def typed_file(name: str, kind: type[T]) -> T:
     """Return the value of a data file as a type. Raises msgspec.ValidationError for a value of another type or an unknown field."""
     return msgspec.json.decode((_FOLDER / name).read_bytes(), type=kind)
-
-
-def row_of(kind: Callable[..., T], values: Mapping[str, Any]) -> T:
-    """Return a row as its struct; lists become tuples."""
-    return kind(
-        **{
-            name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-    )

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
-from gemma_serving.planning.data.tables import data_file, row_of
+from gemma_serving.planning.data.tables import typed_file
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
 
@@ -30,7 +30,7 @@ _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
 
 
-class Support(Struct, frozen=True, kw_only=True):
+class Support(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of the table."""
 
     scheme: str
@@ -62,7 +62,7 @@ class Support(Struct, frozen=True, kw_only=True):
 @cache
 def support_rows() -> tuple[Support, ...]:
     """Return every row of gemma_serving/planning/data/support.json, overriding rows first."""
-    return tuple(row_of(Support, row) for row in data_file("support.json"))
+    return typed_file("support.json", tuple[Support, ...])
 
 
 def support_of(

@@ -6,13 +6,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.checkpoints import find_checkpoint
-from gemma_serving.planning.data.tables import Table, data_file
+from gemma_serving.planning.data.tables import Table, typed_file
 from gemma_serving.planning.model.support import is_between, version_in_use, version_key
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
@@ -67,7 +67,7 @@ class Crash(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 CRASHES: Final[Mapping[str, Crash]] = Table(
-    lambda: {row.id: row for row in convert(data_file("crashes.json")["rows"], list[Crash])}
+    lambda: {row.id: row for row in typed_file("crashes.json", tuple[Crash, ...])}
 )
 _OFF: Final[Mapping[str, Mapping[str, object]]] = {
     "a compile cache": {"tpu.compile_cache": "off"},

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gemma_serving.contracts.verdicts import Severity
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, typed_file
 from gemma_serving.planning.settings.finding import Remedy
 
 Platform = Literal["tpu", "cloud-run"]
@@ -41,7 +41,7 @@ Check = Callable[[Subject], RuleResult | None]
 _CHECKS: dict[str, Check] = {}
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts of a rule without a deployment."""
 
     id: str
@@ -70,7 +70,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         return self.check(subject) if self.on is None or here else None
 
 
-RULES: Table[Rule] = Table(lambda: {row["id"]: row_of(Rule, row) for row in data_file("rules.json")})
+RULES: Table[Rule] = Table(lambda: {row.id: row for row in typed_file("rules.json", tuple[Rule, ...])})
 """By id, in the order of findings of one severity: a deployment that does not fit before misspelled arguments."""
 
 

@@ -6,14 +6,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, typed_file
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.units import number_of
 
 _COUNT: Final = re.compile(r"\d+ x ")
 
 
-class MeasuredStarts(Struct, frozen=True):
+class MeasuredStarts(Struct, frozen=True, forbid_unknown_fields=True):
     """Public boots of a card with a time, from `tests/planning/corpus`; a test counts them again."""
 
     card: str
@@ -25,7 +25,7 @@ class MeasuredStarts(Struct, frozen=True):
 
 
 MEASURED_STARTS: Final[Mapping[str, MeasuredStarts]] = Table(
-    lambda: {row["card"]: row_of(MeasuredStarts, row) for row in data_file("measured_starts.json")}
+    lambda: {row.card: row for row in typed_file("measured_starts.json", tuple[MeasuredStarts, ...])}
 )
 """By card; one without a row has none."""
 
@@ -36,15 +36,10 @@ def card_of(accelerator: str) -> str:
     return found.family if found is not None else _COUNT.sub("", accelerator, count=1)
 
 
-def measured_starts(accelerator: str) -> MeasuredStarts:
-    """Return the measured starts of an accelerator's card, by the accelerator's name."""
-    card = card_of(accelerator)
-    return MEASURED_STARTS.get(card) or MeasuredStarts(card)
-
-
 def behind_the_start(accelerator: str) -> str:
     """Return as a clause how many measured starts stand behind the start-up time planned for an accelerator."""
-    found = measured_starts(accelerator)
+    card = card_of(accelerator)
+    found = MEASURED_STARTS.get(card) or MeasuredStarts(card)
     parts = f"loading or compilation of {number_of(found.parts, 'start')}"
     if found.whole:
         more = f", and {parts}" if found.parts else ""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
 from gemma_serving.planning.data.overheads import IMAGE_DOWNLOAD_GB
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, data_file
 from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.question.resolved import Resolved
@@ -20,13 +20,13 @@ WHOLE: Final = "all"
 _BYTES_PER_GB: Final = 1e9
 
 
-class StageFigure(Struct, frozen=True):
+class StageFigure(Struct, frozen=True, forbid_unknown_fields=True):
     """The best public figure for a stage, in seconds or as a rate, and the path of its bytes."""
 
     path: Literal["network", "host link", ""] = ""
     limit: str = "none in bytes is known"
     """Text for a stage without a path, or whose path's rate is unknown."""
-    best: float | None = None
+    best: int | float | None = None
     unit: Literal["s", "bytes/s"] = "s"
     source: str = "no public figure is known"
     reasons: Mapping[str, str] = {}
@@ -36,7 +36,7 @@ class StageFigure(Struct, frozen=True):
 PATHS: Final[Mapping[str, tuple[float, str]]] = Table(lambda: data_file("start_limits.json")["paths"])
 """By family and path: 10^9 bytes per second for each chip or GPU, and the source."""
 FIGURES: Final[Mapping[str, StageFigure]] = Table(
-    lambda: {name: row_of(StageFigure, row) for name, row in data_file("start_limits.json")["stages"].items()}
+    lambda: convert(data_file("start_limits.json")["stages"], dict[str, StageFigure])
 )
 """By stage, with a platform before its name if the figure differs there."""
 

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from gemma_serving.planning.cost.subject import Subject
-from gemma_serving.planning.data.tables import Table, data_file, row_of
+from gemma_serving.planning.data.tables import Table, typed_file
 from gemma_serving.planning.model.support import is_between, version_in_use, version_key
 from gemma_serving.planning.rules.registry import RuleResult, rule
 from gemma_serving.planning.settings.finding import Remedy
@@ -14,7 +14,7 @@ from gemma_serving.planning.settings.finding import Remedy
 ADVICE: Final = "Allow only callers that you trust, or set image to an image of that version by its digest."
 
 
-class Advisory(Struct, frozen=True, kw_only=True):
+class Advisory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has the feature that it `needs`. A caller can `what`."""
 
     id: str
@@ -28,7 +28,7 @@ class Advisory(Struct, frozen=True, kw_only=True):
 
 
 ADVISORIES: Final[Mapping[str, Advisory]] = Table(
-    lambda: {row["id"]: row_of(Advisory, row) for row in data_file("advisories.json")}
+    lambda: {row.id: row for row in typed_file("advisories.json", tuple[Advisory, ...])}
 )
 
 
