@@ -56,7 +56,7 @@ def cache_of(words: tuple[str, ...], environment: Mapping[str, str], folder: Pat
     around = read({**environment, "VLLM_SIM_ACCELERATOR": "v6e-1", "VLLM_SIM_PATHS": f'{{"/": "{folder}"}}'})
     start = start_of(parse(["vllm", "serve", *words]), around)
     assert start.capacity is not None, start.steps[-1].error
-    return next((step.charge.name for step in start.steps if step.charge and step.charge.what == "compile"), None)
+    return next((step.cache_file.name for step in start.steps if step.cache_file and "compile" in step.line), None)
 
 
 @pytest.mark.parametrize("key", OPTIONS)

@@ -55,8 +55,6 @@ class Admin:
             web.post("/admin/quota", self.quota),
             web.post("/admin/preempt", self.preempt),
             web.post("/admin/reboot", self.reboot),
-            web.get("/admin/charges", self.charges),
-            web.get("/admin/downloads", self.downloads),
             web.post("/admin/alerts", self.alerts),
             web.get("/admin/tunnel", self.tunnel),
             web.get("/admin/ssh", self.ssh),
@@ -176,14 +174,6 @@ class Admin:
         except MachineFailedError as error:
             raise CloudError.invalid(f"POST /admin/reboot: {error}") from None
         return web.json_response({})
-
-    async def charges(self, request: web.Request) -> web.Response:
-        """Return the waits that the machines of ?node=FULL_NAME were charged: what, name, simulated seconds, bytes."""
-        return web.json_response({"charges": self._cloud.runtimes.machines.charges(request.query.get("node", ""))})
-
-    async def downloads(self, _request: web.Request) -> web.Response:
-        """Return the number of bytes that each account has read of each Cloud Storage object since the start."""
-        return web.json_response({"downloads": self._cloud.downloads.rows()})
 
     async def alerts(self, request: web.Request) -> web.Response:
         """Replace the incidents of a project, `{"alerts": [{"policy": NAME, "state": "OPEN"}]}`, and the `queries`: PROMQL to a number or null."""

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import json
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,10 +113,6 @@ class IdleMachines:
 
     async def reboot(self, name: str) -> None:
         await asyncio.sleep(0)
-
-    def charges(self, name: str) -> Sequence[Mapping[str, object]]:
-        """Return nothing: nothing waits."""
-        return []
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         self.metadata[name] = dict(metadata)

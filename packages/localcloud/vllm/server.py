@@ -9,12 +9,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-from localcloud import charges
 from localcloud.open_files import raise_open_files
 from localcloud.vllm import KILLED_MARK, PLANNED_MARK, hub, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
@@ -167,7 +165,7 @@ async def _start(start: Start, arguments: Arguments, environment: RuntimeEnviron
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
-        if stopped.is_set() or not _take(step, arguments, environment.charges):
+        if stopped.is_set() or not _take(step, arguments):
             return False
     return True
 
@@ -178,10 +176,8 @@ def _processes(arguments: Arguments) -> tuple[str, ...]:
     return tuple(f"EngineCore_DP{rank}" for rank in range(replicas)) if replicas > 1 else ("APIServer",)
 
 
-def _take(step: StartupStep, arguments: Arguments, ledger: str | None) -> bool:
-    """Log one step, write its cache file and its charge. Return False if the step fails."""
-    if step.charge is not None and ledger:
-        charges.append(Path(ledger), step.charge)
+def _take(step: StartupStep, arguments: Arguments) -> bool:
+    """Log one step and write its cache file. Return False if the step fails."""
     if step.line and not step.line.startswith("["):  # a progress bar, which vLLM's logger does not write
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcloud.charges import VARIABLE
 from localcloud.vllm import VERSION
 
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -45,9 +44,9 @@ class RuntimeEnvironment:
     `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real seconds at speed 1); `memory_limit_mib`: the container's
     memory; `network_mb_per_s`: the network bandwidth; `paths`: container paths and the real folders behind them; `version`: vLLM's;
     `buckets`: those that the command line names, None if `gs://` is not modeled; `memory_volumes`: real folders of in-memory volumes,
-    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that receives the charges of the start;
-    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`,
-    `most_choices`, `is_developer` and `loads_adapters`: variables of vLLM.
+    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer;
+    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`, `most_choices`, `is_developer` and
+    `loads_adapters`: variables of vLLM.
     """
 
     accelerator: str
@@ -76,7 +75,6 @@ class RuntimeEnvironment:
     most_choices: int
     is_developer: bool
     loads_adapters: bool
-    charges: str | None = None
     padding_gap: int = 0
     """Tokens between batch sizes of a TPU above this size; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP)."""
     cuda_driver: int | None = None
@@ -144,7 +142,6 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         most_choices=_whole(environment, "VLLM_MAX_N_SEQUENCES", 16_384),
         is_developer=_whole(environment, "VLLM_SERVER_DEV_MODE", 0) != 0,
         loads_adapters=environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in {"1", "true"},
-        charges=environment.get(VARIABLE),
         padding_gap=_integer(environment, "VLLM_TPU_BUCKET_PADDING_GAP") or 0,
         device_problem=environment.get("VLLM_SIM_DEVICE_PROBLEM", ""),
         cuda_driver=_integer(environment, "VLLM_SIM_CUDA_DRIVER"),

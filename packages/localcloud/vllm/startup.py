@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from localcloud.charges import Charge
 from localcloud.vllm import VERSION, adapters
 from localcloud.vllm.arguments import Arguments, known_words
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity, drafts
@@ -66,8 +65,6 @@ class StartupStep:
     line: str = ""
     error: EngineStartError | KilledError | None = None
     cache_file: Path | None = None
-    charge: Charge | None = None
-    """Kind of the wait before this step."""
     is_of_engine: bool = False
     """True if each engine logs the line."""
 
@@ -195,13 +192,6 @@ class _Startup:
             StartupStep(at_s=self._now_s, line=line, is_of_engine=is_of_engine, cache_file=cache_file) for line in lines
         ]
 
-    def _wait(self, seconds: float, what: str = "", name: str = "", *, size_bytes: int = 0) -> None:
-        """Wait, and charge the wait if it has a kind."""
-        self._now_s += seconds
-        if what:
-            charge = Charge(what=what, name=name, seconds=seconds, bytes=size_bytes)
-            self._steps.append(StartupStep(at_s=self._now_s, charge=charge))
-
     def _fail(self, error: KilledError, after_s: float) -> None:
         self._steps.append(StartupStep(at_s=self._now_s + after_s, error=error))
 
@@ -227,7 +217,7 @@ class _Startup:
         environment, weights, cache = self._environment, self._weights, self._cache
         in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
         if cache is not None and in_volume and cache.is_file():
-            self._wait(constant("GRAPHS_MB") / min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s))
+            self._now_s += constant("GRAPHS_MB") / min(constant("FUSE_BUFFERED_MB_PER_S"), environment.network_mb_per_s)
             self._log(f"[simulated] restoring compiled graphs took {self._now_s:.2f} seconds")
         if weights.copied_mb_per_s is None:
             return
@@ -236,7 +226,7 @@ class _Startup:
         if killed is not None:
             self._fail(killed[1], copy_s * killed[0])
             return
-        self._wait(copy_s)
+        self._now_s += copy_s
         self._log(f"[simulated] copying the weights into memory took {copy_s:.2f} seconds")
 
     def _imports(self) -> None:
@@ -253,7 +243,7 @@ class _Startup:
             self._log(
                 f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
             )
-        self._wait(self._boot.import_s, "process", "imports and configuration")
+        self._now_s += self._boot.import_s
         self._log(
             f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {self._card.name}",
             f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
@@ -264,7 +254,7 @@ class _Startup:
         """Plan the download of a hub model that is not in the cache."""
         name, weights = self._arguments.model, self._weights
         if weights.download_s:
-            self._wait(weights.download_s, "hub", name, size_bytes=weights.model.disk_bytes)
+            self._now_s += weights.download_s
             line = f"[weight_utils.py:1] Time spent downloading weights for {name}: {weights.download_s:.6f} seconds"
             self._log(line, cache_file=weights.downloaded)
 
@@ -283,11 +273,6 @@ class _Startup:
                 return
             self._now_s = began_s + load_s * done
             self._log(f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{shards}")
-        self._now_s = began_s
-        if weights.streamed:
-            self._wait(load_s, "bucket", self._arguments.model, size_bytes=weights.size_bytes)
-        else:
-            self._wait(load_s, "load", self._arguments.model)
         self._log(
             f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
             f"[gpu_model_runner.py:1] Model loading took {self._planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
@@ -305,11 +290,11 @@ class _Startup:
         cache = self._cache
         full_s, took_s = self._boot.compile_s, self._boot.cached_s
         if cache is not None and cache.is_file():
-            self._wait(took_s, "cached", cache.name)
+            self._now_s += took_s
             self._log(f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took_s:.3f} s")
             return
         self._log("[backends.py:1] Compiling a graph for dynamic shape")
-        self._wait(full_s, "compile", cache.name if cache is not None else "")
+        self._now_s += full_s
         self._log(f"[monitor.py:1] torch.compile takes {full_s:.2f} s in total", cache_file=cache)
 
     def _warm_up(self) -> None:
@@ -322,7 +307,7 @@ class _Startup:
         )
         if not self._is_tpu and not self._arguments.enforce_eager:
             self._log("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 100%")
-        self._wait(self._boot.warm_up_s, "process", "warm-up and HTTP server")
+        self._now_s += self._boot.warm_up_s
         self._log(
             f"[core.py:1] init engine (profile, create kv cache, warmup model) took {self._now_s:.2f} seconds",
             is_of_engine=True,

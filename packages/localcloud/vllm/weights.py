@@ -32,8 +32,6 @@ class Weights:
     model: Model
     size_bytes: int
     mb_per_s: float
-    streamed: bool = False
-    """True if the load reads the bucket, so its bytes are a download."""
     download_s: float = 0.0
     downloaded: Path | None = None
     """The file that a download creates in a hub cache on a volume. None without such a cache."""
@@ -65,7 +63,7 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
         return _streamed_weights(arguments, environment)
     if name.startswith("gs://"):
         rate = min(constant("TPU_BUCKET_MB_PER_S"), environment.network_mb_per_s)
-        return Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
+        return Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate)
     return _hub_weights(arguments, model, environment)
 
 
@@ -73,7 +71,7 @@ def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment) -> 
     below = _streamed_files(arguments, environment)
     weights = _folder_weights(arguments.model, below, min(constant("STREAMER_MB_PER_S"), environment.network_mb_per_s))
     buffer = _buffer_bytes(weights.model, weights.size_bytes, environment.streamer_limit)
-    return replace(weights, streamed=True, host_gib=(constant("SERVER_HELD_GIB"), buffer / 2**30))
+    return replace(weights, host_gib=(constant("SERVER_HELD_GIB"), buffer / 2**30))
 
 
 def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:

@@ -3,7 +3,7 @@
 `localcloud.services` uses only these protocols. `localcloud.running` implements them with processes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias
@@ -123,10 +123,6 @@ class MachineRuntime(Protocol):
 
     async def reboot(self, name: str) -> None:
         """Reboot the machine: processes and memory are lost, the disk is kept. Raises MachineFailedError if it does not run."""
-        ...
-
-    def charges(self, name: str) -> Sequence[Mapping[str, object]]:
-        """Return the waits that machines of this name were charged (localcloud.charges)."""
         ...
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:

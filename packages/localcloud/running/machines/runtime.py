@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from localcloud import charges
-from localcloud.charges import Charge
-from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import (
@@ -93,7 +90,7 @@ class SimulatedMachines:
         server = MetadataServer(data, access_token=self._access_token, id_token=self._id_token)
         self._servers[machine.name] = data, server
         try:
-            await self._power_on(folder)
+            await self._clock.sleep(_BOOT_S)
             await server.start(address)
             init_process = await self._start_init_process(data, folder, address, server.address)
         except BaseException:
@@ -111,15 +108,10 @@ class SimulatedMachines:
             raise MachineFailedError(f"Machine {name} is not running.")
         await self._power_off(machine)
         _forget_memory(machine.folder)
-        await self._power_on(machine.folder)
+        await self._clock.sleep(_BOOT_S)
         machine.init_process = await self._start_init_process(
             machine.data, machine.folder, machine.address, machine.server.address
         )
-
-    def charges(self, name: str) -> list[JsonObject]:
-        """Return the charges of a machine of that name, including those lost with its disk."""
-        folder = _file_name(name)
-        return [*charges.read(self._kept(folder) / charges.FILE), *charges.read(self._folder(folder) / charges.FILE)]
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a machine's metadata and wake the waiting GETs. An unknown name is ignored."""
@@ -152,10 +144,6 @@ class SimulatedMachines:
         await machine.server.stop()
         self._keep_logs(machine.folder)
         shutil.rmtree(machine.folder, ignore_errors=True)
-
-    async def _power_on(self, folder: Path) -> None:
-        charges.append(folder / charges.FILE, Charge(what="boot", name=folder.name, seconds=_BOOT_S))
-        await self._clock.sleep(_BOOT_S)
 
     async def _power_off(self, machine: _RunningMachine) -> None:
         """Stop all processes of the machine."""
@@ -236,7 +224,7 @@ class SimulatedMachines:
         }
 
     def _keep_logs(self, folder: Path) -> None:
-        kept = self._kept(folder.name)
+        kept = self._state / "logs" / "machines" / folder.name
         logs = [
             *folder.glob("*.log"),
             *folder.glob("containers/*.log"),
@@ -247,15 +235,9 @@ class SimulatedMachines:
         for log in logs:
             with suppress(OSError):
                 shutil.copyfile(log, kept / log.name)
-        for charge in charges.read(folder / charges.FILE):
-            with (kept / charges.FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(charge) + "\n")
 
     def _folder(self, name: str) -> Path:
         return self._state / "machines" / name
-
-    def _kept(self, name: str) -> Path:
-        return self._state / "logs" / "machines" / name
 
 
 def _forget_memory(folder: Path) -> None:

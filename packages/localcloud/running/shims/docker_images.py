@@ -9,7 +9,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from localcloud.charges import FILE, Charge, append
 from localcloud.running.shims.docker_host import DockerError, Host
 from localcloud.running.shims.machine import Machine, read_json, write_json
 
@@ -24,7 +23,6 @@ _CLIENT_HEADER: Final = "X-Localcloud-Client"
 _LAYERS: Final = 12
 _PULL_S: Final = 60.0
 """Simulated seconds of a pull (assumed: about 8 GB at 130 MB/s)."""
-_IMAGE_BYTES: Final = 8_000_000_000
 
 
 def config_file(host: Host) -> Path:
@@ -73,8 +71,6 @@ def pull(host: Host, reference: str, *, quiet: bool) -> None:
             host.say(line)
         if host.machine.full_disk.exists():
             raise DockerError("failed to register layer: write /usr/lib/libcuda.so.1: no space left on device")
-    charge = Charge(what="image", name=reference, seconds=_PULL_S, bytes=_IMAGE_BYTES)
-    append(host.machine.folder / FILE, charge)
     identity = f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
     write_json(host.machine.images, {**pulled(host.machine), reference: identity})
     host.say(f"Status: Downloaded newer image for {reference}" if not quiet else reference)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
-from localcloud import charges
 from localcloud.running import interpreter
 from localcloud.running.shims import add_options, collector, supervise, usage_problem
 from localcloud.running.shims.docker_devices import OptionError, check_devices, problem_of, rights
@@ -234,7 +233,6 @@ def _server_environment(host: Host, wanted: ContainerOptions) -> dict[str, str]:
         "GCE_METADATA_HOST": _metadata_host(host, wanted),
         "VLLM_SIM_DEVICE_PROBLEM": problem_of(machine, wanted.rights),
         "VLLM_SIM_HUB": f"{machine.base_url}/hub" if machine.internet else NOWHERE,
-        charges.VARIABLE: str(machine.folder / charges.FILE),
     }
     if wanted.network != "host":
         # A port in the container's own network is unreachable from outside.

@@ -67,18 +67,11 @@ class TestReads:
         store()
         assert reader.read("/weights/m/small%20file.bin").content == CONTENT
 
-    def test_head_has_the_headers_and_counts_no_bytes(self, store, reader, own_client):
+    def test_head_has_the_headers_and_no_bytes(self, store, reader):
         store()
         answer = reader.read(ADDRESS, verb="HEAD")
         assert (answer.status_code, answer.content) == (200, b"")
         assert answer.headers["Content-Length"] == str(len(CONTENT))
-        assert own_client.ok("GET", "/admin/downloads")["downloads"] == []
-
-    def test_bytes_are_counted_as_those_of_the_json_api(self, store, reader, own_client):
-        store()
-        reader.read(ADDRESS, Range="bytes=0-9")
-        (row,) = own_client.ok("GET", "/admin/downloads")["downloads"]
-        assert (row["object"], row["bytes"]) == (f"weights/{NAME}", 10)
 
     def test_a_bucket_with_the_name_of_an_api_is_read_and_hides_no_method(self, own_cloud, own_client, reader):
         own_client.ok("POST", "/storage/storage/v1/b", {"name": "run", "location": "US-EAST4"}, project=PROJECT)

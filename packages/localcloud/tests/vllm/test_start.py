@@ -128,6 +128,13 @@ def start(around: RuntimeEnvironment, *flags: str) -> Start:
     return plan(parse(["vllm", "serve", L4_QAT, "--max-model-len=16384", "--kv-cache-dtype=fp8", *flags]), around)
 
 
+def load_s(planned: Start) -> float:
+    """Return the seconds of the load, as the server logs them."""
+    found = re.search(r"Loading weights took ([\d.]+) seconds", "\n".join(step.line for step in planned.steps))
+    assert found is not None
+    return float(found[1])
+
+
 LOGGED = re.compile(r"\(\w+ pid=\d+\) [A-Z]+ \d\d-\d\d [\d:]{8} \[\w+\.py:\d+\] .+")
 
 
@@ -136,7 +143,7 @@ def test_a_line_is_of_vllms_logger_or_of_a_progress_bar(tmp_path: Path, capsys: 
     planned = start(environment(tmp_path, STAGED))
     arguments = parse(["vllm", "serve", L4_QAT])
     for step in planned.steps:
-        _take(replace(step, cache_file=None), arguments, None)
+        _take(replace(step, cache_file=None), arguments)
     out, err = capsys.readouterr()
     assert [line for line in out.splitlines() if not LOGGED.fullmatch(line)] == []
     assert {line.partition(":")[0].partition(" (")[0] for line in err.splitlines()} == {
@@ -160,9 +167,7 @@ def test_a_mount_is_read_at_its_rate_or_the_networks_and_twice_with_prefetch(
 ):
     around = environment(tmp_path, STAGED, options=options, VLLM_SIM_NETWORK_MB_PER_S="75")
     planned = start(around, f"--safetensors-load-strategy={strategy}")
-    assert next(step.charge.seconds for step in planned.steps if step.charge and step.charge.what == "load") == (
-        pytest.approx(seconds, rel=0.01)
-    )
+    assert load_s(planned) == pytest.approx(seconds, rel=0.01)
 
 
 def test_eager_mode_compiles_nothing(tmp_path: Path):
@@ -302,15 +307,9 @@ def test_ids_that_say_nothing_are_unknown(name):
     assert find_model(name) is None
 
 
-def test_a_tpu_that_streams_its_weights_is_charged_a_download_at_each_start():
+def test_a_tpu_that_streams_its_weights_loads_no_faster_than_from_a_file_and_downloads_nothing_before():
     around = read({"VLLM_SIM_ACCELERATOR": "v6e-1"})
-    model = find_model("google/gemma-4-E2B-it")
-    assert model is not None
-    copied = plan(parse(["vllm", "serve", "google/gemma-4-E2B-it"]), around).steps
-    read_s = next(step.charge.seconds for step in copied if step.charge and step.charge.what == "load")
-    for _ in range(2):
-        start = plan(parse(["vllm", "serve", "gs://b/gemma-4-E2B-it", "--load-format=runai_streamer"]), around)
-        charges = {step.charge.what: step.charge for step in start.steps if step.charge}
-        assert charges["bucket"].bytes == model.disk_bytes
-        assert charges["bucket"].seconds >= read_s  # each tensor is converted as those of a file
-        assert {"load", "hub"} & set(charges) == set()
+    copied = plan(parse(["vllm", "serve", "google/gemma-4-E2B-it"]), around)
+    streamed = plan(parse(["vllm", "serve", "gs://b/gemma-4-E2B-it", "--load-format=runai_streamer"]), around)
+    assert load_s(streamed) >= load_s(copied)  # each tensor is converted as those of a file
+    assert not any("downloading weights" in step.line for step in streamed.steps)
