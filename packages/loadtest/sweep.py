@@ -89,7 +89,6 @@ class _SweepRun:
     reporter: Reporter
     prepared: PreparedTraffic
     proxy: HttpProxy | None = None
-    recovery_limit_s: float
     ignore_eos: bool = True
 
 
@@ -140,17 +139,14 @@ def run_sweep(
     reporter: Reporter,
     *,
     run: Run = asyncio.run,
-    recovery_limit_s: float = RECOVERY_LIMIT_S,
 ) -> SweepOutcome:
     """Run a sweep and store it in its folder. Complete points are kept however the sweep ends.
-
-    A server that stopped responding has `recovery_limit_s` seconds to come back.
 
     Raises SweepError if it cannot start, because the server is not reachable, the model is wrong, or the folder is in use.
     """
     state = _SweepCounts(max_failed=settings.max_failed)
     try:
-        return run(_sweep(settings, sweep, endpoint, reporter, state, recovery_limit_s=recovery_limit_s))
+        return run(_sweep(settings, sweep, endpoint, reporter, state))
     except KeyboardInterrupt:
         if state.planned:  # SIGTERM may arrive after a point was written but before it was counted
             state.results |= ResultStore(settings.out).done()
@@ -187,13 +183,7 @@ class _SweepCounts:
 
 
 async def _sweep(
-    settings: SweepSettings,
-    sweep: Sweep,
-    endpoint: Endpoint,
-    reporter: Reporter,
-    state: _SweepCounts,
-    *,
-    recovery_limit_s: float,
+    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _SweepCounts
 ) -> SweepOutcome:
     try:
         proxy = proxy_of(endpoint.base_url)  # for all requests, the load included
@@ -242,7 +232,6 @@ async def _sweep(
                 reporter=reporter,
                 prepared=prepared,
                 proxy=proxy,
-                recovery_limit_s=recovery_limit_s,
             )
             return await _all_points(run, store, todo, state)
 
@@ -275,7 +264,7 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
 
 
 async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], state: _SweepCounts) -> SweepOutcome:
-    saturation = _Saturation(enabled=run.settings.stop_when_saturated)
+    saturation = _Saturation()
     for result in state.results.values():
         point = Point(**{name: value for name, value in result["point"].items() if name != "key"})
         saturation.learn(point, result)
@@ -287,7 +276,7 @@ async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], sta
         for point in todo:
             beyond = beyond_cache(point, run.prepared.traffic, tokens)
             reason = beyond if run.prepared.sweep.within_cache else ""
-            if saturation.over(point):
+            if run.settings.stop_when_saturated and saturation.over(point):
                 reason = "the server is saturated at a lower load"
             result = None if reason else await _measured_until(run, point, end_s)
             if result is None:
@@ -314,8 +303,7 @@ async def _all_points(run: _SweepRun, store: ResultStore, todo: list[Point], sta
 class _Saturation:
     """Detector of loads that no longer increase the throughput."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
+    def __init__(self) -> None:
         self._results: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
         self._flat: dict[tuple[object, ...], int] = {}
 
@@ -324,7 +312,7 @@ class _Saturation:
         return (point.mode, point.input_tokens, point.output_tokens, point.repeat)
 
     def over(self, point: Point) -> bool:
-        return self._enabled and self._flat.get(self._series(point), 0) >= 2  # noqa: PLR2004 - twice in a row
+        return self._flat.get(self._series(point), 0) >= 2  # noqa: PLR2004 - twice in a row
 
     def learn(self, point: Point, result: Mapping[str, Any]) -> None:
         series = self._series(point)
@@ -377,10 +365,10 @@ async def _measured(run: _SweepRun, point: Point) -> dict[str, Any]:
 
 
 async def _lost(run: _SweepRun) -> ServerError | None:
-    """Wait until the server is healthy, at most the recovery limit. Return None then, or else the error of the last probe."""
+    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, or else the error of the last probe."""
     last = ServerError("no probe has finished")
     try:
-        async with asyncio.timeout(run.recovery_limit_s):
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
             while True:
                 try:
                     answer = await run.client.get("/health", limit_s=5.0)

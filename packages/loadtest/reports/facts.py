@@ -38,19 +38,19 @@ class Facts:
 
 
 def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
-    """Return the facts of a sweep from its run.json and its results."""
+    """Return the facts of a sweep from its run.json and its results, of which it has one or more."""
     server = as_mapping(run.get("server"))
     subtitle = [str(run.get("url") or "")]
     length = server.get("max_model_len")
     if isinstance(length, int):
         subtitle.append(f"max-model-len {length:,}")
-    subtitle += [str(results[-1]["point"].get("traffic") or "")] if results else []
-    subtitle += [f"seed {run.get('seed')}", str(results[-1]["date"]) if results else ""]
+    last = results[-1]
+    subtitle += [str(last["point"].get("traffic") or ""), f"seed {run.get('seed')}", str(last["date"])]
     match = plan_match(results)
     return Facts(
         plan="" if match is None else match.text,
         header=tuple(_header(run)),
-        title=f"Benchmark of {run.get('model') or (results[0]['model_id'] if results else 'a server')}",
+        title=f"Benchmark of {run.get('model') or results[0]['model_id']}",
         subtitle=tuple(part for part in subtitle if part),
         notices=tuple(_notices(run, results)),
         notes=(*dict.fromkeys(str(note) for note in as_list(run.get("notes"))), *_by_point(results, "notes")),

@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -63,7 +64,8 @@ STALL_LIMIT_S = 6.0
 def bench(url, out, sweep=SWEEP, reporter=None, endpoint=None, *, run=asyncio.run, recovery_limit_s=30.0, **options):
     settings = SweepSettings(**{"url": url, "model": None, "out": out, "warm_up": 0, "workers": 1} | options)
     endpoint = endpoint or Endpoint(base_url=url)
-    outcome = run_sweep(settings, sweep, endpoint, reporter or Quiet(), run=run, recovery_limit_s=recovery_limit_s)
+    with mock.patch.object(sweeps, "RECOVERY_LIMIT_S", recovery_limit_s):
+        outcome = run_sweep(settings, sweep, endpoint, reporter or Quiet(), run=run)
     return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
 
 
