@@ -54,10 +54,6 @@ class SteadyWindow:
         """Return whether a time is within the window."""
         return self.start_s <= at_s <= self.end_s
 
-    def part_of(self, start_s: float, end_s: float) -> float:
-        """Return the seconds of a span that are within the window."""
-        return max(0.0, min(end_s, self.end_s) - max(start_s, self.start_s))
-
 
 def steady_window(records: Sequence[RequestRecord], point: Point) -> SteadyWindow | None:
     """Return the steady part of a point, or None if the point is too short: if its steady part is shorter than a median request.
@@ -81,7 +77,8 @@ def steady_window(records: Sequence[RequestRecord], point: Point) -> SteadyWindo
 
 def mean_in_flight(records: Sequence[RequestRecord], window: SteadyWindow) -> float:
     """Return the mean number of requests in flight, from send to end, including failed ones."""
-    return sum(window.part_of(record.sent_s, record.end_s) for record in records) / window.length_s
+    spans_s = [min(record.end_s, window.end_s) - max(record.sent_s, window.start_s) for record in records]
+    return sum(span_s for span_s in spans_s if span_s > 0) / window.length_s
 
 
 def tokens_in(record: RequestRecord, window: SteadyWindow) -> float:

@@ -1,7 +1,7 @@
 """Preparation of a load before the first point: what the server allows, and notes about changes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loadtest.errors import SweepError
 from loadtest.server import ServerInfo
@@ -48,19 +48,13 @@ def prepare_traffic(sweep: Sweep, info: ServerInfo, *, chat: bool) -> PreparedTr
     unserved = [name for name in traffic.adapters if name not in info.served]
     if unserved:
         raise SweepError(f"--adapters has {unserved[0]}, but the server serves {', '.join(info.served)}.")
-    prepared = PreparedTraffic(
-        traffic=traffic,
-        sweep=sweep,
-        limit=info.max_model_len,
-        notes=(f"load: {traffic.name}",) if traffic.name else (),
-    )
-    return replace(prepared, notes=(*prepared.notes, *_length_notes(prepared)))
+    limit = info.max_model_len
+    notes = [f"load: {traffic.name}"] if traffic.name else []
+    notes += _length_notes(sweep, traffic, limit)
+    return PreparedTraffic(traffic=traffic, sweep=sweep, limit=limit, notes=tuple(notes))
 
 
-def _length_notes(prepared: PreparedTraffic) -> Sequence[str]:
-    traffic = prepared.traffic
-    sweep = prepared.sweep
-    limit = prepared.limit
+def _length_notes(sweep: Sweep, traffic: Traffic, limit: int | None) -> Sequence[str]:
     if limit is None:
         return ()
     notes: list[str] = []
