@@ -19,7 +19,7 @@ from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.parallel import each_within
-from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
+from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, known_places
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
 LIMIT_S: Final = 20.0
@@ -87,7 +87,7 @@ class CapacityQuestion:
 
     def regions_of(self, gpu: Accelerator) -> Sequence[str]:
         """Return the regions to query for a Cloud Run GPU."""
-        known = gpu_regions(gpu) if self.everywhere else ()
+        known = gpu.cloud_run.regions if self.everywhere else ()
         return tuple(dict.fromkeys((*known, *self.own_places(is_tpu=False))))
 
     def quota_of(self, accelerator: Accelerator, form: ProvisioningModel | None = None) -> Quota | None:

@@ -29,7 +29,6 @@ from gemma_serving.planning.machine.hardware import (
     Accelerator,
     api_accelerator_type,
     find_accelerator,
-    gpu_regions,
     host_of,
     machines_at_once,
     tpu_offer,
@@ -329,7 +328,7 @@ class _PlaceComparison:
         return JudgedPlace(
             accelerator=gpu,
             place=region,
-            hardware=LocationCheck("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
+            hardware=LocationCheck("passed", source=accepted.source) if region in gpu.cloud_run.regions else accepted,
             asked=JudgedForm(
                 model="instance",
                 accepted=accepted,

@@ -32,7 +32,11 @@ def home_region(settings: Settings, stack: str, resources: Resources) -> str:
     own_bucket = settings.weights == "bucket" and settings.bucket.existing is None
     bucket = _place(resources, BUCKET_TYPE, "models") if own_bucket else None
     held = {"service": service, "bucket with the weights": bucket, "TPU VM": _other_project(settings, resources)}
-    moved = {noun: place for noun, place in held.items() if place is not None and not _stays(settings, place)}
+    moved = {
+        noun: place
+        for noun, place in held.items()
+        if place is not None and (place.project != settings.project or place.region not in settings.regions)
+    }
     if moved:
         raise CommandRefusedError(_refusal(settings, stack, moved))
     if settings.tpu is None:
@@ -60,10 +64,6 @@ def _other_project(settings: Settings, resources: Resources) -> _Place | None:
     )
     projects = (str(project or settings.project) for project in known)
     return next((_Place(project=project, region="") for project in projects if project != settings.project), None)
-
-
-def _stays(settings: Settings, place: _Place) -> bool:
-    return place.project == settings.project and place.region in settings.regions
 
 
 def _refusal(settings: Settings, stack: str, moved: Mapping[str, _Place]) -> str:

@@ -6,7 +6,7 @@ Pulumi does not manage the record, because the account's description is one of i
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -290,7 +290,11 @@ def keep_runs(context: "Context") -> None:
         match recorder.note_first():
             case Present(value=exceeded):
                 refusal = f"{exceeded}: {recorder.remedy}. Then run `gemma up {recorder.stack}`."
-                starts = [pulumi.ResourceHook("within-limits", _refusing(refusal))]
+
+                def refuse(_args: pulumi.ResourceHookArgs) -> None:
+                    raise CommandRefusedError(refusal)
+
+                starts = [pulumi.ResourceHook("within-limits", refuse)]
             case _:
                 pass
         endless = endless_forms(context.subject.resolved)
@@ -306,15 +310,6 @@ def keep_runs(context: "Context") -> None:
         ),
     }
     bind(bound.get)
-
-
-def _refusing(refusal: str) -> Callable[[pulumi.ResourceHookArgs], None]:
-    """Return a hook that refuses each creation."""
-
-    def refuse(_args: pulumi.ResourceHookArgs) -> None:
-        raise CommandRefusedError(refusal)
-
-    return refuse
 
 
 def recorder_of(context: "Context") -> RunRecorder:

@@ -7,7 +7,7 @@ import pytest
 
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.machine.devices import parse_device
-from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, gpu_regions
+from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, known_places
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 MODEL = ("--model", "google/gemma-4-E2B-it")
@@ -21,11 +21,11 @@ def test_the_figures_of_a_box_give_a_device():
 
 
 def test_each_gpu_of_cloud_run_has_its_own_regions():
-    l4, rtx = (gpu_regions(ACCELERATORS[name]) for name in ("L4", "RTX PRO 6000"))
+    l4, rtx = (known_places(ACCELERATORS[name]) for name in ("L4", "RTX PRO 6000"))
     assert "us-east4" in l4
     assert "us-east4" not in rtx
     assert "us-central1" in rtx
-    assert gpu_regions(ACCELERATORS["H100"]) == ()
+    assert known_places(ACCELERATORS["H100"]) == ()
 
 
 def test_a_device_is_one_more_row_of_the_comparison(run):

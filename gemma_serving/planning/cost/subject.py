@@ -51,7 +51,7 @@ def subject_of(resolved: Resolved, memory: MemoryPlan | None = None) -> Subject:
         memory=memory,
         known_startup=startup,
         known_throughput=throughput,
-        unknown=() if is_known else unknown_figures(resolved),
+        unknown=() if is_known else tuple(unknown_figures(resolved)),
         cost=cost,
         workload=answer,
     )

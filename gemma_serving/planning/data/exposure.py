@@ -36,11 +36,6 @@ def exposure_arguments(*, has_api_key: bool) -> tuple[str, ...]:
     return ("--allowed-origins=[]", *((GUARD_ARGUMENT,) if has_api_key else ()))
 
 
-def media_domains(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the value of `--allowed-media-domains`."""
-    return tuple(given or ()) or (NO_DOMAIN,)
-
-
 def open_domains(given: Sequence[str] | None) -> tuple[str, ...]:
     """Return the domains from which a server fetches media; none by default."""
     return tuple(domain for domain in given or () if domain != NO_DOMAIN)

@@ -288,8 +288,7 @@ def machine_type_of(accelerator_type: str) -> str:
 
 def machine_types() -> Mapping[str, str]:
     """Return the machine types that this project creates on Compute Engine, by slice."""
-    slices = (one.name for one in ACCELERATORS.values() if one.is_tpu and not one.plan_only)
-    return {name: machine for name in slices if (machine := machine_type_of(name))}
+    return {name: machine for name in _tpus() if (machine := machine_type_of(name))}
 
 
 def topology_of(accelerator: Accelerator) -> tuple[str, tuple[int, int, int]]:
@@ -323,14 +322,9 @@ def accelerator_of_machine(machine_type: str) -> str:
 def known_places(accelerator: Accelerator) -> tuple[str, ...]:
     """Return the zones (TPU) or regions (Cloud Run) known to offer this accelerator: the zones with flex-start, if any is listed."""
     if not accelerator.is_tpu:
-        return gpu_regions(accelerator)
+        return accelerator.cloud_run.regions
     offer = tpu_offer(accelerator)
     return offer.flex_start_zones or offer.zones
-
-
-def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the regions where Cloud Run is known to offer this GPU; none for a GPU that it does not offer."""
-    return accelerator.cloud_run.regions
 
 
 def api_accelerator_type(accelerator_type: str) -> str:

@@ -26,13 +26,13 @@ from gemma_serving.planning.data.overheads import (
 )
 from gemma_serving.planning.model.spec import LayerGroup, Role
 from gemma_serving.planning.question.drafters import named_drafter
-from gemma_serving.planning.question.features import largest_image_tokens
+from gemma_serving.planning.question.features import UNLIMITED, largest_image_tokens
 from gemma_serving.planning.question.releases import (
+    COUNTS_BUFFERS,
     ENCODES_TOGETHER,
     OTHER_NVFP4_EXPERTS,
     TUNES_WHILE_COMPILING,
     Runner,
-    counts_buffers,
     is_before,
     profiles_encoder,
     runners,
@@ -47,8 +47,6 @@ _INT32: Final = 4
 _FP32: Final = 4
 _BITS_OF_A_WORD: Final = 32
 _COLORS: Final = 3
-_UNLIMITED: Final = 999
-"""vLLM's limit of a modality that the settings leave unset (config/multimodal.py, get_limit_per_prompt)."""
 _RESIDUAL_COPIES: Final = 6
 """Live hidden states at the peak: residual, normed input, block output, and their successors."""
 _TOWER_INNER: Final = 3
@@ -81,7 +79,7 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
         return "", 0
     modality, tokens = max(allowed.items(), key=lambda item: item[1])
     limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
-    limit = limits.get(modality, _UNLIMITED)
+    limit = limits.get(modality, UNLIMITED)
     per_request = max(1, min(limit, resolved.max_model_len // tokens))
     in_a_step = max(resolved.max_num_batched_tokens, tokens) // tokens
     return modality, max(1, min(in_a_step, per_request * resolved.max_num_seqs))
@@ -100,7 +98,7 @@ def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
     forward = tokens * _BF16 * (_RESIDUAL_COPIES * spec.hidden + widest)
     encoder, kept = _encoder_bytes(resolved, runner)
     peak = max(encoder, forward, sampler, _compiler_bytes(resolved)) + kept
-    if runner == 1 or not counts_buffers(resolved):
+    if runner == 1 or is_before(resolved, COUNTS_BUFFERS):
         return peak
     # Counts of generated tokens and bits of prompt tokens, for each sequence (sample/penalties.py).
     return peak + resolved.max_num_seqs * _INT32 * (vocab + ceil_div(vocab, _BITS_OF_A_WORD))

@@ -147,11 +147,6 @@ def reserves_graphs(resolved: Resolved) -> bool:
     return any(not is_before(resolved, first[runner]) for runner in runners(resolved))
 
 
-def counts_buffers(resolved: Resolved) -> bool:
-    """Return whether vLLM subtracts what its model runner allocates before the weights."""
-    return not is_before(resolved, COUNTS_BUFFERS)
-
-
 def tokens_in_flight(resolved: Resolved) -> int:
     """Return the tokens of one request that a GPU may have in flight: two steps' worth if the next is scheduled while one runs.
 

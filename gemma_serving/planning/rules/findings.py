@@ -98,7 +98,11 @@ def cheapest_place(subject: Subject) -> Remedy | None:
 
     None if none exists, or if the devices have room for a request and other settings remove every finding that blocks.
     """
-    return _Trial(subject).cheapest_place()
+    trial = _Trial(subject)
+    has_room = subject.memory.max_concurrency >= 1
+    if has_room and _completion(subject, trial.kept) is not None:
+        return None
+    return next((move for identifier in sorted(trial.blocking) for move in trial.moves(identifier)), None)
 
 
 def notes_of(plan: Plan) -> tuple[Finding, ...]:
@@ -138,16 +142,16 @@ class _Trial:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._found = detected_findings(subject)
-        self._blocking = _blocking(self._found)
+        self.blocking = _blocking(self._found)
         self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
         self._rest: dict[str, Mapping[str, object] | None] = {}
         self.dead_ends: set[str] = set()
         """Findings whose own remedies all leave another blocking one."""
-        self._kept = () if self._blocking & _WORKLOAD_IDS else ("workload.",)
+        self.kept = () if self.blocking & _WORKLOAD_IDS else ("workload.",)
 
     def way_on(self, identifier: str) -> str:
         """Return what to do about a finding that no setting removes: the findings about memory first, whose moves include its change."""
-        memory = sorted(one for one in self._blocking if one.startswith(_MEMORY))
+        memory = sorted(one for one in self.blocking if one.startswith(_MEMORY))
         if memory and not identifier.startswith(_MEMORY):
             return f"First do what {memory[0]} proposes."
         return "Choose another model or accelerator."
@@ -172,13 +176,6 @@ class _Trial:
                 self.dead_ends.discard(identifier)
                 return tuple(found)
         return self.moves(identifier) if identifier in self.dead_ends else ()
-
-    def cheapest_place(self) -> Remedy | None:
-        """Return what the function of this name does."""
-        has_room = self._subject.memory.max_concurrency >= 1
-        if has_room and _completion(self._subject, self._kept) is not None:
-            return None
-        return next((move for identifier in sorted(self._blocking) for move in self.moves(identifier)), None)
 
     def moves(self, identifier: str) -> tuple[Remedy, ...]:
         """Return the move to the cheapest accelerator of this project on which the finding is gone and nothing blocks; empty if none exists."""
@@ -232,7 +229,7 @@ class _Trial:
 
     def is_better(self, found: Mapping[str, Severity], fixed: Iterable[str]) -> bool:
         """Return whether findings have none of the fixed ones and none that newly blocks."""
-        return not _blocking(found) - self._blocking and not any(self.remains(one, found) for one in fixed)
+        return not _blocking(found) - self.blocking and not any(self.remains(one, found) for one in fixed)
 
     def remains(self, identifier: str, found: Mapping[str, Severity]) -> bool:
         """Return whether a finding is still there, and not merely a note where it was more."""
@@ -256,7 +253,7 @@ class _Trial:
         key = repr(changes)
         if key not in self._rest:
             outcome = self.outcome(changes)
-            self._rest[key] = None if outcome is None else _completion(outcome[0], self._kept)
+            self._rest[key] = None if outcome is None else _completion(outcome[0], self.kept)
         return self._rest[key]
 
     def outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:

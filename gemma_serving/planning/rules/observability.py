@@ -16,7 +16,7 @@ from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORM
 def _no_metrics(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     alerts = resolved.deployment.alerts
-    tells = alerts.enabled and alerts.has_recipient
+    tells = alerts.enabled and (alerts.email or alerts.webhook)
     if not tells or resolved.collects or resolved.platform not in OBSERVABILITY_PLATFORMS:
         return None
     on_run = resolved.platform == "cloud-run"

@@ -60,11 +60,6 @@ class AlertSettings(Block):
     """
 
     @property
-    def has_recipient(self) -> bool:
-        """True if the alerts have a receiver."""
-        return self.email is not None or self.webhook is not None
-
-    @property
     def has_all(self) -> bool:
         """True if the stack has every alert and the dashboard."""
         return self.policies == "all"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_origin
 
 from gemma_serving.contracts.fields import to_json
-from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
+from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
 from gemma_serving.planning.settings.annotations import Key, Limit, ListOf, OneOf, Unusable, matching
 from gemma_serving.planning.settings.fields import Block, SettingField, own_fields
 
@@ -345,7 +345,7 @@ def vllm_arguments(
     The order is fixed: model, host, port, revision, the options in declaration order, hardening flags, `extra_args`.
     The same options always return the same tuple, so a changed tuple means a changed deployment.
     """
-    closed = replace(options, allowed_media_domains=media_domains(options.allowed_media_domains))
+    closed = replace(options, allowed_media_domains=tuple(options.allowed_media_domains or (NO_DOMAIN,)))
     spelled = (option.spell(getattr(closed, option.name)) for option in _OPTIONS)
     return (
         model_or_path,

@@ -243,19 +243,15 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
     for kv_cache_dtype, utilization, replicas in memories:
         for sequences, length in product(_sequences(resolved.accelerator, ceil_div(users, replicas or 1)), lengths):
             memory = {"gpu_memory_utilization": utilization, "kv_cache_dtype": kv_cache_dtype}
-            yield _tuned(
-                deployment, max_model_len=length, max_num_seqs=sequences, data_parallel_size=replicas, **memory
-            )
+            batch = {"max_model_len": length, "max_num_seqs": sequences, "data_parallel_size": replicas}
+            options: dict[str, Any] = {**batch, **memory}
+            yield replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
 
 
 def _bold(resolved: Resolved) -> float | None:
     """Return the highest comfortable utilization, if the planner's own is lower."""
     bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
     return bold if bold > resolved.utilization else None
-
-
-def _tuned(deployment: Deployment, **options: Any) -> Deployment:  # noqa: ANN401 - values of the fields
-    return replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:

@@ -20,12 +20,8 @@ def or_none(figure: Callable[[], T]) -> T | None:
         return None
 
 
-def unknown_figures(resolved: Resolved) -> tuple[UnknownFigure, ...]:
-    """Return the figures of a deployment that need a constant which was not measured: decode, prefill and start."""
-    return tuple(_unknown(resolved))
-
-
-def _unknown(resolved: Resolved) -> Iterator[UnknownFigure]:
+def unknown_figures(resolved: Resolved) -> Iterator[UnknownFigure]:
+    """Yield the figures of a deployment that need a constant which was not measured: decode, prefill and start."""
     try:
         least_step_s(resolved)
         if resolved.deployment.workload is not None and resolved.deployment.workload.adapters:

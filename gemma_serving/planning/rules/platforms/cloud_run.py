@@ -12,7 +12,6 @@ from gemma_serving.planning.machine.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
     CLOUD_RUN_MAX_STARTUP_S,
-    gpu_regions,
 )
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.recommendation import FUSE_MODES
@@ -202,7 +201,7 @@ def _quota(subject: Subject) -> RuleResult | None:
 def _region(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     invited = resolved.accelerator.cloud_run.by_invitation
-    known = [name for name in gpu_regions(resolved.accelerator) if name not in invited]
+    known = [name for name in resolved.accelerator.cloud_run.regions if name not in invited]
     by_invitation = run.region in invited
     if not run.region or run.region in known or (by_invitation and run.gpu_quota):
         return None
