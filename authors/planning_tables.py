@@ -215,7 +215,6 @@ def _created() -> Iterator[tuple[AcceleratorFamily, TpuOffer]]:
 
 def _offered(family: AcceleratorFamily, offer: TpuOffer) -> dict[str, object]:
     """Return what the local cloud needs of a TPU generation, with the Cloud TPU API's names."""
-    hosts = {size.name: host_of(ACCELERATORS[size.name], "tpu-vm") for size in family.sizes}
     return {
         "config_type": offer.config_type,
         "types": {api_accelerator_type(size.name): size.topology.partition(":")[2] for size in family.sizes},
@@ -229,13 +228,7 @@ def _offered(family: AcceleratorFamily, offer: TpuOffer) -> dict[str, object]:
         "instance_quota_id": offer.instance_quota_id,
         "instance_family": offer.instance_family,
         "machine_types": {
-            size.machine_type: {
-                "type": api_accelerator_type(size.name),
-                "vcpu": hosts[size.name].vcpu,
-                "memory_gib": hosts[size.name].memory_gib,
-            }
-            for size in family.sizes
-            if size.machine_type
+            size.machine_type: api_accelerator_type(size.name) for size in family.sizes if size.machine_type
         },
     }
 

@@ -1,21 +1,20 @@
-"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; projects and machine types read-only."""
+"""Compute Engine, beta and v1: networks, subnetworks, firewalls, routers and their operations; projects read-only."""
 
 from typing import ClassVar
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, merged, without_nulls
 from localcloud.rest.errors import CloudError
-from localcloud.services import instance_requests, networks
+from localcloud.services import networks
 from localcloud.services.compute_operations import ComputeOperations, chosen_page, link_to, list_answer
 from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import ApiService, method, visible
-from localcloud.world.catalog import tpu_machine_types
 from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of the five collections, of operations, projects and machine types."""
-    services = (_Networks, _Subnetworks, _Addresses, _Firewalls, _Routers, ComputeOperations, _ProjectsAndTypes)
+    """Return the methods of the five collections, of operations and projects."""
+    services = (_Networks, _Subnetworks, _Addresses, _Firewalls, _Routers, ComputeOperations, _Projects)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
 
 
@@ -262,13 +261,13 @@ class _Routers(ComputeCollection):
         return networks.with_nats(document)
 
 
-class _ProjectsAndTypes(ApiService):
-    """Projects and machine types, read-only."""
+class _Projects(ApiService):
+    """Projects, read-only."""
 
-    prefix = "compute"
+    prefix = "compute.projects"
 
-    @method("projects.get")
-    def get_project(self, call: Call) -> JsonObject:
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
         document = self._store.get("projects", call.path["project"]) or {}
         number, project = document["projectNumber"], document["projectId"]
         return {
@@ -288,28 +287,3 @@ class _ProjectsAndTypes(ApiService):
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": link_to(call, f"projects/{project}"),
         }
-
-    @method("machineTypes.get")
-    def get_machine_type(self, call: Call) -> JsonObject:
-        """Return a machine type of a zone. The catalog only has machine types with TPUs."""
-        name = f"projects/{call.path['project']}/zones/{call.path['zone']}/machineTypes/{call.path['machineType']}"
-        for item in self._machine_types(call):
-            if item["name"] == call.path["machineType"]:
-                return item
-        raise CloudError.not_found(f"The resource '{name}' was not found")
-
-    def _machine_types(self, call: Call) -> list[JsonObject]:
-        project, zone = call.path["project"], call.path["zone"]
-        facts = instance_requests.zone_facts(self._cloud, zone)
-        return [
-            {
-                "kind": "compute#machineType",
-                "name": name,
-                "guestCpus": machine.vcpu,
-                "memoryMb": machine.memory_gib * 1024,
-                "zone": zone,
-                "selfLink": link_to(call, f"projects/{project}/zones/{zone}/machineTypes/{name}"),
-            }
-            for name, machine in tpu_machine_types().items()
-            if machine.type in facts.accelerator_types
-        ]

@@ -104,13 +104,13 @@ def _accelerator(facts: TpuZone, zone: str, body: JsonObject) -> str:
     if f"zones/{zone}/machineTypes/{name}" not in url:
         why = f"The URL is malformed, or names another zone than {zone}."
         raise networks.invalid_value("machineType", url, why)
-    machine = tpu_machine_types().get(name)
-    if machine is None and not name.startswith("ct"):
+    accelerator = tpu_machine_types().get(name)
+    if accelerator is None and not name.startswith("ct"):
         known = ", ".join(tpu_machine_types())
         raise CloudError.unimplemented(f"The local cloud has the machine types {known}, not {name}.")
-    if machine is None or machine.type not in facts.accelerator_types:
+    if accelerator is None or accelerator not in facts.accelerator_types:
         raise networks.invalid_value("machineType", url, zone_without_machine_type(name, zone))
-    return machine.type
+    return accelerator
 
 
 def _check_boot_disk(cloud: Cloud, body: JsonObject) -> None:

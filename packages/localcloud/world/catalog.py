@@ -26,15 +26,6 @@ class GpuType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineType:
-    """A machine type of Compute Engine with a TPU: the accelerator type with the same hardware, vCPU and GB of memory."""
-
-    type: str
-    vcpu: float
-    memory_gib: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TpuGeneration:
     """A TPU generation, with the Cloud TPU API's names. Empty for what is unknown."""
 
@@ -54,24 +45,19 @@ class TpuGeneration:
     """Metric and id of the preemptible quota of Compute Engine instances."""
     instance_family: str
     """Value of the dimension `tpu_family` in the quota of all families."""
-    machine_types: Mapping[str, MachineType]
+    machine_types: Mapping[str, str]
+    """Machine type of Compute Engine -> accelerator type with the same hardware."""
 
 
 @cache
 def tpu_generations() -> dict[str, TpuGeneration]:
     """Return the TPU generations by the Cloud TPU API's name, such as `v5litepod`."""
-    return {name: _generation(row) for name, row in part(_catalog(), "tpus").items()}
-
-
-def _generation(row: JsonObject) -> TpuGeneration:
-    machines = {name: MachineType(**one) for name, one in part(row, "machine_types").items()}
-    given: JsonObject = {**row, "machine_types": machines}
-    return TpuGeneration(**given)
+    return {name: TpuGeneration(**row) for name, row in part(_catalog(), "tpus").items()}
 
 
 @cache
-def tpu_machine_types() -> dict[str, MachineType]:
-    """Return Compute Engine's machine types with TPUs by name (Compute Engine, "TPU machines")."""
+def tpu_machine_types() -> dict[str, str]:
+    """Return the accelerator type of each machine type of Compute Engine with TPUs (Compute Engine, "TPU machines")."""
     return {key: one for generation in tpu_generations().values() for key, one in generation.machine_types.items()}
 
 
