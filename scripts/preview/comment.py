@@ -28,6 +28,8 @@ from gemma_serving.scripts.preview.upcoming import headline
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
 """Identifies the comment, so a later run can update it."""
+MAX_COMMENT_BYTES: Final = 65_536
+"""GitHub's limit is in characters, which are at most as many."""
 
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
@@ -191,8 +193,15 @@ def comment(base: Plans, head: Plans, previews: Sequence[StackPreview], *, not_p
     for verdict in changed:
         if warning := verdict.warning():
             top += ["> [!CAUTION]", f"> {warning}", ""]
-    sections = [line for verdict in changed if not verdict.after.is_missing for line in _section(verdict)]
-    return "\n".join([*top, *sections, *_quiet(found), _footer(len(head), previews, not_previewed), ""])
+    shown = [verdict for verdict in changed if not verdict.after.is_missing]
+    end = [*_quiet(found), _footer(len(head), previews, not_previewed), ""]
+    whole = [line for verdict in shown for line in (*_section(verdict), *_engine_preview(verdict.preview))]
+    text = "\n".join([*top, *whole, *end])
+    if len(text.encode()) <= MAX_COMMENT_BYTES:
+        return text
+    short = [line for verdict in shown for line in _section(verdict)]
+    note = "Engine previews omitted because the comment is too long. See the job log."
+    return "\n".join([*top, *short, note, "", *end])
 
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
@@ -230,7 +239,6 @@ def _section(verdict: Verdict) -> Iterator[str]:
     kept = {finding.id for finding in after.findings}
     if gone := ", ".join(one.id for one in before.findings if one.id not in kept):
         yield from (f"No longer reported: {gone}.", "")
-    yield from _engine_preview(verdict.preview)
 
 
 def _findings(findings: Sequence[DescribedFinding]) -> Iterator[str]:

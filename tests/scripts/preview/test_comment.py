@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gemma_serving.scripts.cli.markdown import plain, prose
-from gemma_serving.scripts.preview.comment import as_text, comment, verdicts
+from gemma_serving.scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
 from gemma_serving.scripts.preview.plans import StackDescription
 from gemma_serving.scripts.preview.previews import StackPreview
 from tests.scripts.preview.cases import (
@@ -190,6 +190,14 @@ def test_creations_are_one_count_and_every_other_change_is_listed():
         ["+", "create"],
     ]
     assert lines[start + 4 : start + 6] == ["+ create  30 resources", "```"]
+
+
+def test_a_comment_longer_than_github_takes_loses_the_engines_previews():
+    many = tuple(replace(capacity("delete"), name="n" * 90 + str(n)) for n in range(900))
+    text = of_case("flag", deployed("tpu-v6e4", *many))
+    assert len(text.encode()) <= MAX_COMMENT_BYTES
+    assert "Engine previews omitted" in text
+    assert "| `--max-model-len` | `16384` | `8192` |" in text
 
 
 def test_a_project_that_was_not_set_is_no_other_project():
