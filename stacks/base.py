@@ -81,31 +81,24 @@ class Foundation(ServerParts):
     """Grants of this run. They may take minutes to take effect."""
 
 
-def _open_project(
-    project: str, region: str, before_change: Callable[[], None]
-) -> tuple[pulumi.ResourceOptions, NewGrants]:
-    """Require a project that can be read. Return the options of every component, and the record of new grants.
-
-    `before_change` is called once the project can be read. Raises CommandRefusedError.
-    """
-    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
-    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project, user_project_override=True)
-    require_resource_manager(project)
-    before_change()
-    return pulumi.ResourceOptions(providers={"gcp": provider}), wait_for_google(project=project)
-
-
 def lay_foundation(context: Context, *, project_roles: Sequence[str], before_change: Callable[[], None]) -> Foundation:
     """Declare the resources that both targets share.
 
     `project_roles`: roles of the server's account on the project. `before_change` is called once the project can be read, before any change.
+    Raises CommandRefusedError for a project that cannot be read.
     """
     settings, names = context.settings, context.names
-    options, new_grants = _open_project(settings.project, context.home_region, before_change)
+    project, region = settings.project, context.home_region
+    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
+    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project, user_project_override=True)
+    options = pulumi.ResourceOptions(providers={"gcp": provider})
+    require_resource_manager(project)
+    before_change()
+    new_grants = wait_for_google(project=project)
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(
-            project=settings.project,
+            project=project,
             account_id=names.account_id,
             ownership=context.ownership,
             project_roles=project_roles,

@@ -284,7 +284,7 @@ class RunRecorder:
 
 def keep_runs(context: "Context") -> None:
     """Register hooks that keep the stack's record. Raises CommandRefusedError."""
-    recorder = recorder_of(context)
+    recorder = recorder_of(context.settings, context.names, context.ownership)
     starts: list[pulumi.ResourceHook] = []
     if not pulumi.runtime.is_dry_run():
         match recorder.note_first():
@@ -312,18 +312,14 @@ def keep_runs(context: "Context") -> None:
     bind(bound.get)
 
 
-def recorder_of(context: "Context") -> RunRecorder:
-    """Return the names of a stack's record and machines."""
-    return _recorder(context.settings, context.names, context.ownership)
-
-
 def stack_recorder(settings: Settings, stack: str) -> RunRecorder:
-    """Return the same outside a program."""
+    """Return the names of a stack's record and machines outside a program."""
     owner = Ownership(project=PRODUCT, stack=stack, limits=settings.limits)
-    return _recorder(settings, Names(project=settings.project, stack=stack), owner)
+    return recorder_of(settings, Names(project=settings.project, stack=stack), owner)
 
 
-def _recorder(settings: Settings, names: Names, owner: Ownership) -> RunRecorder:
+def recorder_of(settings: Settings, names: Names, owner: Ownership) -> RunRecorder:
+    """Return the names of a stack's record and machines."""
     tpu, run = settings.tpu, settings.cloud_run
     capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
     return RunRecorder(

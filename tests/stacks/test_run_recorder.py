@@ -71,7 +71,7 @@ def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(c
     monkeypatch.setattr(RunRecorder, "note", refused)
     said = []
     monkeypatch.setattr(pulumi.log, "warn", said.append)
-    recorder = recorder_of(context)
+    recorder = recorder_of(context.settings, context.names, context.ownership)
     asyncio.run(recorder.note_after(pulumi.ResourceHookArgs("urn", "", "capacity", CAPACITY)))
     failure = pulumi.ErrorHookArgs("urn", "", "capacity", CAPACITY, "create", ["no"])
     assert asyncio.run(recorder.note_failed(failure)) is False
@@ -90,7 +90,7 @@ def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypa
 
         monkeypatch.setattr(run_recorder, "call_now", read)
         with pytest.raises(GoogleCallError):
-            recorder_of(context)._call("iam", "v1/x")
+            recorder_of(context.settings, context.names, context.ownership)._call("iam", "v1/x")
         assert len(asked) == tries, status
 
 

@@ -9,7 +9,6 @@ from typing import Final, Literal, get_args
 from msgspec import Struct
 
 from gemma_serving.planning.data.prices import LIST_PRICES, UNDATED
-from gemma_serving.planning.machine.families import TpuOffer
 from gemma_serving.planning.machine.hardware import Accelerator, tpu_offer
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
@@ -33,20 +32,13 @@ def provisioning_support(accelerator: Accelerator, provisioning: ProvisioningMod
         )
     if provisioning == "reservation":
         return Acceptance("unknown", "a reservation is accepted in its own zone only")
-    if provisioning == "flex-start" and (known := _flex_start(generation, offer, place)) is not None:
-        return known
-    return _listed(generation, provisioning, place)
-
-
-def _flex_start(generation: str, offer: TpuOffer, place: str) -> Acceptance | None:
-    """Return what is known about flex-start in a zone, or None."""
-    if place in offer.flex_start_zones:
+    if provisioning == "flex-start" and place in offer.flex_start_zones:
         return Acceptance(
             "yes", f"flex-start {generation} was granted there, or Google's flex-start page names the zone"
         )
-    if place in offer.flex_start_refused_zones:
+    if provisioning == "flex-start" and place in offer.flex_start_refused_zones:
         return Acceptance("no", "reports of Google's answer: FLEX_START provisioning model is not supported")
-    return None
+    return _listed(generation, provisioning, place)
 
 
 def _listed(generation: str, provisioning: ProvisioningModel, place: str) -> Acceptance:
