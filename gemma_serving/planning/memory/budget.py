@@ -13,7 +13,7 @@ from gemma_serving.planning.memory.adapters import adapters_bytes
 from gemma_serving.planning.memory.host_memory import load_peak_gib
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, largest_model_len, layout_of
 from gemma_serving.planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
-from gemma_serving.planning.memory.tpu_programs import ProgramMemory, code_gib, sampling_gib, step_gib, warm_up_of
+from gemma_serving.planning.memory.tpu_programs import ProgramMemory, code_gib, sampling_gib, step_gib, warm_up_gib
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.model.spec import linear_params
 from gemma_serving.planning.question.drafters import named_drafter
@@ -111,7 +111,7 @@ def program_memory(resolved: Resolved) -> ProgramMemory:
         sampler_gib=sampler_gib,
         sampling_gib=sampling_gib(resolved),
         verification_gib=verification_gib(resolved),
-        warm_up_gib=warm_up_of(resolved).all_gib,
+        warm_up_gib=warm_up_gib(resolved),
         code_gib=code_gib(resolved, buckets),
         reserve_gib=buckets * constant("TPU_BUCKET_RESERVE_GIB"),
     )

@@ -21,7 +21,7 @@ from gemma_serving.planning.machine.hardware import (
 from gemma_serving.planning.memory.budget import comfortable_utilization, memory_plan
 from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.margins import edges_of_memory, one_request
-from gemma_serving.planning.memory.tpu_programs import warm_up_of
+from gemma_serving.planning.memory.tpu_programs import warm_up_gib
 from gemma_serving.planning.model.catalog import spec_of, unknown_model
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import drafter_of
@@ -182,7 +182,7 @@ def _with_fewer_sequences(resolved: Resolved) -> Resolved:
     """
     deployment = resolved.deployment
     if resolved.is_tpu:
-        tried = FEWER_SEQUENCES if warm_up_of(resolved).all_gib else ()
+        tried = FEWER_SEQUENCES if warm_up_gib(resolved) else ()
     else:
         tried = (SMALL_DEVICE_MAX_NUM_SEQS,) if resolved.max_num_seqs > SMALL_DEVICE_MAX_NUM_SEQS else ()
     if deployment.vllm.max_num_seqs is not None or not tried or not _dies(resolved):
@@ -206,7 +206,7 @@ def _with_room_for_programs(resolved: Resolved) -> Resolved:
         return resolved
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
     budget_gib = utilization * resolved.accelerator.usable_gib
-    if warm_up_of(resolved).all_gib and budget_gib < memory_plan(resolved).weights_gib:
+    if warm_up_gib(resolved) and budget_gib < memory_plan(resolved).weights_gib:
         return resolved  # FIT05 names fewer sequences
     return replace_struct(
         resolved, utilization=utilization, vllm=dataclasses.replace(resolved.vllm, gpu_memory_utilization=utilization)

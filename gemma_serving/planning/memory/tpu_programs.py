@@ -119,29 +119,16 @@ def layers_mib(spec: ModelSpec) -> float:
     )
 
 
-class WarmUp(Struct, frozen=True, kw_only=True):
-    """Memory that the start-up of speculative decoding needs on one device, in GiB."""
+def warm_up_gib(resolved: Resolved) -> float:
+    """Return what the start-up of speculative decoding needs on one device, in GiB; 0 without it, on a GPU, and if the release may keep no inputs.
 
-    inputs_gib: float
-    """Inputs of all programs of the group."""
-    largest_gib: float
-    """Temporaries and output of the largest one, which extends the logits of a full batch."""
-
-    @property
-    def all_gib(self) -> float:
-        """Both together."""
-        return self.inputs_gib + self.largest_gib
-
-
-def warm_up_of(resolved: Resolved) -> WarmUp:
-    """Return the memory of the start-up of speculative decoding; 0 without it, on a GPU, and if the release that keeps inputs may not be reached.
-
+    These are the inputs of all programs of the group, and the temporaries and the output of the largest one, which extends the logits of a full batch.
     Built without a TPU from tpu-inference of 2026-09-24, 256 sequences with three proposals keep 27.62 GiB on each of four chips: logits of each pair
     of batch sizes in fp32 and bf16, whole on each chip, and those of the rejection sampler, divided over the chips. A batch of requests is never larger
     than its logits in the programs that extend them. The largest program has 1.00 GiB of temporaries and 1.25 GiB of output.
     """
     if not resolved.is_tpu or not resolved.speculative_tokens or not is_known_from(resolved, KEEPS_WARM_UP_INPUTS):
-        return WarmUp(inputs_gib=0.0, largest_gib=0.0)
+        return 0.0
     requests = _paddings(resolved.max_num_seqs)
     logits = _paddings(resolved.max_num_seqs * (1 + resolved.speculative_tokens))
     pairs = tuple(product(logits, requests))
@@ -149,7 +136,7 @@ def warm_up_of(resolved: Resolved) -> WarmUp:
     selected = sum(rows for rows, _ in pairs) * _BF16 * (1 + 1 / resolved.tp)
     largest = (2 * logits[-1] + requests[-1]) * _FP32
     vocab = resolved.spec.vocab
-    return WarmUp(inputs_gib=to_gib((extended + selected) * vocab), largest_gib=to_gib(largest * vocab))
+    return to_gib((extended + selected) * vocab) + to_gib(largest * vocab)
 
 
 def _paddings(most: int) -> tuple[int, ...]:

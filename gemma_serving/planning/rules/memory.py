@@ -15,7 +15,7 @@ from gemma_serving.planning.memory.budget import comfortable_utilization, memory
 from gemma_serving.planning.memory.host_memory import smallest_instance, with_margin_gib
 from gemma_serving.planning.memory.kv_cache import largest_model_len, layout_of
 from gemma_serving.planning.memory.speculation import unknown_drafter_bytes
-from gemma_serving.planning.memory.tpu_programs import warm_up_of
+from gemma_serving.planning.memory.tpu_programs import warm_up_gib
 from gemma_serving.planning.model.spec import VisionTower
 from gemma_serving.planning.model.support import Feature, feature_gap, support_of
 from gemma_serving.planning.question.lora import lora_of
@@ -200,10 +200,10 @@ def _outside_of_a_gpu(subject: Subject) -> str:
 
 def _speculation_part(resolved: Resolved) -> str:
     """Return what speculative decoding needs of the memory outside the budget; empty without it, and on a GPU."""
-    warm_up, verified_gib = warm_up_of(resolved), verification_gib(resolved)
-    if warm_up.all_gib > verified_gib:
+    started_gib, verified_gib = warm_up_gib(resolved), verification_gib(resolved)
+    if started_gib > verified_gib:
         return (
-            f" Speculative decoding with vllm.maxNumSeqs {resolved.max_num_seqs} takes {warm_up.all_gib:.2f} GiB of it while the server starts, "
+            f" Speculative decoding with vllm.maxNumSeqs {resolved.max_num_seqs} takes {started_gib:.2f} GiB of it while the server starts, "
             f"because vLLM on TPU {KEEPS_WARM_UP_INPUTS} and later keeps the inputs of its programs until all have run."
         )
     return (
@@ -215,7 +215,7 @@ def _speculation_part(resolved: Resolved) -> str:
 
 def _smaller_batches(resolved: Resolved) -> Iterator[Remedy]:
     """Yield, for speculative decoding on a TPU, the same without it, and with fewer sequences, most first."""
-    if not warm_up_of(resolved).all_gib:
+    if not warm_up_gib(resolved):
         return
     yield change("vllm.speculative_config", None)
     fewer = (sequences for sequences in FEWER_SEQUENCES if sequences < resolved.max_num_seqs)

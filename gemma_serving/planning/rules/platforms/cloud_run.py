@@ -34,7 +34,6 @@ from gemma_serving.planning.units import duration, number_of
 STREAMS_FROM_GS: Final = "0.11.1"
 """First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
 _IN_BUCKET: Final = (*FUSE_MODES, "memory")
-_CENT = 0.01
 _CLIENT_TIMEOUT_S = 600
 """Time after which OpenAI's client libraries end a request, unless their caller sets another."""
 _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
