@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from gemma_serving.planning.data.checkpoints import find_checkpoint
 from gemma_serving.planning.machine.hardware import find_accelerator
-from gemma_serving.planning.model.catalog import find_id, spec_of
+from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import tensors
 from loadtest.settings import Roofline
 
@@ -16,10 +17,10 @@ _MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
 
 def roofline_of(model: str, accelerator: str) -> Roofline | None:
     """Return the roofline from the planner's catalog; None if the model or the accelerator is not in it."""
-    device, model_id = find_accelerator(accelerator), find_id(model)
-    if device is None or model_id is None:
+    device, checkpoint = find_accelerator(accelerator), find_checkpoint(model)
+    if device is None or checkpoint is None or checkpoint.is_drafter:
         return None
-    spec = spec_of(model_id, None)
+    spec = spec_of(checkpoint.id, None)
     precision = spec.native_quantization or "bf16"
     active = {"matrices": 0.0, "head": 0.0}
     step_bytes = 0.0
@@ -37,7 +38,7 @@ def roofline_of(model: str, accelerator: str) -> Roofline | None:
     flops_per_s = device.devices * device.bf16_tflops * 1e12 * PEAK_GAIN.get(precision, 1.0)
     # Two operations per weight and token. Scores and their product with the values: two multiply-adds per element of each head.
     return Roofline(
-        model=model_id,
+        model=checkpoint.id,
         accelerator=device.name,
         prompt_tok_per_s=flops_per_s / (2 * active["matrices"] * cached),
         output_tok_per_s=flops_per_s / (2 * (active["matrices"] + active["head"])),

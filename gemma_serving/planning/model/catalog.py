@@ -58,12 +58,6 @@ def model_ids() -> tuple[str, ...]:
     return tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
 
 
-def find_id(name: str) -> str | None:
-    """Return the id that a spelling means, or None. Case is ignored, and `google/` is optional."""
-    found = find_checkpoint(name)
-    return found.id if found is not None and not found.is_drafter else None
-
-
 def unknown_model(name: str) -> str:
     """Return the error for an id outside the catalog: similar ids, and how to plan it anyway."""
     found = find_checkpoint(name)

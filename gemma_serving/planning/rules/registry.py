@@ -58,16 +58,11 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     is_choice: bool = False
     """True if its warning is about a choice of the user, not a risk of failure: a search weighs it against the price."""
 
-    @property
-    def check(self) -> Check:
-        """The function that searches for it in a deployment."""
-        return _CHECKS[self.id]
-
     def result(self, subject: Subject) -> RuleResult | None:
         """Return the rule's finding; None without one, or if the deployment is on another platform."""
         resolved = subject.resolved
         here = resolved.is_tpu if self.on == "tpu" else resolved.platform == self.on
-        return self.check(subject) if self.on is None or here else None
+        return _CHECKS[self.id](subject) if self.on is None or here else None
 
 
 RULES: Table[Rule] = Table(lambda: {row.id: row for row in typed_file("rules.json", tuple[Rule, ...])})
