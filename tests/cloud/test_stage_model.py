@@ -512,11 +512,13 @@ def test_a_bucket_that_does_not_exist_yet_has_no_folders_and_one_of_others_is_na
     file.write_text(file.read_text().replace("existing: ", "existing: no-"))
     shown = staged(ExitCode.FAILED, "--list").err
     assert re.fullmatch(r"stage_model: gs://no-\S+ does not exist\. Check its name, or create it\.\n", shown)
-    file.write_text(re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "", file.read_text()))
-    shown = staged(ExitCode.DONE, "--list").out
-    assert shown == f"gs://{OWN} has no weights. To copy them, run `gemma stage_model mine`.\n"
-    assert json.loads(staged(ExitCode.DONE, "--list", "--json").out)["folders"] == []
-    assert "Folders: none." in staged(ExitCode.REFUSED, "--remove", "m", "--yes").err
+    own = re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "", file.read_text())
+    file.with_name("Pulumi.other.yaml").write_text(own)  # no other test stages for this stack
+    other = ("--stack", "other")
+    shown = staged(ExitCode.DONE, *other, "--list").out
+    assert shown == f"gs://{PROJECT}-gemma-other-models has no weights. To copy them, run `gemma stage_model other`.\n"
+    assert json.loads(staged(ExitCode.DONE, *other, "--list", "--json").out)["folders"] == []
+    assert "Folders: none." in staged(ExitCode.REFUSED, *other, "--remove", "m", "--yes").err
 
 
 @pytest.mark.parametrize(
