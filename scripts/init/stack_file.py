@@ -232,7 +232,7 @@ def _next(name: str, settings: Settings, provider: str, root: Path) -> Iterator[
     if provider:
         yield f"pulumi stack init {name} --secrets-provider={provider}   # the key must exist: docs/ci.md"
     if settings.project == NO_PROJECT:
-        yield f"export GOOGLE_CLOUD_PROJECT=YOUR_PROJECT   # or gcp:project in Pulumi.{name}.yaml"
+        yield "export GOOGLE_CLOUD_PROJECT=YOUR_PROJECT   # or set gcp:project"
     yield f"gemma doctor {name}"
     if settings.weights == "hub" and settings.model_revision is None and not settings.has_secret("hfToken"):
         yield f"gemma save_token {name} hfToken   # only for a checkpoint that needs one"
