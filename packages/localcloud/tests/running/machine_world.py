@@ -134,7 +134,7 @@ async def machines(state: Path, *, speed: float = 1000) -> AsyncIterator[Simulat
         await runner.cleanup()
 
 
-async def until(condition: Callable[[], object], what: str, limit_s: float = 30) -> None:
+async def until(condition: Callable[[], object], what: str, limit_s: float = 300) -> None:
     deadline = asyncio.get_running_loop().time() + limit_s
     while not condition():
         if asyncio.get_running_loop().time() > deadline:
