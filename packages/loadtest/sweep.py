@@ -335,10 +335,13 @@ async def _measured_until(run: _SweepRun, point: Point, end_s: float | None) -> 
         if asyncio.get_running_loop().time() + expected_s > end_s:
             return None
     run.reporter.start(point)
+    deadline = asyncio.timeout_at(end_s)
     try:
-        async with asyncio.timeout_at(end_s):
+        async with deadline:
             return await _measured(run, point)
     except TimeoutError:
+        if not deadline.expired():  # a limit inside the measurement
+            raise
         return None
 
 
