@@ -43,7 +43,6 @@ from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 
 ROOT: Final = Path(__file__).parents[1]
-STACKS: Final = shipped_files(ROOT)
 _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
@@ -66,7 +65,7 @@ def tables() -> Mapping[str, str]:
         "solve": _solve_table(),
         "stacks": table(
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
-            map(_stack_row, STACKS),
+            map(_stack_row, shipped_files(ROOT)),
         ),
         "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
@@ -161,7 +160,7 @@ def _stack_row(path: Path) -> Sequence[str]:
 
 def _vulnerable_rows() -> Iterator[Sequence[str]]:
     """Yield each image with the ids that apply to the stacks that have it; if none has, to all stacks of its platform."""
-    deployed = {path: to_deployment(from_file(path, project="my-project"), path.parent) for path in STACKS}
+    deployed = {path: to_deployment(from_file(path, project="my-project"), path.parent) for path in shipped_files(ROOT)}
     for name, image in IMAGES.items():
         for_tpu = image.platform == "tpu"
         placed = {path: one for path, one in deployed.items() if (one.platform == "tpu-vm") == for_tpu}

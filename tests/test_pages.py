@@ -65,7 +65,7 @@ def test_each_decision_is_one_page_or_one_row_and_states_a_decision():
 
 
 def faults_of_answers(text):
-    """What a page of questions lacks: at most 40 of them, each with one or two sentences and a link."""
+    """Return the faults of a page of questions. Required: at most 40 of them, each with one or two sentences and a link."""
     entries = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
     yield from [f"{len(entries)} questions"] * (len(entries) > 40)
     for question, _, rest in (entry.partition("\n") for entry in entries):

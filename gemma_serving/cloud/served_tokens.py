@@ -55,5 +55,9 @@ def served_tokens(
                 )
 
     found = each_within([partial(tokens, age_h), partial(tokens, _DAY_H)], workers=2, limit_s=_LIMIT_S)
-    start, day = (answer or Unknown(f"Cloud Monitoring: {error}") for answer, error in found)
-    return start, day
+    start, day = found
+    return _answered(*start), _answered(*day)
+
+
+def _answered(answer: Answer[tuple[float, float]] | None, error: BaseException | None) -> Answer[tuple[float, float]]:
+    return answer or Unknown(f"Cloud Monitoring: {error}")

@@ -38,6 +38,7 @@ from gemma_serving.scripts.plan.set_option import (
     no_value,
     option_value,
     parse_set,
+    parts_of,
     set_blocks,
     set_keys,
 )
@@ -106,7 +107,7 @@ def deployment_from(question: Question) -> Deployment:
 
 def _flat(pair: str) -> Iterator[str]:
     """Yield a pair whose value is a block in YAML, such as `tpu.existingNetwork={network: n}`, as one pair for each key; others unchanged."""
-    key, _, text = (part.strip() for part in pair.partition("="))
+    key, _, text = parts_of(pair)
     is_value = key in set_keys()
     if not text.startswith("{") or not (is_value or key in set_blocks()):
         yield pair
@@ -126,7 +127,7 @@ def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
 
     blocks: dict[str, dict[str, object]] = {}
     for pair in pairs:
-        key, _, text = (part.strip() for part in pair.partition("="))
+        key, _, text = parts_of(pair)
         block, _, name = key.removeprefix("vllm.").partition(".")
         if name:
             blocks.setdefault(block, {})[name] = None if text == NONE else _in_yaml(key, text)
@@ -244,7 +245,7 @@ def changes_of_file(pairs: Iterable[str]) -> Mapping[str, object]:
     """Return the values of `--set` for a settings file by key; None removes a key. Raises PlanningError."""
     changes = dict[str, object]()
     for pair in pairs:
-        key, _, text = (part.strip() for part in pair.partition("="))
+        key, _, text = parts_of(pair)
         if not text:
             raise no_value(key)
         changes[key] = None if text == NONE else _as_in_a_file(key, text)

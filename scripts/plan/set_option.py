@@ -46,7 +46,7 @@ def set_blocks() -> frozenset[str]:
 
 def is_of_vllm_block(pair: str) -> bool:
     """Return whether a key is of a block of `vllm` that a file's reader turns into options, such as `vllm.speculative.method`, or removes one."""
-    key, _, text = (part.strip() for part in pair.partition("="))
+    key, _, text = parts_of(pair)
     block, _, name = key.partition(".")
     is_of_block = block == "vllm" and key not in set_keys() and name.partition(".")[0] in BLOCKS
     return is_of_block and ("." in name or text == NONE)
@@ -59,7 +59,7 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
     """
     found: dict[str, object] = {}
     for pair in pairs:
-        key, equals, text = (part.strip() for part in pair.partition("="))
+        key, equals, text = parts_of(pair)
         block = _OPTIONAL_BLOCKS.get(key)
         if block is not None and text == NONE:
             found = {path: value for path, value in found.items() if not path.startswith(f"{block}.")} | {block: None}
@@ -74,6 +74,12 @@ def parse_set(pairs: Iterable[str], *, other_keys: Iterable[str] = ()) -> dict[s
         found[field.path] = read_value(key, field, text)
     mode = found.get("cloud_run.mount.mode")
     return found if mode is None else {"weights_mode": mode, **found}
+
+
+def parts_of(pair: str) -> tuple[str, str, str]:
+    """Return the key, the `=` and the value of `key=value`, without blanks around them; without `=`, the last two are empty."""
+    key, equals, value = pair.partition("=")
+    return key.strip(), equals, value.strip()
 
 
 def no_value(given: str) -> PlanningError:

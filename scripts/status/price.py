@@ -37,8 +37,8 @@ class TokenCost:
         price = self.usd_per_million_output_tokens
         if price is None or self.tokens is None:
             return f"unknown ({self.unknown})" if self.unknown else "no output tokens served"
-        given, made = (f"{tokens:,.0f}" for tokens in self.tokens)
-        return f"${figure(price, _DIGITS)} per 1M output tokens (${self.usd:,.2f}; {made} out, {given} in)"
+        given, made = self.tokens
+        return f"${figure(price, _DIGITS)} per 1M output tokens (${self.usd:,.2f}; {made:,.0f} out, {given:,.0f} in)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,7 @@ def token_price(
     planned = rate / (speed * HOUR_S) * _MILLION if rate and speed else None
     api_usd = _api_usd(api, latest.tokens)
     is_never = planned is not None and api_usd is not None and planned >= api_usd
+    break_even = usd_per_day / api_usd * _MILLION if usd_per_day and api_usd and not is_never else None
     return TokenPrice(
         since_start=since_start,
         last_day=last_day,
@@ -108,9 +109,7 @@ def token_price(
         usd_per_day=usd_per_day,
         api=api,
         api_usd_per_million_output_tokens=api_usd,
-        break_even_output_tokens_per_day=usd_per_day / api_usd * _MILLION
-        if usd_per_day and api_usd and not is_never
-        else None,
+        break_even_output_tokens_per_day=break_even,
     )
 
 

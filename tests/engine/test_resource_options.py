@@ -31,7 +31,7 @@ REACH = {
     "additional_secret_outputs": "no",
     "hooks": "no",
 }
-"""Whether the resources of a component get its option."""
+"""True if the resources of a component get its option."""
 WITH_THE_COMPONENT = {"aliases", "depends_on"}
 """Options that the engine applies to a component with its resources. Each has a test."""
 UNSEEN = {"replace_with", "hide_diffs"}

@@ -29,7 +29,7 @@ def answers_of(path):
 
 
 def slow_end_s(answers, point):
-    """How long a point takes by the plan's slow ends: the warm-up, the requests, and the responses in flight at the end."""
+    """Seconds of a point by the plan's slow ends: the warm-up, the requests, and the responses in flight at the end."""
     users = round(point.level)
     load = answers(Workload(input_tokens=point.input_tokens, output_tokens=point.output_tokens, users=users))
     count = warm_up_requests(SweepSettings(url="", model=None, out=ROOT), point)

@@ -37,7 +37,7 @@ def outputs(target):
 
 @st.composite
 def histories(draw):
-    """What Google, Cloud Monitoring and the server say of a stack that started some hours ago."""
+    """The reports of Google, Cloud Monitoring and the server on a stack that started some hours ago."""
     hours = draw(st.sampled_from([1, 23, 24, 25, 70]))
     cloud = CloudFacts(
         state="READY",
